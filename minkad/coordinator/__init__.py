@@ -1,1 +1,1 @@
-"""What drives the pure core on this node: the Ready loop, the controller while active, this node's membership."""
+"""The parts that drive the pure core on this node: the Ready loop, the active controller, this node's membership."""

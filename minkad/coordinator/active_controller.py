@@ -1,4 +1,4 @@
-"""The controller while this node is the Raft leader: it decides, proposes, and judges who is silent.
+"""The controller while this node is the Raft leader: it decides, proposes, and fails nodes that are silent.
 
 It decides on the state as it will be once all that it has proposed is committed, as Kafka's QuorumController does.
 """
@@ -57,28 +57,28 @@ from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
-SCHEDULE_REST: Final = 2  # times as long as it took to find no next step, others have the loop
+SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
-QUEUE_INTERVAL_S: Final = 1.0  # between looks at what is queued, while what runs is the same
+QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same operations run
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Seconds, and how many migrations may run."""
+    """The settings of the controller. Times are in seconds."""
 
     clearance: float
     failure_timeout: float
     stall_timeout: float
     caps: MigrationCaps
-    max_replicas_per_node: int = 0  # of all keyspaces that a new one may bring a node to; 0: no limit
-    merge_after: float = 0.0  # for which neighbours are small and cold before they are merged; 0: never
-    abandon_loads_after: float = 0.0  # for which nobody has touched a load before it is aborted; 0: never
+    max_replicas_per_node: int = 0  # a new keyspace may bring no node to more in all; 0: no limit
+    merge_after: float = 0.0  # neighbours that are small and cold for so long are merged; 0: never
+    abandon_loads_after: float = 0.0  # a load that nobody has touched for so long is aborted; 0: never
     shards: ShardSettings = field(default_factory=ShardSettings)
 
 
 class ActiveController:
-    """One term of activity; thrown away when the leadership is lost."""
+    """The active controller for one term; thrown away when the leadership is lost."""
 
     def __init__(
         self,
@@ -98,8 +98,9 @@ class ActiveController:
         jitter: random.Random,
         in_thread: InThread,
     ) -> None:
-        """`raft_id` is this node's. Since `unconfirmed_since` nobody has confirmed a former leader's leadership, and
-        `former_leader` (a raft id, 0: unknown), was heard by none of those who elected this one.
+        """`raft_id` is this node's. Since `unconfirmed_since`, in seconds of `now`, no quorum has confirmed a former
+        leader's leadership, and none of the voters that elected this one has heard from `former_leader` (a raft id; 0:
+        unknown).
         """
         self.decided = committed.copy()
         self.failed = False
@@ -116,17 +117,17 @@ class ActiveController:
         self._before_tick = before_tick
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
-        self._registrations: dict[str, asyncio.Future[None]] = {}  # the last of each node
-        self._turn = asyncio.Lock()  # of those who change the table
+        self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
+        self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
         self._schedule_due = False
-        self._schedule_missed = False  # somebody had the turn
-        self._schedule_from = float("-inf")  # not before
+        self._schedule_missed = False  # another caller had the turn
+        self._schedule_from = float("-inf")  # no look for next steps before this time
         self._stalls = Stalls()
         self._balancers = [balancer() for balancer in BALANCERS]
         self._queue_looked_at = float("-inf")
-        self._ran: list[int] = []  # the operations that ran at that time
+        self._ran: list[int] = []  # the operations that ran when the queue was last looked at
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
         self.shards = ShardControl(
@@ -139,7 +140,7 @@ class ActiveController:
         ]
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
-        """One that counts all nodes as heard now, but the former leader only as long ago as leaves it a chance."""
+        """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
         settings, now = self.settings, self._now()
         granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
         detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
@@ -169,7 +170,9 @@ class ActiveController:
             await self._committed_by(lambda: self._perform(command))
 
     async def begin(self, command: Command) -> Operation | None:
-        """The same for a command that begins an operation: which one; None where there was nothing to do."""
+        """The same for a command that begins an operation. Returns the operation, or None if there was nothing to
+        do.
+        """
         begun: list[int] = []
 
         async def perform() -> asyncio.Future[None] | None:
@@ -214,7 +217,9 @@ class ActiveController:
             self.shards.registering(shard.name, -1)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Each change by itself; answers with the rows as they are afterwards. Raises NOT_REGISTERED."""
+        """Record or refuse each change on its own. The response has the rows as they are afterwards. Raises
+        NOT_REGISTERED.
+        """
         refusals: list[Code | None] = []
 
         async def perform() -> asyncio.Future[None] | None:
@@ -239,7 +244,7 @@ class ActiveController:
         )
 
     async def _create(self, command: CreateKeyspace) -> None:
-        """Create a keyspace; most of the work is done before anybody has to wait for it."""
+        """Create a keyspace; most of the work is done before the turn is taken, so other commands don't wait for it."""
         limit, low_disks = self.settings.max_replicas_per_node, self.reports.low_disks()
         creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
@@ -247,10 +252,11 @@ class ActiveController:
         await self._committed_by(lambda: self._record_creation(creation))
 
     async def _committed_by(self, perform: Callable[[], Coroutine[Any, Any, asyncio.Future[None] | None]]) -> None:
-        """Commands are performed one after the other. A caller that gives up while it waits for its turn has asked for
-        nothing; what has begun is ended. A command that changes nothing still has to wait for the records that made it
-        so, and so has a refusal, for the rows that it stands on, and carries: a leader that acted on a row that is
-        never recorded would acknowledge writes that the next leader lacks.
+        """Perform a command when it is its turn, and wait until its records are committed. A command whose caller is
+        cancelled while it waits for its turn isn't performed; one that has begun is finished. A command that changes
+        nothing still waits for the records by which there is nothing to change, and a refusal for the rows that it is
+        based on and carries: a leader that acted on a row that is never recorded would acknowledge writes that the next
+        leader lacks.
         """
         try:
             async with self._turn:
@@ -268,13 +274,13 @@ class ActiveController:
             await asyncio.shield(proposal)
 
     async def all_recorded(self) -> None:
-        """Until all that was decided by now is committed. Raises what the last proposal failed with."""
+        """Wait until all that was decided by now is committed. Raises what the last proposal failed with."""
         if self._last_proposal is not None:
             await asyncio.shield(self._last_proposal)
 
     async def _perform(self, command: Command) -> asyncio.Future[None] | None:
-        """Record what follows from the command, in pieces if it is much, and answer the last proposal there is. For
-        whoever has the turn.
+        """Record what follows from the command, in pieces if that is much, and return the last proposal, if there is
+        any. The caller has to hold the turn.
         """
         self._check_active()
         found = self._decide(command)
@@ -306,7 +312,7 @@ class ActiveController:
         return await self._record_at_once(commit.records(self.decided, unix_ms()))
 
     async def _record_at_once(self, records: Iterator[Record]) -> asyncio.Future[None] | None:
-        """All or nothing: one Raft entry, whose commands are applied piece by piece."""
+        """Propose all records in one Raft entry, so that all are committed or none; they are applied piece by piece."""
         pieces: list[list[Record]] = []
         for record in records:
             self.decided.apply(record)
@@ -316,7 +322,7 @@ class ActiveController:
         return self._propose_all(pieces) if pieces else self._last_proposal
 
     def _check_active(self) -> None:
-        """What a controller that is over was asked is dropped: its caller asks the next one."""
+        """Raises NOT_CONTROLLER if this controller is no longer active; the caller asks the next one."""
         if self._is_closed or self.failed:
             raise MinkaError(Code.NOT_CONTROLLER, "this node is no longer the active controller")
 
@@ -339,7 +345,7 @@ class ActiveController:
         return self._last_proposal
 
     def _proposed(self, proposal: asyncio.Future[None]) -> None:
-        """A record that was decided on but not committed makes `decided` a fiction: this controller is done."""
+        """If the proposal failed, `decided` has records that are not committed: this controller has to end."""
         if not proposal.cancelled() and (error := proposal.exception()) is not None:
             log.info("a proposal failed", extra={"reason": str(error)})
             self.failed = True
@@ -365,14 +371,14 @@ class ActiveController:
 
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
-        """Record the next steps of what is under way; whether there were any."""
+        """Record the next steps of the operations that are under way. True if there were any."""
         if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
             self._record(moves)
         if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
             self._record(facts)
         return bool(moves or facts)
 
-    # What nodes say
+    # Reports of nodes
 
     @failpoint("controller.report")
     async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:
@@ -403,10 +409,10 @@ class ActiveController:
             low_disks=self.reports.low_disks(),
         )
 
-    # What it does by itself
+    # Periodic work
 
     async def _keep_leading(self) -> None:
-        """Clearances wait for no work on the table."""
+        """Confirm the leadership again and again. This never waits for the turn, so clearances are renewed in time."""
         while True:
             self.detector.turn(self._now())
             self.shards.turn()
@@ -427,8 +433,8 @@ class ActiveController:
             await asyncio.sleep(TICK)
 
     def _confirmed(self, asked_at: float) -> None:
-        """Only now it is known that this node could be heard as the leader then, so only now it may judge: by the
-        silence until then.
+        """A quorum has confirmed that this node led at `asked_at`, so nodes could be heard until then: fail those that
+        were silent until that time.
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
@@ -440,8 +446,8 @@ class ActiveController:
         return self.detector.suspects_itself(self._others(), self._now())
 
     def _silent_nodes(self) -> list[str]:
-        """Never this one, which hears itself as long as it can do anything, and nobody who waits until its registration
-        is recorded: it can send no heartbeat before.
+        """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
+        registration is yet to be recorded: it can't send a heartbeat before that.
         """
         silent = self.detector.silent(self._others(), self.confirmed_at)
         return [node for node in silent if not self._is_registering(node)]
@@ -474,14 +480,16 @@ class ActiveController:
             try:
                 records = list(self._decide(command))
             except MinkaError as error:
-                log.info("what a balancer finds due is refused", extra={"balancer": name, "reason": str(error)})
+                log.info("a balancer's command is refused", extra={"balancer": name, "reason": str(error)})
                 continue
             if records:
                 log.info("a balancer acts", extra={"balancer": name, "operation": self.decided.next_operation_id})
                 self._record(records)
 
     def _begin_queued(self) -> None:
-        """When what runs has changed, and now and then: others than operations can be in the way, too."""
+        """Begin queued operations that nothing blocks any longer. This is looked at when the running operations have
+        changed, and once a second, since other things can block them, too.
+        """
         if not self.decided.queued_operations():
             return
         running = [operation.id for operation in self.decided.running_operations()]
@@ -503,6 +511,6 @@ class ActiveController:
 
 
 def _rows_in(record: Record) -> int:
-    """How much it is to decide and to apply: an assignment is a fifth of a partition's row."""
+    """The work of deciding and applying the record, in rows of partitions; an assignment counts as a fifth of a row."""
     duties = len(record.assignments_changed.duties)
     return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties)

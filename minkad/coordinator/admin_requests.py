@@ -1,4 +1,4 @@
-"""What people ask of the active controller: request → command → answer."""
+"""The requests of people to the active controller: each becomes a command, and its outcome the response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -52,8 +52,8 @@ _PLANS_AT_ONCE: Final = 2  # each has a copy of the table
 
 
 class AdminRequests:
-    """At this node. What changes the table is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
-    and NO_CONTROLLER where another node has to be asked.
+    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator, in_thread: Callable[..., Awaitable[Plan]] = asyncio.to_thread) -> None:
@@ -62,7 +62,7 @@ class AdminRequests:
         self._in_thread = in_thread
 
     async def create_keyspace(self, request: CreateKeyspaceRequest) -> CreateKeyspaceResponse:
-        """Its partitions go ONLINE afterwards."""
+        """Create a keyspace; its partitions go ONLINE afterwards."""
         command = CreateKeyspace(
             request.name,
             request.partition_count,
@@ -81,19 +81,21 @@ class AdminRequests:
     async def plan_reassign(self, request: PlanReassignRequest) -> Plan:
         """Make a plan; nothing is changed."""
         controller = self._coordinator.controller()
-        # In a thread, from a copy: of many partitions it takes seconds, and heartbeats must not wait for it.
+        # In a thread, from a copy: with many partitions it takes seconds, and heartbeats must not wait for it.
         async with self._planning:
             state, sizes, disks = controller.decided.copy(), controller.reports.sizes(), dict(controller.reports.disks)
             return await self._in_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
 
     async def apply_plan(self, request: ApplyPlanRequest) -> ApplyPlanResponse:
-        """Answers the operation that has begun."""
+        """Begin the operation that the plan describes."""
         rate_limit = request.rate_limit if request.HasField("rate_limit") else None
         command = ApplyPlan(request.plan, request.requested_by, request.reason, rate_limit)
         return ApplyPlanResponse(operation=await self._coordinator.controller().begin(command))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Answers the operation, if there is anything to do, and what it leaves out."""
+        """Begin an operation that makes preferred leaders lead, if there is anything to do. The response says which
+        partitions it leaves out, and why.
+        """
         controller = self._coordinator.controller()
         partitions = preferred.chosen(controller.decided, request.keyspaces, request.partitions)
         skipped = preferred.skipped(controller.decided, partitions)
@@ -103,12 +105,12 @@ class AdminRequests:
         return ElectLeadersResponse(operation=operation, skipped=skipped)
 
     async def split(self, request: SplitRequest) -> SplitResponse:
-        """Answers the operation, if there is anything to do."""
+        """Begin an operation that splits partitions at the keys, if there is anything to do."""
         command = Split(request.keyspace, request.keys, request.requested_by, request.reason, request.queue)
         return SplitResponse(operation=await self._coordinator.controller().begin(command))
 
     async def merge(self, request: MergeRequest) -> MergeResponse:
-        """Answers the operation that has begun."""
+        """Begin an operation that merges partitions."""
         controller = self._coordinator.controller()
         command = Merge(
             request.keyspace,
@@ -121,7 +123,7 @@ class AdminRequests:
         return MergeResponse(operation=await controller.begin(command))
 
     async def drain_node(self, request: DrainNodeRequest) -> DrainNodeResponse:
-        """Answers the operation that has begun."""
+        """Begin the drain of a node."""
         controller = self._coordinator.controller()
         command = DrainNode(
             request.node,
@@ -136,24 +138,24 @@ class AdminRequests:
         return DrainNodeResponse(operation=await controller.begin(command))
 
     async def undrain_node(self, request: UndrainNodeRequest) -> UndrainNodeResponse:
-        """End the drain of a node, which stays."""
+        """End the drain of a node; the node stays in the cluster."""
         await self._coordinator.controller().submit(UndrainNode(request.node))
         return UndrainNodeResponse()
 
     async def pause_operation(self, request: PauseOperationRequest) -> OperationResponse:
-        """Answers the operation."""
+        """Begin no further migration of the operation until it is resumed."""
         return await self._change(request.id, PauseOperation(request.id, True))
 
     async def resume_operation(self, request: ResumeOperationRequest) -> OperationResponse:
-        """Answers the operation."""
+        """Go on with an operation that was paused."""
         return await self._change(request.id, PauseOperation(request.id, False))
 
     async def cancel_operation(self, request: CancelOperationRequest) -> OperationResponse:
-        """Answers the operation."""
+        """Cancel the operation; the response has its row as it is then."""
         return await self._change(request.id, CancelOperation(request.id, request.requested_by, request.reason))
 
     async def limit_operation(self, request: LimitOperationRequest) -> OperationResponse:
-        """Answers the operation."""
+        """Change how many bytes a second the operation may send from each node; 0: no limit."""
         return await self._change(request.id, LimitOperation(request.id, request.rate_limit))
 
     async def _change(self, operation_id: int, command: Command) -> OperationResponse:
@@ -161,6 +163,6 @@ class AdminRequests:
         return OperationResponse(operation=self._coordinator.state.operations[operation_id])
 
     async def remove_node(self, request: RemoveNodeRequest) -> RemoveNodeResponse:
-        """The node's seat in the Raft group goes with it."""
+        """Remove a node from the cluster, and from the Raft group."""
         await self._coordinator.controller().submit(RemoveNode(request.node))
         return RemoveNodeResponse()

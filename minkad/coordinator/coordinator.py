@@ -32,7 +32,7 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What the configuration of a new cluster says: the cluster and its first voters."""
+    """The first content of a new cluster's table, by the configuration: the cluster and its first voters."""
 
     cluster: Cluster
     voters: Sequence[Node]
@@ -57,7 +57,7 @@ class Coordinator:
     ) -> None:
         self.state = state
         self.active: ActiveController | None = None
-        self.on_leader_change: Callable[[], None] = lambda: None  # set once, as `driver` is
+        self.on_leader_change: Callable[[], None] = lambda: None  # this and the following are set once, as `driver` is
         self.on_nodes_changed: Callable[[], None] = lambda: None
         self.on_shards_changed: Callable[[Sequence[NotifyShard]], None] = lambda _: None
         self.on_loads_changed: Callable[[], None] = lambda: None
@@ -90,7 +90,7 @@ class Coordinator:
             self.on_loads_changed()
 
     def restore(self, data: bytes) -> None:
-        """A snapshot from the leader, so this node is not the leader, or no longer."""
+        """Replace the state by a snapshot from the leader; this node doesn't lead, or no longer does."""
         if self.active is not None:
             self.active.close()
             self.active = None
@@ -100,7 +100,7 @@ class Coordinator:
         self.on_restored()
 
     def to_snapshot(self) -> Iterator[bytes]:
-        """For followers that lag, and for the next start; the state must not change meanwhile."""
+        """The state in pieces, for followers that lag and for the next start; it must not change meanwhile."""
         assert not self.state.incomplete, "a snapshot is of whole entries"
         return self.state.snapshot_pieces()
 
@@ -158,12 +158,11 @@ class Coordinator:
             log.info("changing the Raft configuration", extra={"change": str(change).replace("\n", " ")})
             driver.propose_conf_change(change)
 
-    # What people ask of the active controller's Raft group
+    # Changes of the Raft group that people ask for
 
     def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
-        """Propose it, if the voters aren't so already; a change that is lost is to be asked for again.
-
-        Raises MinkaError, see `minkad.core.controller.change_voters`.
+        """Propose the change of voters, if there is anything to change; if the proposal is lost, the caller has to ask
+        again. Raises MinkaError, see `minkad.core.controller.change_voters`.
         """
         self.controller()
         driver, own = self.driver, self.driver.raw.basic_status().id
@@ -173,20 +172,22 @@ class Coordinator:
             driver.propose_conf_change(change)
 
     def transfer_leadership(self, node_id: str) -> None:
-        """Ask a voter to take over, within an election timeout or not at all. Raises MinkaError."""
+        """Ask a voter to take over. It does within an election timeout, or not at all. Raises MinkaError."""
         self.controller()
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def reconfigure(self, settings: ControllerSettings) -> None:
-        """Take the settings of a configuration that was reloaded."""
+        """Use the settings of a configuration that was reloaded."""
         self._settings = settings
         if self.active is not None:
             self.active.settings = settings
 
-    # What the rest of the daemon asks
+    # Queries of the rest of the daemon
 
     def controller(self) -> ActiveController:
-        """The active controller on this node. Raises NOT_CONTROLLER with where it is, or NO_CONTROLLER."""
+        """The active controller on this node. Raises NOT_CONTROLLER with the address of the active one, or
+        NO_CONTROLLER.
+        """
         if self.active is not None:
             return self.active
         leader = self.leader()
@@ -204,12 +205,12 @@ class Coordinator:
         return self.node_with(self.driver.raw.basic_status().leader_id)
 
     def node_with(self, raft_id: int) -> Node | None:
-        """The node with this raft id, from the state, or from the configuration as long as the state is empty."""
+        """The node with this raft id, by the state, or by the configuration while the state is empty."""
         known = [*self.state.nodes.values(), *self._bootstrap.voters]
         return next((n for n in known if n.raft_id == raft_id), None)
 
     def address_of(self, node_id: str) -> str:
-        """Where the node's gRPC is. Raises UNKNOWN_NODE."""
+        """The address of the node's gRPC server. Raises UNKNOWN_NODE."""
         node = self.state.nodes.get(node_id)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node_id}", node=node_id)

@@ -1,4 +1,4 @@
-"""What this node has seen in the log of how duties moved: for people, and for the measure of hand-overs."""
+"""The moves of duties that this node has seen in the log: they are shown to people, and hand-overs are measured."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ class _Gap(NamedTuple):
 
 
 class DutyHistory:
-    """What one node has seen. `took_ms` is known only to the active controller's node."""
+    """The moves that one node has seen. `took_ms` is known only to the active controller's node."""
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
         self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
         self._left: dict[int, str] = {}  # by duty: the shard that had it last
-        self._released_ms: dict[int, int] = {}  # by duty that was released as planned, and isn't attached yet
-        self.took_ms: dict[int, int] = {}  # by duty: what its delegate took to attach it, and the shard to report it
+        self._released_ms: dict[int, int] = {}  # by duty: when it was released as planned; it isn't attached yet
+        self.took_ms: dict[int, int] = {}  # by duty: to attach it, and to report that
 
     def note(self, batch: RecordBatch, before: State) -> None:
-        """These records are about to be applied."""
+        """Note the moves in records that are about to be applied to `before`."""
         for record in batch.records:
             if record.HasField("assignments_changed"):
                 self._note(record.assignments_changed, before)
@@ -73,11 +73,13 @@ class DutyHistory:
                 self._gaps.append(_Gap(row.pallet, max(0, gap)))
 
     def moves(self) -> Iterator[DutyMoved]:
-        """The last ones, the newest first."""
+        """The last moves, the newest first."""
         return reversed(self._moves)
 
     def hand_overs(self, pallet: str) -> HandOverTimes:
-        """How long duties of the pallet were nowhere when they were moved as planned, beyond what delegates took."""
+        """How long duties of the pallet were attached to no shard in planned moves, not counting the time of
+        delegates.
+        """
         gaps = sorted(gap.milliseconds for gap in self._gaps if gap.pallet == pallet)
         if not gaps:
             return HandOverTimes()

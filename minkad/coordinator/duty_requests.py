@@ -1,4 +1,4 @@
-"""What clients and people ask of the active controller about pallets, duties and shards: request → command → answer."""
+"""The requests of clients and people to the active controller about pallets, duties and shards."""
 
 import asyncio
 from bisect import bisect_right
@@ -50,7 +50,7 @@ from minkad.core.state import DutyState, State, assignment_row, weight_of
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
 
-CONFIRMED_WITHIN_S: Final = 5.0  # by all whom a consistency level asks for, after a majority has
+CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level asks for, after a majority has
 _DEFAULT_LIMIT: Final = 1000
 _ROWS_A_TURN: Final = 500
 _SHOWN_UNPLACED: Final = 20
@@ -59,8 +59,8 @@ _ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
 
 
 class DutyRequests:
-    """At this node. What changes the tables is answered as its consistency level says. Methods raise MinkaError,
-    NOT_CONTROLLER and NO_CONTROLLER where another node has to be asked.
+    """Handles requests if this node is the active controller. A change of the tables is answered when its consistency
+    level is reached. Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -69,7 +69,7 @@ class DutyRequests:
     # Changes
 
     async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
-        """Answers the pallets as they are afterwards, of a deleted one the last row."""
+        """Change pallets. The response has their rows as they are afterwards; for a deleted one the last row."""
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
         before = dict(self._coordinator.controller().decided.duties.pallets)
@@ -80,7 +80,7 @@ class DutyRequests:
         return ChangePalletsResponse(pallets=rows)
 
     async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
-        """Answers the duties as they are afterwards, of a deleted one the last row."""
+        """Change duties. The response has their rows as they are afterwards; for a deleted one the last row."""
         names = [changes.name_of(change) for change in request.changes]
         before = [self._coordinator.controller().decided.duties.named(*name) for name in names]
         await self._change(ChangeDuties(request.changes), request.consistency)
@@ -99,7 +99,7 @@ class DutyRequests:
 
     async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
         driver = self._coordinator.driver
-        # While the voters change, those of both sets are.
+        # While the voters change, the voters of both sets count.
         voters = (*driver.conf_state.voters, *driver.conf_state.voters_outgoing)
         learners = driver.conf_state.learners if consistency == Consistency.CONSISTENCY_ALL else ()
         members = list(dict.fromkeys((*voters, *learners)))
@@ -113,16 +113,18 @@ class DutyRequests:
             text = f"not confirmed within {CONFIRMED_WITHIN_S:.0f} s by {', '.join(nodes) or 'all'}"
             raise MinkaError(Code.CONSISTENCY_NOT_REACHED, text, nodes=",".join(nodes)) from None
 
-    # Facts
+    # Queries
 
     async def _committed(self) -> tuple[ActiveController, State]:
-        """The controller and the table with all that was decided before, also what only the leader's log has so far."""
+        """The controller and the table with all that was decided before the call, also what only the leader's log has
+        yet.
+        """
         controller = self._coordinator.controller()
         await controller.all_recorded()
         return controller, self._coordinator.state
 
     async def get_pallets(self, request: GetPalletsRequest) -> GetPalletsResponse:
-        """Raises UNKNOWN_PALLET."""
+        """The pallets with these ids, or all. Raises UNKNOWN_PALLET."""
         controller, state = await self._committed()
         ids = list(request.ids) or sorted(state.duties.pallets)
         for id_ in ids:
@@ -167,8 +169,8 @@ class DutyRequests:
         )
 
     async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
-        """The duties in the order of their numbers, so that a page goes on after the last one's. Raises UNKNOWN_DUTY,
-        UNKNOWN_PALLET.
+        """The duties in the order of their numbers, so that the next page begins after the last number. Raises
+        UNKNOWN_DUTY, UNKNOWN_PALLET.
         """
         controller, state = await self._committed()
         if request.names:
@@ -189,7 +191,7 @@ class DutyRequests:
         return response
 
     async def get_shards(self, request: GetShardsRequest) -> GetShardsResponse:
-        """Raises UNKNOWN_SHARD."""
+        """The shards with these names, or all. Raises UNKNOWN_SHARD."""
         controller, state = await self._committed()
         names = list(request.names) or sorted(state.duties.shards)
         for name in names:
@@ -203,7 +205,7 @@ class DutyRequests:
         return response
 
     async def explain_duty(self, request: ExplainDutyRequest) -> ExplainDutyResponse:
-        """Raises UNKNOWN_DUTY."""
+        """Why a duty is where it is, and which shards could have it. Raises UNKNOWN_DUTY."""
         controller, state = await self._committed()
         row = _named(state, request.name.pallet, request.name.id)
         status = _status(controller, state, row)
@@ -216,11 +218,11 @@ class DutyRequests:
         )
 
     async def plan_rebalance(self, request: PlanRebalanceRequest) -> Plan:
-        """Nothing is changed. Raises UNKNOWN_PALLET."""
+        """Plan the moves of a pallet's balancer; nothing is changed. Raises UNKNOWN_PALLET."""
         return await self._coordinator.controller().shards.plan(request)
 
     async def compare_pallet(self, request: ComparePalletRequest) -> ComparePalletResponse:
-        """Nothing is changed. Raises UNKNOWN_PALLET."""
+        """Compare what the balancers would do for a pallet; nothing is changed. Raises UNKNOWN_PALLET."""
         shards = self._coordinator.controller().shards
         state = shards.for_planning()
         response: ComparePalletResponse = await shards.in_thread(compare_pallet, state, request.pallet, unix_ms())
@@ -235,7 +237,7 @@ def _named(state: State, pallet: str, id_: str) -> Duty:
 
 
 def _meant(duties: DutyState, request: GetDutiesRequest) -> Iterable[int]:
-    """The duties that are meant, in the ascending order of their numbers."""
+    """The numbers of the duties that the request asks for, ascending. Raises UNKNOWN_PALLET, UNKNOWN_SHARD."""
     if request.pallet and request.pallet not in duties.pallets:
         raise changes.unknown_pallet(request.pallet)
     if request.shard and request.shard not in duties.shards:

@@ -1,10 +1,10 @@
-"""How long it is certain that nobody led: voters say with their votes for how long they have heard no leader.
+"""How long there has certainly been no leader: voters say with their votes for how long they have heard none.
 
 An active controller grants no clearance beyond `clearance_ms` after it last asked a quorum whether it leads, and each
-of that quorum has heard it after the question. A quorum votes for the next leader, and one node at least is in both. So
-the shortest silence of all who voted has passed since the last confirmation, hence of what was granted by it. A vote
-that a voter gives although it has just heard its leader (a leadership transfer, a leader's process that is said to have
-died) says a short time, and proves no more than that.
+node of that quorum has heard from it after the question. A quorum votes for the next leader, and at least one node is
+in both. So at least the shortest silence among the voters has passed since the last confirmation, and since anything
+was granted by it. A voter that has just heard from its leader (in a leadership transfer, or when the leader's process
+is said to have died) reports a short silence, which proves no more than that.
 """
 
 from minka.v1.raft_pb2 import Message, MessageType
@@ -15,16 +15,16 @@ _FROM_LEADER = (MessageType.MSG_APP, MessageType.MSG_HEARTBEAT, MessageType.MSG_
 
 
 class LeaderSilence:
-    """Times are seconds of this node's clock. Before its start a node may have heard anything."""
+    """Times are seconds of this node's clock. Before its start a node may have heard from a leader at any time."""
 
     def __init__(self, started_at: float) -> None:
         self.leader = 0  # the raft id of the last leader, if that was another node; 0: none
         self._heard_at = started_at
-        self._term = 0  # the last in which votes were given to this node
+        self._term = 0  # the last term in which this node was given votes
         self._proven_since = started_at
 
     def handle(self, message: Message, status: BasicStatus, now: float) -> None:
-        """A message is about to be handled."""
+        """Note a message that is about to be handled."""
         if message.type in _FROM_LEADER:
             self.leader, self._heard_at = message.from_id, now
         if message.type != MessageType.MSG_VOTE_RESP or message.reject:
@@ -36,15 +36,15 @@ class LeaderSilence:
             self._term = message.term
 
     def asks(self, now: float) -> None:
-        """This node leads, and asks whether it does: it is one of those who confirm that, and what it grants by it may
-        hold when it begins to act as the controller once more in the same term.
+        """This node, as the leader, asks a quorum whether it still leads. It is part of that quorum itself, and what it
+        grants then may still be valid when it becomes the active controller again in the same term.
         """
         self.leader, self._heard_at, self._proven_since = 0, now, now
 
     def milliseconds(self, now: float) -> int:
-        """For how long this node has heard no leader, itself included."""
+        """How many milliseconds ago this node last heard from a leader, itself included."""
         return max(0, int((now - self._heard_at) * 1000))
 
     def proven_since(self, term: int, now: float) -> float:
-        """Since when no leader before that of `term`, which is this node, can have been confirmed."""
+        """The time since which no leader before this node's `term` can have been confirmed."""
         return self._proven_since if term == self._term else now

@@ -1,4 +1,4 @@
-"""What jobs, people and leaders ask of the active controller about loads: request → command → answer."""
+"""The requests of jobs, people and leaders to the active controller about loads."""
 
 from minka.v1.load_api_pb2 import (
     AbortLoadRequest,
@@ -22,28 +22,28 @@ _MAX_BLOCKERS = 100
 
 
 class LoadRequests:
-    """At this node. What changes the table is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
-    and NO_CONTROLLER where another node has to be asked.
+    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     async def begin_load(self, request: BeginLoadRequest) -> LoadResponse:
-        """Answers the load, new or not."""
+        """Begin a load, unless it has begun already."""
         command = BeginLoad(request.load_id, request.keyspace, request.requested_by, request.job, request.rate_limit)
         return await self._change(request.load_id, command)
 
     async def touch_load(self, request: TouchLoadRequest) -> LoadResponse:
-        """Answers the load."""
+        """Note that the load's job still works on it."""
         return await self._change(request.load_id, TouchLoad(request.load_id))
 
     async def commit_load(self, request: CommitLoadRequest) -> LoadResponse:
-        """Answers the load."""
+        """Commit the load with these files: the partitions take them in from then on."""
         return await self._change(request.load_id, CommitLoad(request.load_id, list(request.files)))
 
     async def abort_load(self, request: AbortLoadRequest) -> LoadResponse:
-        """Answers the load."""
+        """Abort the load; none of its rows becomes visible."""
         command = AbortLoad(request.load_id, request.requested_by, request.reason)
         return await self._change(request.load_id, command)
 
@@ -52,7 +52,7 @@ class LoadRequests:
         return LoadResponse(load=load_with(self._coordinator.state, load_id))
 
     async def get_loads(self, request: GetLoadsRequest) -> GetLoadsResponse:
-        """The loads as the active controller knows them."""
+        """The loads with these ids, or all, the newest first, with what they wait for."""
         active, state = self._coordinator.controller(), self._coordinator.state
         loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
         response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())
@@ -72,7 +72,7 @@ class LoadRequests:
         return response
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
-        """Take a leader's word for the parts that it has taken in."""
+        """Record which parts of loads a leader has taken in, and note which wait."""
         active = self._coordinator.controller()
         active.reports.note_waiting(request.node_id, list(request.waiting))
         if request.finished:

@@ -37,15 +37,15 @@ from minkad.core.clearance import Clearance
 
 log: Final = logging.getLogger(__name__)
 
-# Only the active controller of this node's own cluster says these. CLUSTER_MISMATCH comes from a stranger, perhaps at
-# the address of a former member: no reason to stop.
+# Only the active controller of this node's own cluster answers with these. CLUSTER_MISMATCH comes from another
+# cluster's node, perhaps at the address of a former member: that is no reason to stop.
 FINAL: Final = (
     Code.NODE_ID_TAKEN,
     Code.NODE_REMOVED,
     Code.WRONG_DATA_DIRECTORY,
     Code.DATA_DIRECTORY_ROLLED_BACK,
 )
-# What it says of the process that asks: no other node can know better.
+# Answers about the process that asks: no other node can know better.
 _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
@@ -95,24 +95,24 @@ class ControllerStub(Protocol):
 
 
 class DataPlane(Protocol):
-    """What this node tells of its replicas."""
+    """What this node reports about its replicas."""
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Sizes and offsets."""
+        """Sizes and offsets of the partitions that this node leads; with `changed_only`, of those that have changed."""
 
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the migrations that this node is the source of."""
 
     def damaged(self) -> list[DamagedReplica]:
-        """The copies of which this node serves nothing."""
+        """The damaged replicas, of which this node serves nothing."""
 
     def stop_leading(self) -> None:
-        """What is led here may be led by others: lead nothing at the leader_epochs known so far."""
+        """Other nodes may lead these partitions by now: lead nothing at the leader_epochs known so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """How often this node is heard, and how long it waits; in seconds."""
+    """How often this node sends heartbeats, and how long it waits; in seconds."""
 
     heartbeat_interval: float
     silence_timeout: float  # without an answer for so long, the node looks for the controller again
@@ -120,14 +120,14 @@ class MemberSettings:
 
     @property
     def call_timeout(self) -> float:
-        """For the controller to record what it is asked: it may have much to do. A silent one is left earlier, as soon
-        as Raft names another.
+        """How long the controller may take to answer a call; it may have much to do. The wait for a silent controller
+        ends earlier, as soon as Raft names another.
         """
         return max(1.0, 5 * self.heartbeat_interval)
 
     @property
     def hurry(self) -> float:
-        """Between two tries to get in touch with the controller, and to be granted something by one that has just begun
+        """The pause between two tries to reach the controller, or to be granted a clearance by one that has just begun
         to lead.
         """
         return self.heartbeat_interval / 4
@@ -135,7 +135,7 @@ class MemberSettings:
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """For an answer of the controller at `address`, begun when Raft named `known`."""
+    """A wait for an answer of the controller at `address`; it began when Raft named `known` as the controller's."""
 
     address: str
     known: str | None
@@ -143,7 +143,7 @@ class _Wait:
 
 
 class Member:
-    """Registers, and again whenever the controller does not know this process as a live node."""
+    """Registers this process, again whenever the controller doesn't know it as a live node, and sends heartbeats."""
 
     def __init__(
         self,
@@ -170,9 +170,9 @@ class Member:
         self._other_addresses = other_addresses
         self._unheard_since: float | None = None
         self._asked = 0
-        self._is_known = False  # the controllers know this process, so a new one needn't be told first
+        self._is_known = False  # this process is registered, which a new controller knows, too
         self._silent: str | None = None  # the address at which the controller did not answer the last time
-        self._waits: dict[_Wait, None] = {}  # in their order
+        self._waits: dict[_Wait, None] = {}  # in the order in which they began
         self._look = asyncio.Event()
         self._ungranted = asyncio.Event()
         self._data_plane = data_plane
@@ -195,7 +195,7 @@ class Member:
         return len(self._data_plane.migrations())
 
     async def run(self) -> None:
-        """Until cancelled. Raises MinkaError with a code of FINAL: give up."""
+        """Run until cancelled. Raises MinkaError with a code of FINAL if this process has to stop."""
         while True:
             await self._disk_answers()
             self._look.clear()
@@ -211,7 +211,7 @@ class Member:
                 if error.code is Code.NOT_REGISTERED:
                     self._is_known = False
                 is_silent = error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED)
-                # This node is never silent to itself: its own table sent it on to where it was before it moved.
+                # This node is never silent to itself: its own table named an address that it had before it moved.
                 self._silent = known if is_silent and asked == known != self.node.address else None
                 self._note(error)
             self.registered.clear()
@@ -222,7 +222,9 @@ class Member:
                 pass
 
     async def _disk_answers(self) -> None:
-        """What is led by a node whose disk does not answer is led by others as soon as they may: it says nothing."""
+        """Wait while the disk does not answer: a node that sends no heartbeats is replaced as leader as soon as
+        possible.
+        """
         if self._disk_stalled():
             log.warning("the disk does not answer, so this node sends no heartbeats")
             await self._until_disk_answers()
@@ -233,7 +235,7 @@ class Member:
             await asyncio.sleep(self._settings.hurry)
 
     def leader_changed(self) -> None:
-        """Raft names another leader: nobody waits for the former one from now on."""
+        """Raft names another leader: end all waits for the former one."""
         known = self._controller_address()
         if known is None:
             return
@@ -244,7 +246,7 @@ class Member:
 
     @asynccontextmanager
     async def _waiting(self, address: str, seconds: float) -> AsyncGenerator[None, None]:
-        """TimeoutError after so long, or once Raft names another leader."""
+        """Raises TimeoutError after `seconds`, or once Raft names another leader."""
         async with asyncio.timeout(seconds) as limit:
             wait = _Wait(address, self._controller_address(), limit)
             self._waits[wait] = None
@@ -275,10 +277,10 @@ class Member:
         return address
 
     def _address_to_ask(self) -> str:
-        """The active controller; without one for long, or when it doesn't answer, also the other nodes in turn, any of
-        which may name it.
+        """The active controller's address. If none has been known for long, or if it doesn't answer, the addresses of
+        the other nodes in turn, since each of them may name it. Raises NO_CONTROLLER.
 
-        No leader sends to a node that was removed, so this is how it hears of it.
+        No leader sends to a node that was removed, so this is how such a node learns that it was.
         """
         address = self._controller_address()
         others = list(self._other_addresses())
@@ -299,10 +301,10 @@ class Member:
         settings = self._settings
         patience = settings.holder_patience + settings.call_timeout
         if self._is_known and self._controller_address() not in (None, address):
-            # It only has to say who controls now, and may be silent too, while the controller has come back.
+            # This node only has to name the controller. It may be silent, too, and the controller may answer again.
             patience = settings.heartbeat_interval
         try:
-            # Whoever is asked may name a controller that is silent, so it is waited for no node in particular.
+            # The node that is asked may name a silent controller, so the wait is for no node in particular.
             async with self._waiting("", patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
@@ -319,14 +321,16 @@ class Member:
         return controller
 
     def _begin_anew(self) -> None:
-        """The controller has taken this process for dead, so it comes back as another: without leaderships, and to it
-        none of the rows is meant that are still under way.
+        """The controller has taken this process for dead, so it comes back as another one: it leads nothing, and rows
+        that are still on their way are not meant for it.
         """
         self._data_plane.stop_leading()
         self.node = as_new_process(self.node)
 
     async def _send_heartbeats(self, address: str) -> None:
-        """Until Raft names another controller. Raises MinkaError when this one is silent, or refuses."""
+        """Send heartbeats until Raft names another controller. Raises MinkaError when this one is silent, or
+        refuses.
+        """
         self._sent_at.clear()
         responses = self._stub.heartbeat(address, self._heartbeats(self._stream))
         heard_at = self._now()
@@ -342,10 +346,10 @@ class Member:
                 self.low_disks = frozenset(response.low_disks)
         except (TimeoutError, StopAsyncIteration) as end:
             if self._disk_stalled():
-                return  # there was nothing to answer
+                return  # no heartbeat was sent that it could have answered
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
-                return  # another one leads, and nothing is lost
+                return  # another node leads, and no time was lost
             raise MinkaError(Code.UNREACHABLE, f"the controller at {address} does not answer heartbeats") from end
         finally:
             self._stream += 1
@@ -379,7 +383,9 @@ class Member:
                 pass
 
     async def ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
-        """A call to the active controller, which ends when Raft names another: the outcome is open then."""
+        """Call the active controller. When it doesn't answer in time, or Raft names another, OUTCOME_UNKNOWN is
+        raised.
+        """
         address, seconds = self._address(), self._settings.call_timeout
         try:
             async with self._waiting(address, seconds):
@@ -388,35 +394,37 @@ class Member:
             raise MinkaError(Code.OUTCOME_UNKNOWN, f"the controller at {address} did not answer") from None
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
-        """Ask the active controller to record a hand-over; any failure but a refusal leaves the outcome open."""
+        """Ask the active controller to record a hand-over. After any failure but a refusal the outcome is unknown."""
         response = await self.ask(lambda address, seconds: self._stub.hand_over(address, request, seconds))
         return response.partition
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Ask the active controller to change in-sync sets. Any MinkaError leaves the outcome open."""
+        """Ask the active controller to change in-sync sets. After any MinkaError the outcome is unknown."""
         return await self.ask(lambda address, seconds: self._stub.alter_isr(address, request, seconds))
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """Ask the active controller for a split; the rows of both halves."""
+        """Ask the active controller for a split. Returns the rows of both halves."""
         response = await self.ask(lambda address, seconds: self._stub.propose_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """Tell the active controller that a split has ended; the rows of both halves."""
+        """Tell the active controller that a split has ended. Returns the rows of both halves."""
         response = await self.ask(lambda address, seconds: self._stub.finish_split(address, request, seconds))
         return list(response.partitions)
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """Tell the active controller that a merge has ended; the rows of both. What is no refusal is in doubt."""
+        """Tell the active controller that a merge has ended. Returns the rows of both partitions. After any failure but
+        a refusal the outcome is unknown.
+        """
         response = await self.ask(lambda address, seconds: self._stub.finish_merge(address, request, seconds))
         return list(response.partitions)
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> None:
-        """Tell the active controller what was taken in of loads. It can be told again."""
+        """Tell the active controller which parts of loads were taken in. It may be told more than once."""
         await self.ask(lambda address, seconds: self._stub.finish_load_parts(address, request, seconds))
 
     async def shut_down(self, timeout: float) -> None:
-        """Let others lead what this node leads, while it goes on serving, for at most `timeout` seconds."""
+        """Have other nodes lead what this node leads, while it goes on serving, for at most `timeout` seconds."""
         request = ControlledShutdownRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
             async with asyncio.timeout(timeout):
@@ -431,11 +439,11 @@ class Member:
                         self._note(error)
                     await asyncio.sleep(SHUTDOWN_POLL)
         except TimeoutError:
-            log.warning("others have not taken over all leaderships in time", extra={"seconds": timeout})
+            log.warning("other nodes have not taken over all leaderships in time", extra={"seconds": timeout})
 
     async def leave(self, timeout: float) -> None:
-        """Tell the controller that this process has stopped serving; if it can't be told within `timeout` seconds, it
-        finds out.
+        """Tell the controller that this process has stopped serving. If that fails for `timeout` seconds, the
+        controller finds out when heartbeats are missing.
         """
         request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
@@ -445,8 +453,8 @@ class Member:
                         await self.ask(lambda address, seconds: self._stub.leave(address, request, seconds))
                         return
                     except MinkaError as error:
-                        # The next controller may have been elected a moment ago, and not be active yet; and a goodbye
-                        # of which nobody knows whether it was recorded can be said twice.
+                        # The next controller may have been elected a moment ago, and not be active yet. A goodbye that
+                        # may have been recorded already can be said again.
                         if not error.code.info.retriable and error.code not in _OPEN:
                             log.info("could not say goodbye", extra={"reason": str(error)})
                             return
@@ -472,7 +480,7 @@ async def register_patiently(
     call_timeout: float,
     now: Callable[[], float],
 ) -> tuple[str, RegisterResponse]:
-    """Register at the active controller, which any of `addresses` may name; answers its address, and what it said.
+    """Register at the active controller, which any of `addresses` may name. Returns its address and its response.
 
     A node whose former process has just died has to wait until that one's clearance is over: NODE_ID_TAKEN is
     final only after `holder_patience` seconds, or at once if the holder has another data directory.

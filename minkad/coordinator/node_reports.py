@@ -1,4 +1,4 @@
-"""What the nodes have said of themselves in their heartbeats, since this node is the active controller."""
+"""What the nodes have reported in their heartbeats since this node became the active controller."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,7 @@ class NodeReports:
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
 
     def note(self, node: Node, request: HeartbeatRequest) -> None:
-        """Take in what a heartbeat of the node says."""
+        """Keep what a heartbeat of the node says."""
         self.applied[node.id] = request.applied_index
         self.disks[node.id] = request.disk
         for stats in request.replicas:
@@ -33,11 +33,13 @@ class NodeReports:
         self._progress[node.id] = list(request.migrations)
 
     def note_waiting(self, node: str, parts: Sequence[WaitingPart]) -> None:
-        """Take in which parts of loads a node can't take in yet."""
+        """Keep which parts of loads a node can't take in yet, and why."""
         self._waiting_parts[node] = parts
 
     def forget_gone(self) -> None:
-        """Drop what was said of partitions that were merged into others, and by former leaders, before it is much."""
+        """Drop the reports about partitions that were merged into others, and those of former leaders, before they are
+        many.
+        """
         if len(self._replicas) > 4 * len(self._decided.partitions) + _FEW_STATS:
             leaders = {(row.leader, row.id) for row in self._decided.partitions.values()}
             self._replicas = {key: stats for key, stats in self._replicas.items() if key in leaders}
@@ -47,7 +49,7 @@ class NodeReports:
         return [p for reported in self._progress.values() for p in reported]
 
     def damaged(self) -> list[DamagedReplica]:
-        """The copies of which their nodes last said that nothing of them is served, in the order of the partitions."""
+        """The damaged replicas that their nodes last reported, in the order of the partitions."""
         found = [
             DamagedReplica(partition_id=one.partition_id, reason=one.reason, node_id=node)
             for node, damaged in self._damaged.items()
@@ -57,7 +59,7 @@ class NodeReports:
         return sorted(found, key=lambda one: (one.partition_id, one.node_id))
 
     def waiting_parts(self) -> list[WaitingPart]:
-        """The parts of loads that the nodes that are up can't take in yet, as they last said."""
+        """The parts of loads that nodes can't take in yet, as the nodes that are up last reported."""
         up = (node for node in self._waiting_parts if is_up(self._committed.nodes.get(node)))
         return [part for node in up for part in self._waiting_parts[node]]
 
@@ -70,11 +72,11 @@ class NodeReports:
         return [node_id for node_id, disk in self.disks.items() if disk.is_low and node_id in self._decided.nodes]
 
     def leader_stats(self) -> list[ReplicaStats]:
-        """What the leader of each partition last reported of it."""
+        """What the leader of each partition last reported about it."""
         return list(self.each_leaders_stats())
 
     def each_leaders_stats(self) -> Iterator[ReplicaStats]:
-        """The same, of the present partitions, one by one."""
+        """The same, one by one."""
         for row in list(self._committed.partitions.values()):
             stats = self._replicas.get((row.leader, row.id))
             if stats is not None:

@@ -1,4 +1,4 @@
-"""What nodes ask of the active controller: request → command → answer."""
+"""The requests of nodes to the active controller: each becomes a command, and its outcome the response."""
 
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
@@ -35,39 +35,39 @@ from minkad.core.controller.selectors import Live
 
 
 class NodeRequests:
-    """At this node. What changes the table is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
-    and NO_CONTROLLER where another node has to be asked.
+    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     async def register(self, request: RegisterRequest) -> RegisterResponse:
-        """A process makes itself known."""
+        """Register a process of a node."""
         state, members = self._coordinator.state, self._coordinator.driver.match()
         known = state.nodes.get(request.node.id)
-        # No leader compares the log of who isn't a member yet, or no longer.
+        # No leader compares the log of a node that isn't a member yet, or no longer.
         log_unchecked = request.log_unchecked and known is not None and known.raft_id in members
         await self._coordinator.controller().register(request.node, log_unchecked)
         state = self._coordinator.state
         return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """A process is there, and what it tells of itself."""
+        """Renew the clearance of a process, and keep what it reports."""
         return self._coordinator.controller().heartbeat(request)
 
     async def hand_over(self, request: HandOverRequest) -> HandOverResponse:
-        """Answers the new row."""
+        """Record a hand-over. The response has the partition's new row."""
         command = HandOver(request.node_id, request.partition_id, request.partition_epoch, request.target)
         await self._coordinator.controller().submit(command)
         return HandOverResponse(partition=self._coordinator.state.partitions[request.partition_id])
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Answers the rows."""
+        """Change in-sync sets. The response has the partitions' rows."""
         return await self._coordinator.controller().alter_isr(request)
 
     async def propose_split(self, request: ProposeSplitRequest) -> ProposeSplitResponse:
-        """Answers the rows of both halves; the child may be on its own by then."""
+        """Begin a split. The response has the rows of both halves; the split may have ended by then."""
         command = ProposeSplit(request.node_id, request.partition_id, request.generation, request.key)
         await self._coordinator.controller().submit(command)
         partitions = self._coordinator.state.partitions
@@ -76,7 +76,7 @@ class NodeRequests:
         return ProposeSplitResponse(partitions=[row for row in halves if row is not None])
 
     async def finish_split(self, request: FinishSplitRequest) -> FinishSplitResponse:
-        """Answers the rows of both halves; the parent may be gone by then."""
+        """End a split. The response has the rows of both halves; the parent may be gone by then."""
         command = FinishSplit(request.node_id, request.partition_id, request.leader_epoch, request.partition_epoch)
         await self._coordinator.controller().submit(command)
         partitions = self._coordinator.state.partitions
@@ -85,7 +85,7 @@ class NodeRequests:
         return FinishSplitResponse(partitions=[row for row in halves if row is not None])
 
     async def finish_merge(self, request: FinishMergeRequest) -> FinishMergeResponse:
-        """Answers the row of the one that remains, and the last one of the other."""
+        """Record a merge. The response has the row of the partition that remains, and the last row of the other."""
         command = FinishMerge(
             request.node_id,
             request.partition_id,
@@ -97,13 +97,13 @@ class NodeRequests:
         return FinishMergeResponse(partitions=merges.rows_after(self._coordinator.state, command))
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Answers how much is left to wait for."""
+        """Have other nodes lead what this process leads. The response says how many leaderships are left to move."""
         await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
         state = self._coordinator.state
         left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
         return ControlledShutdownResponse(remaining=len(left))
 
     async def leave(self, request: LeaveRequest) -> LeaveResponse:
-        """A process has stopped serving."""
+        """Record that a process has stopped serving."""
         await self._coordinator.controller().submit(Leave(request.node_id, request.incarnation))
         return LeaveResponse()

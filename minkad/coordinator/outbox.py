@@ -1,4 +1,4 @@
-"""Telling nodes what their partitions' rows say, until they have acknowledged it."""
+"""Sends a node the rows of its partitions, until it has acknowledged them."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from minkad.process.turns import turn
 log: Final = logging.getLogger(__name__)
 
 ROWS_A_REQUEST: Final = 128
-PAIRS_A_REQUEST: Final = 1024  # of an id and an epoch
+PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
 REQUESTS_IN_FLIGHT: Final = 4
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
@@ -24,8 +24,8 @@ Report = Callable[[str, Collection[ReplicaResult]], Awaitable[None]]
 
 
 class NodeOutbox:
-    """What one process of a node has yet to acknowledge. Rows are read when they are sent, so only the newest goes out;
-    of what the process may have already, only ids and epochs do.
+    """The rows that one process of a node has yet to acknowledge. Rows are read when they are sent, so only the newest
+    are sent. For rows that the process may have already, only ids and epochs are sent.
 
     Several requests may be under way: a node ignores a row that is older than the one it has, and a slow deletion
     must not hold up a hand-over.
@@ -48,25 +48,25 @@ class NodeOutbox:
         self._send = send
         self._report = report
         self._jitter = jitter
-        self._pending: dict[int, bool] = {}  # by partition: whether the node may know the row
+        self._pending: dict[int, bool] = {}  # by partition: whether the node may know the row already
         self._wake = asyncio.Event()
-        self._in_flight: dict[asyncio.Task[None], None] = {}  # in their order
-        self._tries: dict[int, int] = {}  # by partition, of those that failed
+        self._in_flight: dict[asyncio.Task[None], None] = {}  # in the order in which they were sent
+        self._tries: dict[int, int] = {}  # by partition: failed tries since the last success
         self._retries: list[asyncio.TimerHandle] = []
         self._task = asyncio.create_task(self._run(), name=f"outbox of {node}")
 
     @property
     def unacknowledged(self) -> int:
-        """Partitions that wait to be sent; those under way are not counted."""
+        """How many partitions wait to be sent; those that are being sent don't count."""
         return len(self._pending)
 
     def add(self, partition_ids: Iterable[int]) -> None:
-        """These rows have changed."""
+        """The rows of these partitions have changed: send them."""
         self._pending.update(dict.fromkeys(partition_ids, False))
         self._wake.set()
 
     def ask(self, partition_ids: Iterable[int]) -> None:
-        """Nobody knows here which of these rows the node has."""
+        """Ask the node which of these partitions' rows it has, and send it the others."""
         self._pending = dict.fromkeys(partition_ids, True) | self._pending
         self._wake.set()
 
@@ -88,7 +88,7 @@ class NodeOutbox:
                 task.add_done_callback(self._delivered)
 
     def _take(self) -> dict[int, bool]:
-        """What goes into one request."""
+        """Take as many pending partitions as go into one request."""
         batch: dict[int, bool] = {}
         free = PAIRS_A_REQUEST
         for partition_id, may_know in self._pending.items():
@@ -141,7 +141,7 @@ class NodeOutbox:
         return is_to_lead or self.node in row.removing_replicas
 
     def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:
-        """Try again later; the first failure is logged, and the recovery."""
+        """Try again later. Only the first failure and the recovery are logged."""
         if not self._tries:
             log.warning("can't tell the node what to host, trying on", extra={"to": self.node, "reason": reason})
         for partition_id in partition_ids:

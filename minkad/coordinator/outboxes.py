@@ -1,4 +1,4 @@
-"""Telling the nodes of the rows that concern them: an outbox for each process that is up."""
+"""Sends the nodes the rows that concern them, with an outbox for each process that is up."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection
@@ -11,7 +11,7 @@ UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicas
 
 
 class Outboxes:
-    """The outboxes of one term. `report` takes what a node answers."""
+    """The outboxes of one term. `report` is called with a node's answers."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Outboxes:
                 self._outbox(name).ask(partition_ids)
 
     def carry_out(self, effects: Collection[Effect]) -> None:
-        """Tell nodes that are up about their rows; the others hear when they register. Shards hear from their nodes."""
+        """Send rows to the nodes that are up; other nodes are told when they register, and shards by their nodes."""
         told: dict[str, list[int]] = {}
         for effect in effects:
             if isinstance(effect, NotifyShard):
@@ -52,8 +52,8 @@ class Outboxes:
                     self._outbox(name).ask(self._committed.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
-        """The outbox of the process that is registered now. A process that isn't registered yet has no part in the
-        rows: when it registers, others lead what the node led.
+        """The outbox of the node's process that is registered now. A process that isn't registered yet is sent nothing:
+        by the time it registers, other nodes lead what its predecessor led.
         """
         if node not in self._of:
             self._of[node] = NodeOutbox(
@@ -68,6 +68,6 @@ class Outboxes:
         return self._of[node]
 
     def close(self) -> None:
-        """Tell nobody anything more."""
+        """Send nothing from here on."""
         for outbox in self._of.values():
             outbox.close()

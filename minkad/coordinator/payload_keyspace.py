@@ -12,9 +12,10 @@ _PARTITIONS: Final = 16  # so that many nodes share the writes; keys begin at ra
 
 
 async def ensure_payload_keyspace(coordinator: Coordinator) -> None:
-    """There is the keyspace, with as many replicas as one has by default. By ranges, so that it can be scanned.
+    """Create the keyspace unless it exists, with the default number of replicas, and by ranges so that it can be
+    scanned.
 
-    Raises MinkaError: NOT_CONTROLLER, NO_CONTROLLER; NOT_ENOUGH_NODES, and whatever else refuses a keyspace.
+    Raises NOT_CONTROLLER, NO_CONTROLLER, NOT_ENOUGH_NODES, and the other refusals of a new keyspace.
     """
     if coordinator.state.keyspace_named(PAYLOADS_KEYSPACE) is not None:
         return
@@ -23,5 +24,5 @@ async def ensure_payload_keyspace(coordinator: Coordinator) -> None:
     try:
         await coordinator.controller().submit(command)
     except MinkaError as error:
-        if error.code is not Code.KEYSPACE_EXISTS:  # two pallets at once
+        if error.code is not Code.KEYSPACE_EXISTS:  # two pallets were created at once
             raise

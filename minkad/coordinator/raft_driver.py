@@ -1,4 +1,4 @@
-"""The Ready loop around core/raft: persist → send → apply, as etcd/raft asks of its user."""
+"""The Ready loop around core/raft: persist, send, apply, as etcd/raft asks of its user."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ log: Final = logging.getLogger(__name__)
 
 MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
-CAMPAIGN_TICKS: Final = 4  # from one voter's campaign to the next one's when the leader has died
-MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; one alone may be larger
-MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # committed; beyond, it is applied before more is taken
-PIECE_BYTES: Final = 8 * 1024  # of commands that are applied before the loop gets its turn
-LEAST_BYTES: Final = 2 * 1024  # for which a command counts: some say much in few bytes
+CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
+MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
+MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
+PIECE_BYTES: Final = 8 * 1024  # commands applied before other tasks get a turn
+LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
 
@@ -38,10 +38,10 @@ class StateMachine(Protocol):
         """Apply a committed command."""
 
     def restore(self, data: bytes) -> None:
-        """A snapshot replaces everything."""
+        """Replace everything by a snapshot."""
 
     def to_snapshot(self) -> Iterable[bytes]:
-        """Everything, as of the last entry applied, in pieces that belong together."""
+        """Everything as of the last applied entry; the pieces have to be joined."""
 
 
 class Transport(Protocol):
@@ -54,8 +54,8 @@ class Transport(Protocol):
 class RaftDriver:
     """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere.
 
-    Two tasks: one persists and sends, the other applies what is committed, in pieces. So votes, heartbeats and what is
-    proposed never wait for what thousands of rows take to be applied.
+    Two tasks: one persists and sends, the other applies what is committed, in pieces. So votes, heartbeats and
+    proposals never wait until thousands of rows are applied.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RaftDriver:
         self.raw = raw
         self.conf_state = conf_state
         self.applied_index = raft_storage.snapshot().metadata.index
-        self.settled_index = self.applied_index  # all of that entry is applied, and of no later one anything
+        self.settled_index = self.applied_index  # this entry is applied whole, and no part of a later one
         self.snapshot_index = self.applied_index
         self._log = raft_storage
         self._log_db = log_db
@@ -97,11 +97,11 @@ class RaftDriver:
         self._gave_up_term = 0
         self._log_is_checked = False
         self._tick_due = False
-        self._is_away = False  # between `ready` and `advance`, waiting for the disk or for what is to be applied
+        self._is_away = False  # between `ready` and `advance`: it waits for the disk, or until all is applied
         self._snapshot_due = False
         self._wake = asyncio.Event()
-        self._turns: list[asyncio.Future[None]] = []  # of those who wait for what comes next
-        self._committed: deque[Entry] = deque()  # and to be applied
+        self._turns: list[asyncio.Future[None]] = []  # callers that wait for the next turn of the Ready loop
+        self._committed: deque[Entry] = deque()  # entries that are committed and not applied
         self._committed_bytes = 0
         self._restores = 0
         self._is_applying = False
@@ -113,7 +113,7 @@ class RaftDriver:
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages of other nodes have arrived.
 
-        A node that came back with an empty disk has a new raft id: what is for the old one must not reach it.
+        A node that came back with an empty disk has a new raft id: messages to the old one must not reach it.
         """
         own = self.raw.basic_status().id
         for message in messages:
@@ -128,12 +128,13 @@ class RaftDriver:
         self._wake.set()
 
     def propose(self, *commands: bytes) -> asyncio.Future[None]:
-        """Resolves when the commands are applied here, one after the other or none.
+        """A future that is done when the commands are applied here, one after the other; either all are committed, or
+        none.
 
-        What is proposed in one turn of the loop shares entries.
+        All that is proposed in one turn of the loop shares entries.
 
-        Fails with NOT_CONTROLLER when nothing was appended, and with OUTCOME_UNKNOWN when leadership was lost
-        while it was under way.
+        It fails with NOT_CONTROLLER if nothing was appended, with OVERLOADED if too many wait, and with OUTCOME_UNKNOWN
+        if the leadership was lost meanwhile.
         """
         future = asyncio.get_running_loop().create_future()
         if len(self._proposals) >= MAX_QUEUED_PROPOSALS:
@@ -144,7 +145,9 @@ class RaftDriver:
         return future
 
     def propose_conf_change(self, change: ConfChangeV2) -> None:
-        """Ask for a change of voters or learners; dropped when another one is under way: ask again."""
+        """Propose a change of voters or learners. It is dropped when another one is under way: propose it again
+        then.
+        """
         try:
             self.raw.propose_conf_change(change)
         except ProposalDropped:
@@ -171,13 +174,14 @@ class RaftDriver:
         self._wake.set()
 
     def match(self) -> dict[int, int]:
-        """What each member has of this leader's log, by raft id; empty on any other node."""
+        """By raft id, the index up to which each member has this leader's log; empty if this node doesn't lead."""
         return {raft_id: progress.match for raft_id, progress in self.raw.status().progress.items()}
 
     async def logged_by(self, raft_ids: Collection[int]) -> None:
-        """Until each of them has all that has been proposed here by now in its log, synced. It may wait for ever.
+        """Wait until each of these members has all that has been proposed here by now in its log, synced. That may be
+        never.
 
-        Raises OUTCOME_UNKNOWN once this node no longer leads: nobody tells it then who has what.
+        Raises OUTCOME_UNKNOWN once this node no longer leads: it isn't told then what the members have.
         """
         term = self.raw.basic_status().term
         while self._proposals:
@@ -201,17 +205,18 @@ class RaftDriver:
         self._wake.set()
 
     def report_unreachable(self, raft_id: int) -> None:
-        """The transport could not deliver."""
+        """The transport could not deliver a message to this node."""
         self.raw.report_unreachable(raft_id)
 
     def report_gone(self, raft_id: int) -> None:
-        """The process of this node has died. The others elect another leader if it led: one after the other stands, so
-        that they don't take the votes from each other. Believed once a term: a firewall may say the same.
+        """The process of this node has died. If it led, the others elect another leader; they campaign one after the
+        other, so that they don't split the votes. This is believed only once a term, since a firewall may look the
+        same.
         """
         self._gone.add(raft_id)
         self._wake.set()
 
-    # Facts
+    # Queries
 
     @property
     def is_leader(self) -> bool:
@@ -220,32 +225,34 @@ class RaftDriver:
 
     @property
     def log_is_checked(self) -> bool:
-        """Whether this log lacks nothing that a leader knew it to have: a heartbeat showed it, or this node leads."""
+        """Whether it is known that this log lacks nothing that a leader knew it to have: by a heartbeat, or since this
+        node leads.
+        """
         return self._log_is_checked or self.is_leader
 
     @property
     def leads_with_applied_term(self) -> bool:
-        """Whether this node leads and has applied an entry of its own term, hence everything before it."""
+        """Whether this node leads and has applied an entry of its own term, and so everything before that."""
         status = self.raw.basic_status()
         return status.role is Role.LEADER and self._applied_term == status.term
 
     @property
     def former_leader(self) -> tuple[int, float]:
-        """The raft id of the last leader that this leader heard itself, 0 if there was none; and since when, by this
-        node's clock, no leader before this one can have had its leadership confirmed.
+        """The raft id of the last leader that this leader has heard from, 0 if there was none; and the time, by this
+        node's clock, since which no earlier leader can have had its leadership confirmed.
         """
         now = self._clock()
         return self._silence.leader, self._silence.proven_since(self.raw.basic_status().term, now)
 
     @property
     def proposals_under_way(self) -> int:
-        """Proposals that are neither applied nor failed, and what is committed and not applied."""
+        """How many proposals have neither been applied nor failed, plus the committed entries that are not applied."""
         return len(self._proposals) + self._waiting_count + len(self._committed) + self._is_applying
 
     # The loop
 
     async def run(self) -> None:
-        """Until cancelled. Raises MinkaError(STORAGE_FAILED) when the disk fails: the daemon must stop."""
+        """Run until cancelled. Raises STORAGE_FAILED when the disk fails: the daemon must stop."""
         ticker = asyncio.create_task(self._tick())
         applier = asyncio.create_task(self._apply_committed(), name="apply")
         for event in (self._wake, self._all_applied):
@@ -271,7 +278,7 @@ class RaftDriver:
             self._fail_waiting("the node is stopping")
 
     async def _tick(self) -> None:
-        # One tick a wake-up: a process that was stopped for long must not wake up as a candidate at once.
+        # One tick at each wake-up: a process that was stopped for long must not be a candidate at once.
         while True:
             await asyncio.sleep(self._tick_seconds)
             if self._is_away:
@@ -282,15 +289,17 @@ class RaftDriver:
             self._wake.set()
 
     def _go_on_without_disk(self) -> None:
-        """A disk that is slow costs no leadership and no clearance; a leader's that does not answer costs both."""
+        """Heartbeats don't wait for the disk: a slow disk costs neither the leadership nor clearances. A leader whose
+        disk does not answer at all loses both.
+        """
         self._send(self.raw.heartbeats())
         self._confirm(self.raw.confirmed_reads())
         if not self.is_leader:
-            self._on_progress()  # another one may lead meanwhile
+            self._on_progress()  # another node may lead by now
 
     @property
     def _is_stalled_leader(self) -> bool:
-        """Whether this leader can record nothing, so that another one is to be elected; whatever waits for the disk."""
+        """Whether this node leads and its disk does not answer, so that another leader is to be elected."""
         return self.is_leader and self._log_db.stalled
 
     def _send(self, messages: Iterable[Message]) -> None:
@@ -311,7 +320,7 @@ class RaftDriver:
             self.raw.tick()
         while self._inbox:
             self._step(self._inbox.popleft())
-        while self._gone:  # after the last thing that it said
+        while self._gone:  # after the last messages of those nodes
             self._give_up(self._gone.pop())
         if self._proposals:
             self._propose_queued()
@@ -323,7 +332,7 @@ class RaftDriver:
         self._gave_up_term = status.basic.term
         voters = sorted(status.config.voters.ids() - {raft_id})
         rank = voters.index(status.basic.id) if status.basic.id in voters else len(voters)
-        self.raw.forget_leader(2 + CAMPAIGN_TICKS * rank)  # not before the others have heard of it
+        self.raw.forget_leader(2 + CAMPAIGN_TICKS * rank)  # not before the others know that the leader is gone
 
     def _step(self, message: Message) -> None:
         self._silence.handle(message, self.raw.basic_status(), self._clock())
@@ -387,8 +396,8 @@ class RaftDriver:
     # Applying
 
     async def _let_apply(self, entries: Sequence[Entry]) -> None:
-        """Hand over what is committed. A change of the configuration is applied before the core hears that it is: it
-        allows the next one then.
+        """Pass committed entries on to be applied. A change of the configuration is applied before the core is told so,
+        since the core then allows the next one.
         """
         if not entries:
             return
@@ -439,7 +448,7 @@ class RaftDriver:
                 _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """Apply an entry's commands in pieces; False when a snapshot took the place of everything meanwhile."""
+        """Apply an entry's commands in pieces. False if a snapshot has replaced everything meanwhile."""
         restores, size = self._restores, 0
         for command in Commands.FromString(entry.data).commands:
             if size >= PIECE_BYTES:
@@ -457,7 +466,8 @@ class RaftDriver:
             _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
     async def _snapshot_if_due(self) -> None:
-        # A new member refuses a snapshot from before it was one, so each change of the configuration asks for another.
+        # A new member refuses a snapshot from before it became one, so each change of the configuration needs a new
+        # one.
         if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
         self._snapshot_due = False
@@ -478,7 +488,7 @@ class RaftDriver:
 
 
 def _shares(proposals: _Proposals) -> list[_Proposals]:
-    """Cut into what goes into one entry each."""
+    """Divide proposals into the entries that carry them."""
     shares: list[_Proposals] = []
     size = MAX_ENTRY_BYTES
     for proposal in proposals:

@@ -1,4 +1,4 @@
-"""Shards, while this node is the active controller: their clearances, and that their duties stay balanced."""
+"""The shards' clearances and the balance of their duties, while this node is the active controller."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ InThread = Callable[..., Awaitable[Any]]
 
 BALANCE_INTERVAL_S: Final = 0.5
 SETTLED_S: Final = 1.0  # nothing changes for so long before a pallet is balanced: shards come and go together
-FLAP_SHARE: Final = 0.8  # of the clearance: a heartbeat that comes later came nearly too late
+FLAP_SHARE: Final = 0.8  # of the clearance; a heartbeat after a longer silence came nearly too late
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ShardSettings:
 
 
 class Controller(Protocol):
-    """What this needs of the active controller."""
+    """What this module needs from the active controller."""
 
     @property
     def decided(self) -> State:
@@ -63,7 +63,7 @@ class Controller(Protocol):
         """Decide and record."""
 
     async def begin(self, command: Command) -> Operation | None:
-        """The same for a command that begins an operation."""
+        """The same for a command that begins an operation; None if there was nothing to do."""
 
 
 class ShardControl:
@@ -84,7 +84,7 @@ class ShardControl:
         self._controller = controller
         self._now = now
         self.in_thread = in_thread
-        # A shard says nothing of the others, so their silence is no reason to suspect the judge; that of nodes is.
+        # Silent shards are no reason for this node to suspect itself, so `patience` is 1; silent nodes are.
         self._detector = FailureDetector(
             settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, tick, patience=1
         )
@@ -92,9 +92,7 @@ class ShardControl:
         self._judging: asyncio.Task[None] | None = None
         self._flaps: set[asyncio.Task[None]] = set()
         self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
-        self._seen: dict[
-            str, tuple[object, float]
-        ] = {}  # by pallet: the same when it was last seen to change, and when
+        self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
         self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
 
     def close(self) -> None:
@@ -107,26 +105,26 @@ class ShardControl:
     # Clearances
 
     def registering(self, shard: str, more: int) -> None:
-        """One process more (1) or less (-1) of this name waits until its registration is recorded."""
+        """One more process (1) or one less (-1) of this name waits until its registration is recorded."""
         self._registering[shard] = self._registering.get(shard, 0) + more
         if not self._registering[shard]:
             del self._registering[shard]
 
     def heard(self, shard: str) -> None:
-        """Note that its process is there."""
+        """Note that the shard's process was heard from."""
         self._detector.heard(shard, self._now())
 
     def is_alive(self, shard: str) -> bool:
-        """Whether it may hold a clearance."""
+        """Whether the shard may hold a clearance."""
         return self._detector.is_alive(shard, self._now())
 
     def silence(self, shard: str) -> float:
-        """Seconds since it was last heard."""
+        """Seconds since the shard was last heard from."""
         return self._detector.silence(shard, self._now())
 
     def heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
-        """Renew clearances. One ends at the latest `settings.clearance` after a quorum last confirmed that this node
-        leads, so it can't outlast this term by more.
+        """Renew clearances. A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this
+        node leads, so it can't outlast this term by more.
         """
         now, shards = self._now(), self._controller.decided.duties.shards
         refused = []
@@ -150,14 +148,14 @@ class ShardControl:
         try:
             await self._controller.submit(command)
         except MinkaError as error:
-            log.info("not recorded", extra={"command": type(command).__name__, "reason": str(error)})
+            log.info("a command was not recorded", extra={"command": type(command).__name__, "reason": str(error)})
 
     def turn(self) -> None:
-        """The loop has its turn; to be called each tick."""
+        """Note that the loop runs; to be called each tick."""
         self._detector.turn(self._now())
 
     def judge(self) -> None:
-        """A quorum has just confirmed that this node leads, so it may judge by the silence until then."""
+        """A quorum has just confirmed that this node leads: fail the shards that were silent until then."""
         if self._silent() and (self._judging is None or self._judging.done()):
             self._judging = asyncio.create_task(self._fail_silent(), name="failing shards")
 
@@ -190,11 +188,11 @@ class ShardControl:
                 self._balanced[pallet] = counted
 
     def _counted(self, pallet: str, emptied: frozenset[str]) -> object:
-        """While it is the same, nothing has changed that may have made the pallet's balance worse."""
+        """A value that changes with everything that may make the pallet's balance worse."""
         return self._controller.decided.duties.balance.get(pallet, 0), emptied
 
     def _emptied(self) -> frozenset[str]:
-        """The nodes whose shards get nothing."""
+        """The nodes whose shards are given no duties."""
         return frozenset(node.id for node in self._controller.decided.nodes.values() if node.emptied)
 
     def _due(self) -> list[str]:
@@ -213,7 +211,7 @@ class ShardControl:
         return due
 
     def _waits(self, state: State, pallet: str) -> bool:
-        """Whether something else comes first, after which it is looked at again."""
+        """Whether duties of the pallet are yet to be placed or are held back: that comes before balancing."""
         row = state.duties.pallets.get(pallet)
         if row is None:
             return True
@@ -236,7 +234,7 @@ class ShardControl:
         return plan
 
     def for_planning(self) -> State:
-        """A copy of what planners look at, for a thread."""
+        """A copy of the parts of the table that planners read, for a thread."""
         decided = self._controller.decided
         return State(
             decided.cluster,

@@ -1,4 +1,4 @@
-"""What nodes ask of the active controller for the shards that have sessions with them: request → command → answer."""
+"""The requests of nodes to the active controller for the shards that have sessions with them."""
 
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
@@ -16,24 +16,24 @@ from minkad.core.controller import LeaveShard, ReportShards, is_process
 
 
 class ShardRequests:
-    """At this node. What changes the tables is answered once that is recorded. Methods raise MinkaError, NOT_CONTROLLER
-    and NO_CONTROLLER where another node has to be asked.
+    """Handles requests if this node is the active controller. A change of the tables is answered once it is recorded.
+    Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     async def register_shard(self, request: RegisterShardRequest) -> RegisterShardResponse:
-        """A process makes itself known."""
+        """Register a shard's process."""
         await self._coordinator.controller().register_shard(request.shard)
         return RegisterShardResponse(index=self._coordinator.driver.applied_index)
 
     def shard_heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
-        """Renew the clearances of processes that say that they are there."""
+        """Renew the clearances of the shards whose nodes have heard from them."""
         return self._coordinator.controller().shards.heartbeats(request)
 
     async def report_shards(self, request: ReportShardsRequest) -> ReportShardsResponse:
-        """Take what processes report of their duties."""
+        """Record what shards report about their duties. The response says which of them are fenced."""
         controller = self._coordinator.controller()
         for one in request.reports:
             self._note_times(one.report)
@@ -52,6 +52,6 @@ class ShardRequests:
         self._coordinator.history.took_ms.update(took)
 
     async def leave_shard(self, request: LeaveShardRequest) -> LeaveShardResponse:
-        """A process is about to stop."""
+        """Record that a shard's process is about to stop."""
         await self._coordinator.controller().submit(LeaveShard(request.shard, request.incarnation))
         return LeaveShardResponse()

@@ -1,4 +1,4 @@
-"""Migrations that make no progress: since when, and when they are given up."""
+"""Gives up migrations that have made no progress for too long."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,11 +12,11 @@ class Stalls:
     """Times are seconds of the active controller's clock."""
 
     def __init__(self) -> None:
-        # What the migrations of a thing last showed, and since when.
+        # The progress that the migrations of a thing last showed, and since when they have shown it.
         self._advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
 
     def note(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
-        """Take in the progress that the source of migrations reports."""
+        """Note the progress that the source of migrations reports."""
         by_thing: dict[Placed, list[object]] = {}
         for migration in migrations:
             shown = (source, migration.target, migration.bytes_done, migration.lag, migration.phase)
@@ -28,13 +28,13 @@ class Stalls:
     def due(
         self, state: State, progress: Sequence[MigrationProgress], now: float, timeout: float
     ) -> Iterator[CancelMigration]:
-        """What is to be given up after `timeout` seconds without progress: no migration may keep its operation from
+        """The migrations to give up after `timeout` seconds without progress: no migration may keep its operation from
         ending, unless a person has paused it.
         """
         advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
         for operation in state.moving_operations():
             if operation.HasField("rebalance"):
-                continue  # a duty is copied nowhere, and once it is to be released there is no way back
+                continue  # a duty is not copied, and once it is to be released there is no way back
             for migration in list(unfinished(state, operation)):
                 if not _can_stall(state, migration, operation.paused):
                     continue

@@ -1,4 +1,4 @@
-"""The controller: commands in, records out or a refusal. Pure; the time is an argument."""
+"""The controller: it turns a command into records or a refusal. Its functions are pure; the time is an argument."""
 
 from minkad.core.controller.balancer import View
 from minkad.core.controller.balancers import BALANCERS

@@ -1,4 +1,4 @@
-"""All that is done of the controller's own accord, in the order in which it is looked at."""
+"""All balancers, in the order in which they are asked."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""How an operation begins. Those that touch different things run side by side; others are refused, or queued."""
+"""How an operation begins. Operations that touch different things run side by side; others are refused, or queued."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from minkad.core.controller.operations import give_up
 from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name
 
 MAX_QUEUED = 100
-_NAMED = 3  # of the things that two operations touch
+_NAMED = 3  # of the things that two operations touch, in a refusal
 _S = OperationState
 
 
 def begin(state: State, command: Begins, now_ms: int) -> list[Record]:
-    """It is recorded, and what it moves, before anything is done. Raises what the command and the kind do, and
-    OPERATION_RUNNING where another one touches the same things and it is not to be queued.
+    """Record the operation and its migrations, before anything is done. Raises what the command and the kind raise, and
+    OPERATION_RUNNING if another one touches the same things and this one is not to be queued.
     """
     operation, migrations = command.operation(state), command.migrations()
     if operation is None:
@@ -41,7 +41,7 @@ def begin(state: State, command: Begins, now_ms: int) -> list[Record]:
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
-    """The first of those that wait and no longer have anything to wait for begins. What can't begin by now fails."""
+    """Begin the first queued operation that nothing conflicts with any longer. One that has become impossible fails."""
     for queued in state.queued_operations():
         operation = Operation()
         operation.CopyFrom(queued)
@@ -69,18 +69,18 @@ def _begun(
     return [Record(operation_started=OperationStarted(operation=operation, migrations=moves)), *found.records]
 
 
-# What conflicts
+# Conflicts
 
 
 class Conflict(NamedTuple):
-    """An operation that has not ended touches the same as another one, which is to begin after it."""
+    """`operation` has not ended, and touches the same things as another one, which is to begin after it."""
 
     operation: Operation
     text: str
 
 
 def conflicts(state: State, operation: Operation, migrations: Iterable[Migration]) -> Iterator[Conflict]:
-    """What it has in common with those that run, and those that were queued before it."""
+    """The operations that run, or were queued before this one, and touch the same things."""
     wanted = _touched(state, operation, migrations)
     for other in state.unended_operations():
         if other.id == operation.id or (other.state == _S.OPERATION_STATE_QUEUED and other.id > operation.id):
@@ -91,8 +91,10 @@ def conflicts(state: State, operation: Operation, migrations: Iterable[Migration
 
 
 def described(state: State, operation: Operation) -> str:
-    """An operation, so that a person knows which: operation 7 (split flights, asked for by admin@host)."""
-    by = "begun by itself" if operation.automatic else f"asked for by {operation.requested_by or 'somebody unknown'}"
+    """A description of an operation by which a person knows it: operation 7 (split flights, asked for by
+    admin@host).
+    """
+    by = "automatic" if operation.automatic else f"asked for by {operation.requested_by or 'somebody unknown'}"
     return f"operation {operation.id} ({kind_of(operation).told(state, operation)}, {by})"
 
 

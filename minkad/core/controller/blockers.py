@@ -1,4 +1,4 @@
-"""What a step waits for that doesn't come by itself, and what a person can do about it."""
+"""What keeps an operation's steps from going on, and what a person can do about it."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from minkad.core.state import Placed, State, partition_name
 
 
 def blockers_of(state: State, operation: Operation) -> list[Blocker]:
-    """One for each thing that is held up, or one for the whole operation, which has not ended."""
+    """One blocker for each thing that is held up, or one for the whole operation, which has not ended."""
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
     if operation.paused:
@@ -50,7 +50,7 @@ def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
 
 
 def what_blocks(state: State, migration: Migration) -> Blocker | None:
-    """What the migration waits for; None: nothing but its turn, and bytes."""
+    """What the migration waits for; None if it waits only for its turn or for bytes to be copied."""
     mover = mover_of(migration)
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:
         reason, remedy = mover.obstacle(state, migration), f"minkactl operations cancel {migration.operation_id}"

@@ -1,4 +1,4 @@
-"""What the controller can be asked to decide."""
+"""The commands that the controller decides."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from minkad.core.state import Placed
 
 @dataclass(frozen=True, slots=True)
 class CreateCluster:
-    """The first active controller of a new cluster writes down what its configuration says."""
+    """The first active controller of a new cluster records the cluster that its configuration describes."""
 
     cluster: Cluster
     voters: Sequence[Node]
@@ -30,8 +30,8 @@ class CreateCluster:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A process makes itself known. `holder_alive`: heartbeats of this node id's present process are fresh.
-    `log_unchecked`: it is a member of the Raft group, and its log may yet turn out to be an older copy.
+    """A process registers. `holder_alive`: the process that is registered with this node id may hold a clearance.
+    `log_unchecked`: the node is a member of the Raft group, and its log may yet turn out to be an older copy.
     """
 
     node: Node
@@ -56,14 +56,14 @@ class FailNodes:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """A person wants a node forgotten."""
+    """A person wants a node removed from the cluster."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace:
-    """A person wants a new keyspace. 0 replicas and 0 in sync: what the size of the cluster suggests.
+    """A person wants a new keyspace. 0 for `replicas` and `min_insync`: a default by the size of the cluster.
 
     `split_points`: it is partitioned by ranges that begin there, and `partition_count` and `hash` are not used.
     """
@@ -76,9 +76,9 @@ class CreateKeyspace:
     durability: Durability.ValueType = Durability.DURABILITY_SYNC
     unclean_election: bool = False
     split_points: Sequence[bytes] | None = None
-    max_bytes: int = 0  # of a partition by ranges; 0: no limit
-    max_ops: int = 0  # a second; the same
-    max_replicas_per_node: int = 0  # of all keyspaces; 0: no limit
+    max_bytes: int = 0  # a partition with more is split, in a keyspace by ranges; 0: no limit
+    max_ops: int = 0  # the same for operations a second
+    max_replicas_per_node: int = 0  # counted over all keyspaces; 0: no limit
     low_disks: Collection[str] = ()  # nodes that are to have no replica
 
 
@@ -92,7 +92,7 @@ class ReportReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ControllerFailover:
-    """A new active controller takes up what its predecessor left."""
+    """A new active controller goes on with what its predecessor left undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True)
 class BeginQueued:
-    """An operation may have ended for which others wait."""
+    """An operation for which others wait may have ended."""
 
     sizes: Mapping[int, int]
     disks: Mapping[str, DiskSpace]
@@ -128,7 +128,7 @@ class ControlledShutdown:
 
 @dataclass(frozen=True, slots=True)
 class PauseOperation:
-    """A person wants no further migration of an operation to start, or (`paused` false) wants it to go on."""
+    """A person wants no further migration of an operation to begin, or wants it to go on (`paused` false)."""
 
     operation_id: int
     paused: bool
@@ -136,7 +136,7 @@ class PauseOperation:
 
 @dataclass(frozen=True, slots=True)
 class LimitOperation:
-    """A person wants an operation to ship no more than this many bytes a second from any node; 0: no limit."""
+    """A person wants an operation to send no more than this many bytes a second from each node; 0: no limit."""
 
     operation_id: int
     rate_limit: int
@@ -144,7 +144,7 @@ class LimitOperation:
 
 @dataclass(frozen=True, slots=True)
 class CancelOperation:
-    """A person wants an operation undone as far as it isn't done."""
+    """A person wants an operation to stop, and its unfinished migrations to be undone."""
 
     operation_id: int
     requested_by: str
@@ -153,7 +153,7 @@ class CancelOperation:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The leader has fenced its writes, and the target has them all."""
+    """The leader's write gate is closed, and the target has all writes."""
 
     node_id: str
     partition_id: int
@@ -163,7 +163,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class CancelMigration:
-    """The thing's migration can't go on; unless it is nearly done, the thing stays where it was."""
+    """The migration of a thing can't go on; the thing stays where it was, unless the migration is nearly done."""
 
     operation_id: int
     thing: Placed
@@ -182,7 +182,7 @@ class ProposeSplit:
 
 @dataclass(frozen=True, slots=True)
 class FinishMerge:
-    """The leader of two partitions: the first has all that the second has, to which nothing more is written."""
+    """The leader of two partitions says that the first has all that the second has, and writes to the second wait."""
 
     node_id: str
     partition_id: int
@@ -193,17 +193,17 @@ class FinishMerge:
 
 @dataclass(frozen=True, slots=True)
 class FinishSplit:
-    """The leader of a new partition: all of its in-sync replicas have what the split gave them."""
+    """The leader of a split's child says that all of its in-sync replicas have made the child."""
 
     node_id: str
     partition_id: int
     leader_epoch: int
-    partition_epoch: int  # of the row that says who is in sync
+    partition_epoch: int  # that of the row with this in-sync set
 
 
 @dataclass(frozen=True, slots=True)
 class BeginLoad:
-    """A job wants a new load, or goes on with that of this id."""
+    """A job wants a new load, or goes on with the load of this id."""
 
     load_id: str
     keyspace: str
@@ -214,14 +214,14 @@ class BeginLoad:
 
 @dataclass(frozen=True, slots=True)
 class TouchLoad:
-    """A job goes on with its load."""
+    """A job still works on its load."""
 
     load_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLoad:
-    """A job wants just these files to be taken in."""
+    """A job wants exactly these files to be taken in."""
 
     load_id: str
     files: Sequence[LoadFile]
@@ -229,7 +229,7 @@ class CommitLoad:
 
 @dataclass(frozen=True, slots=True)
 class AbortLoad:
-    """Somebody wants nothing of a load to be taken in."""
+    """A job or a person wants nothing of a load to be taken in."""
 
     load_id: str
     requested_by: str
@@ -238,7 +238,7 @@ class AbortLoad:
 
 @dataclass(frozen=True, slots=True)
 class AbortAbandoned:
-    """Nobody goes on with loads that were last touched so long ago."""
+    """Loads that nobody has touched for `after_ms` milliseconds are to be aborted."""
 
     after_ms: int
 

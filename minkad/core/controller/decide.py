@@ -1,4 +1,4 @@
-"""The one door: command → records, or a refusal (MinkaError)."""
+"""The only entry point: it turns a command into records, or raises a refusal (MinkaError)."""
 
 from collections.abc import Iterable
 
@@ -61,10 +61,11 @@ from minkad.core.state import State
 
 
 def decide(state: State, command: Command, now_ms: int) -> list[Record]:
-    """The facts that this command makes true, all at once. `state` is only read; `now_ms` is Unix time.
+    """The records that follow from the command, all at once. `state` is only read; `now_ms` is Unix time in
+    milliseconds.
 
-    An empty list means that the command finds things as it wants them: every command can be repeated.
-    Raises MinkaError when the command is refused; then nothing has changed.
+    An empty list means that there is nothing to change: every command can be repeated. Raises MinkaError if the command
+    is refused; nothing has changed then.
     """
     found = facts(state, command, now_ms)
     if isinstance(found, list):
@@ -77,9 +78,9 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:
 
 
 def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # noqa: C901 - one case a command
-    """The same one after the other, where they may change thousands of rows: each is to be applied to `state` before
-    the next is asked for. After each the state is one from which a new controller can go on. No other command may be
-    decided in between. A refusal is raised at the latest when the first is asked for.
+    """The same records, but as an iterator where they may change thousands of rows: each has to be applied to `state`
+    before the next is asked for, and no other command may be decided in between. A new controller can go on from the
+    state after each of them. A refusal is raised at the latest when the first record is asked for.
     """
     match command:
         case CreateCluster():

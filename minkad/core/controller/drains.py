@@ -1,7 +1,7 @@
-"""Emptying a node gracefully (Kafka Controller Internals: shutdownBroker).
+"""Drains: a node is relieved of its work gracefully (Kafka Controller Internals: shutdownBroker).
 
-A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`), and when it
-says goodbye, its replicas leave the in-sync sets at once (steps 2 and 3, `node_events.on_node_failure`).
+A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`). When it says
+that it has stopped, what it still leads gets other leaders (steps 2 and 3, `node_events.on_node_failure`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,18 +34,20 @@ def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) 
 
 
 def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Partition, str]]:
-    """What the node leads and another could: the partitions, and the next leader of each."""
+    """The partitions that the node leads and another node could lead, with the next leader of each."""
     found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in state.led_by(node_id))
     return [(p, selection.leader) for p, selection in found if selection is not None]
 
 
 def running_drain(state: State, node_id: str) -> Operation | None:
-    """The operation that drains the node."""
+    """The operation that drains the node; None if none does."""
     return next((o for o in state.running_operations() if o.HasField("drain") and o.drain.node == node_id), None)
 
 
 def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] = ()) -> list[Record]:
-    """The node stays after all, and so do its leaderships, apart from those of the partitions `but`."""
+    """The records by which a node stays after all, and keeps its leaderships, apart from those of the partitions
+    `but`.
+    """
     node = state.nodes.get(node_id)
     if node is None or node.state != _DRAINING:
         return []
@@ -58,12 +60,12 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] =
 
 
 def blockers(state: State, node_id: str) -> list[Blocker]:
-    """What would be hurt if the node stopped now; nothing: it is safe to stop."""
+    """What would be hurt if the node stopped now; it is safe to stop if this is empty."""
     return list(_blockers(state, state.partitions_on(node_id), node_id))
 
 
 def shards_on(state: State, node_id: str) -> Iterator[tuple[str, int]]:
-    """The shards on the node's machine that have duties, apart from synthetic ones, and how many."""
+    """The shards on the node's machine that have duties, and how many, not counting synthetic ones."""
     for name, shard in sorted(state.duties.shards.items()):
         held = sum(load.duties for load in state.duties.loads.get(name, {}).values())
         if shard.node == node_id and held:
@@ -99,7 +101,7 @@ def _blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator
 
 
 def _is_safe(state: State, node_id: str) -> bool:
-    """Whether there are no `blockers`; what it leads is looked at first, since that goes last."""
+    """Whether there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
     rows = chain(state.led_by(node_id), state.partitions_on(node_id))
     return next(_blockers(state, rows, node_id), None) is None
 
@@ -135,11 +137,11 @@ class DrainNode(Begins):
 
     @property
     def usage(self) -> Usage:
-        """By which it is planned where what the node has goes."""
+        """What the nodes have reported, by which it is planned where the node's replicas go."""
         return Usage(self.sizes, self.disks)
 
     def operation(self, state: State) -> Operation:
-        """Raises UNKNOWN_NODE, and INVALID_ARGUMENT for nothing to drain."""
+        """Raises UNKNOWN_NODE, and INVALID_ARGUMENT if there is nothing to drain."""
         node = _node(state, self.node_id)
         if not is_up(node) and not self.decommission:
             raise MinkaError(
@@ -157,12 +159,12 @@ class Drains(OperationKind):
     """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
 
     def told(self, state: State, operation: Operation) -> str:
-        """Named with its node."""
+        """The command's name, and the node's."""
         flag = " --decommission" if operation.drain.decommission else ""
         return f"drain {operation.drain.node}{flag}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
-        """The node is on its way out from now on, and for a decommission it is planned where what it has goes."""
+        """The node is DRAINING from now on; for a decommission, it is planned where its replicas go."""
         drain = operation.drain
         node = _node(state, drain.node)
         migrations: list[Migration] = []
@@ -175,12 +177,12 @@ class Drains(OperationKind):
         return Beginning(migrations, leaves)
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """It has the node to itself."""
+        """No other operation may drain the node."""
         return [(Touch.DRAINS, operation.drain.node)]
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What would be hurt if the node stopped now; a decommission waits for its migrations, and for those of other
-        operations that take something away.
+        """What would be hurt if the node stopped now. A decommission waits for its own migrations, and for those of
+        other operations that move something off the node.
         """
         node = operation.drain.node
         return _moved_by_others(state, operation) if operation.drain.decommission else blockers(state, node)
@@ -190,7 +192,7 @@ class Drains(OperationKind):
         return undrained(state, operation.drain.node, now_ms, but)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """It ends when the node is safe to stop, or can no longer be drained."""
+        """The drain ends when the node is safe to stop, or can no longer be drained."""
         drain = operation.drain
         node = state.nodes.get(drain.node)
         if operation.cancelled:
@@ -225,7 +227,7 @@ def _decommissioned(state: State, node: Node) -> End | None:
     if held:
         return End(f"{node.id} still holds {len(held)} partitions", failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):
-        return None  # it is deleting
+        return None  # it is still deleting its copies
     return End(f"{node.id} holds nothing and is safe to stop")
 
 

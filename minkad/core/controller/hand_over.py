@@ -1,4 +1,4 @@
-"""A graceful change of leader: the old one has stopped taking writes, and the new one has them all."""
+"""The end of a graceful change of leader: the old leader takes no more writes, and the new one has all of them."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.records_pb2 import Record
@@ -9,12 +9,12 @@ from minkad.core.state import State, is_up, partition_name
 
 
 def hand_over(state: State, command: HandOver) -> list[Record]:
-    """The row's `successor` leads at a new epoch. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
+    """Let the row's `successor` lead at a new leader_epoch. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
     partition = state.partitions.get(command.partition_id)
     if partition is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
     if partition.leader == command.target:
-        return []  # asked again: the answer to the first request was lost
+        return []  # a repeated request: the answer to the first was lost
     if (
         partition.partition_epoch != command.partition_epoch
         or partition.leader != command.node_id

@@ -1,4 +1,4 @@
-"""The in-sync sets: their leaders change them, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
+"""Changes of in-sync sets: leaders ask for them, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
@@ -12,13 +12,13 @@ from minkad.core.state import State, is_up, other_half
 
 
 def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-    """The new sets of those changes that `isr_refusal` does not refuse; the others change nothing. A set without the
-    leader: its copy is damaged, and another one of the set leads.
+    """Record the changes that `isr_refusal` does not refuse. When a leader leaves the set itself, since its copy is
+    damaged, another replica of the set is elected.
     """
     rows: dict[int, Partition] = {}
     for change in command.changes:
         if change.partition_id not in rows and isr_refusal(state, command.node_id, change) is None:
-            # The same set again is a change, too: after it no older request can succeed.
+            # Proposing the same set is a change, too: after it no older request can succeed.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)
             if partition.splitting:
@@ -28,7 +28,7 @@ def alter_isr(state: State, command: AlterIsr) -> list[Record]:
 
 
 def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
-    """Why the node may not make this change. Each partition stands for itself."""
+    """Why the node may not make this change; None if it may."""
     partition = state.partitions.get(change.partition_id)
     if partition is None:
         return Code.UNKNOWN_PARTITION
@@ -44,19 +44,19 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
             return Code.INVALID_ARGUMENT
         return None if _successor(state, partition, change) else Code.INELIGIBLE_REPLICA
     if joining and partition.splitting and not partition.split_to:
-        return Code.INELIGIBLE_REPLICA  # the other half's leader knows who can make this one: see splits.py
+        return Code.INELIGIBLE_REPLICA  # only the parent's leader knows which nodes can make the child: see splits.py
     eligible = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
     return Code.INELIGIBLE_REPLICA if joining - eligible else None
 
 
 def check_caller(state: State, node_id: str) -> None:
-    """Only nodes that are up may ask: NOT_REGISTERED."""
+    """Raises NOT_REGISTERED unless the node is up."""
     if not is_up(state.nodes.get(node_id)):
         raise MinkaError(Code.NOT_REGISTERED, f"node {node_id} has to register", node=node_id)
 
 
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
-    """The next leader when the leader leaves the set because its copy is damaged."""
+    """The next leader when the leader leaves the set because its copy is damaged; None if there is none."""
     live = Live.of(state).without(partition.leader)
     row = Partition()
     row.CopyFrom(partition)

@@ -18,12 +18,12 @@ from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE, keyspace_name_problem
 
-MAX_PARTITIONS: Final = 32768  # in one Raft entry, of some MiB
+MAX_PARTITIONS: Final = 32768  # of a keyspace; they are in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 65536
 MAX_REPLICAS: Final = 9
-DEFAULT_REPLICAS: Final = 3  # where the cluster has as many nodes
-LEAST_MAX_BYTES: Final = 64 * 1024  # a keyspace by ranges is not to fall into dust
-LEAST_MAX_OPS: Final = 100  # the same; and with fewer a second there is too little to tell by where to split
+DEFAULT_REPLICAS: Final = 3  # if the cluster has as many nodes
+LEAST_MAX_BYTES: Final = 64 * 1024  # smaller partitions would be too many
+LEAST_MAX_OPS: Final = 100  # the same; and with fewer operations the sample says too little about where to split
 
 
 def live_nodes(state: State) -> list[Node]:
@@ -32,7 +32,7 @@ def live_nodes(state: State) -> list[Node]:
 
 
 def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
-    """The keyspace exists and each of its partitions has replicas and a leader (onNewTopicCreation)."""
+    """Create a keyspace; each of its partitions gets replicas and a leader (onNewTopicCreation)."""
     creation = Creation(state, command)
     for _ in creation.prepare():
         pass
@@ -40,12 +40,12 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
 
 
 class Creation:
-    """A keyspace that is to be created, however large. `prepare` does the most of it and needs no state; what came in
-    between is looked at again by `records`.
+    """A keyspace that is to be created, however large. `prepare` does most of the work and needs no state; `records`
+    checks again, since the state may have changed in between.
     """
 
     def __init__(self, state: State, command: CreateKeyspace) -> None:
-        """Raises what the request is refused with."""
+        """Raises the refusal of the request."""
         self._command = command
         self._ranges = None if command.split_points is None else ranges_at(command.split_points)
         self._count = command.partition_count if self._ranges is None else len(self._ranges)
@@ -86,8 +86,8 @@ class Creation:
                 yield
 
     def records(self, state: State, now_ms: int) -> Iterator[Record]:
-        """Facts of one Raft entry, to be applied one by one: the keyspace is complete after the last. Raises what the
-        request is refused with.
+        """The records, for one Raft entry, to be applied one by one: the keyspace is complete after the last. Raises
+        the refusal of the request.
         """
         self._check(state)
         live = Live.of(state)
@@ -127,15 +127,15 @@ class Creation:
 
 
 def default_replicas(state: State) -> int:
-    """3 in a cluster of three nodes or more, LIVE or not: one that is down for a while shall not leave a keyspace with
-    one replica for good. With two nodes neither decides anything without the other, so a second replica would not keep
-    a partition online.
+    """The number of replicas by default: 3 in a cluster of three nodes or more, else 1. Nodes that are not LIVE count,
+    so that a node that is down for a while doesn't leave a keyspace with one replica for good. Of two nodes, none can
+    decide anything without the other, so a second replica would not keep a partition online.
     """
     return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
 
 
 def default_min_insync(replicas: int) -> int:
-    """A majority of three replicas and more; 1 of two, which would otherwise take no write without one of them."""
+    """A majority of three replicas or more. 1 of two: else no write would be taken while one of them is down."""
     return replicas // 2 + 1 if replicas > 2 else 1
 
 
@@ -157,7 +157,7 @@ def _check_arguments(state: State, command: CreateKeyspace, partition_count: int
 
 
 def check_room(state: State, partitions: int) -> None:
-    """INVALID_ARGUMENT unless the cluster may have so many partitions more."""
+    """Raises INVALID_ARGUMENT unless the cluster may have so many more partitions."""
     if len(state.partitions) + partitions > MAX_PARTITIONS_IN_CLUSTER:
         raise MinkaError(
             Code.INVALID_ARGUMENT,
@@ -184,7 +184,7 @@ def _check_replicas(nodes: Sequence[Node], low: Collection[str], replicas: int, 
 
 
 def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas: int) -> None:
-    """TOO_MANY_REPLICAS with the figure that would fit."""
+    """Raises TOO_MANY_REPLICAS, with the number of partitions that would fit."""
     limit = command.max_replicas_per_node
     nodes = [node for node in live_nodes(state) if node.id not in command.low_disks]
     free = sum(max(0, limit - len(state.copies.get(node.id, ()))) for node in nodes)
@@ -198,7 +198,7 @@ def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas
 
 
 def _new_partition(slot: int, replicas: Sequence[str]) -> Partition:
-    """NonExistentPartition → NewPartition."""
+    """A row for a new partition (NonExistentPartition → NewPartition)."""
     return Partition(
         slot=slot,
         replicas=replicas,
@@ -209,8 +209,8 @@ def _new_partition(slot: int, replicas: Sequence[str]) -> Partition:
 
 
 def _elect_first(row: Partition, live: Live) -> None:
-    """→ OnlinePartition at once, since its replicas are on nodes that were LIVE a moment ago. One whose replicas are
-    all down stays as it is until one is up.
+    """Elect the first leader (→ OnlinePartition) at once, since the replicas are on nodes that were LIVE a moment ago.
+    A partition whose replicas are all down stays as it is until one is up.
     """
     selection = new_partition_leader_selector(row, live)
     if selection is not None:

@@ -1,4 +1,4 @@
-"""Moves by load: when the controller makes one of its own accord, and how it is recorded."""
+"""Moves that spread load: when the controller makes one automatically, and how it is recorded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
-SETTLE_S: Final = 2.0  # from the end of a move on, until most of what is reported is of afterwards
-AFTER_FAILURE_S: Final = 60.0  # instead, where a person or a problem has ended it
+SETTLE_S: Final = 2.0  # pause after a move, until most of the reported load is from after it
+AFTER_FAILURE_S: Final = 60.0  # the same if a person or a problem has ended the move
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class SpreadLoad(Begins):
     reason: str
 
     def operation(self, state: State) -> Operation | None:
-        """None while another partition is being moved."""
+        """The operation; None while another partition is being moved."""
         if any(thing.kind == "partition_id" for thing in state.moving):
             return None
         return Operation(automatic=True, reason=self.reason, reassign=ReassignOperation())
 
     def migrations(self) -> list[Migration]:
-        """The one move."""
+        """The one move as a migration."""
         return [
             Migration(
                 partition_id=self.partition_id,
@@ -50,18 +50,18 @@ class SpreadLoad(Begins):
 
 
 class LoadBalancer:
-    """One move at a time, where the nodes have been uneven for a while. Times are seconds of the active controller's
-    monotonic clock.
+    """Makes one move at a time, when the nodes' load has been uneven for a while. Times are seconds of the active
+    controller's monotonic clock.
     """
 
     def __init__(self) -> None:
         self._looked_at = float("-inf")
         self._since: float | None = None
         self._rest_until = float("-inf")
-        self._move = 0  # the operation of the last one, until it has ended
+        self._move = 0  # the id of the last move's operation, until that has ended; 0: none
 
     def due(self, view: View) -> SpreadLoad | None:
-        """The move that is due, if any is."""
+        """The move that is due; None if there is none."""
         state, now = view.state, view.now
         if now - self._looked_at < INTERVAL_S:
             return None
@@ -77,7 +77,7 @@ class LoadBalancer:
         self._since = now if self._since is None else self._since
         if now - self._since < SUSTAINED_S:
             return None
-        self._since = now  # where nothing helps, it is looked for again after as long
+        self._since = now  # if no move helps, the next try follows after as long
         shift = best_shift(state, ops, {one.partition_id: one.bytes for one in reported}, view.disks)
         if shift is None:
             return None

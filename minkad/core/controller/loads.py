@@ -1,8 +1,8 @@
 """Loads: how they begin, how they are committed, and how they end.
 
-A commit checks that each file was cut for a partition as it is now, and from then until all of its parts are taken in
-no partition of the keyspace is split or merged; so a part belongs to a partition, and needs no range of its own. Moves
-go on. Keyspaces are never deleted, so neither is that of a load.
+A commit checks that each file was made for a partition as it is now. From then on no partition of the keyspace is split
+or merged until all parts are taken in, so a part belongs to a partition and needs no range of its own. Partitions may
+still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +29,8 @@ from minkad.core.state.names import PAYLOADS_KEYSPACE
 
 MAX_UNENDED: Final = 32
 MAX_JOB_BYTES: Final = 8 * 1024
-_NAMED: Final = 50  # partitions, in a refusal
-_PARTS_A_RECORD: Final = 100  # a millisecond's
+_NAMED: Final = 50  # partitions that a refusal names
+_PARTS_A_RECORD: Final = 100  # about a millisecond of work
 _FILES_A_STEP: Final = 500
 _S = LoadState
 
@@ -38,7 +38,7 @@ _Command = BeginLoad | TouchLoad | CommitLoad | AbortLoad | AbortAbandoned | Fin
 
 
 def load_facts(state: State, command: _Command, now_ms: int) -> Iterable[Record]:
-    """See `decide.facts`. A commit is to be one Raft entry: see `Commit`."""
+    """See `decide.facts`. A commit has to be one Raft entry: see `Commit`."""
     match command:
         case BeginLoad():
             return begin(state, command, now_ms)
@@ -58,7 +58,7 @@ def load_facts(state: State, command: _Command, now_ms: int) -> Iterable[Record]
 
 
 def load_with(state: State, load_id: str) -> Load:
-    """Raises UNKNOWN_LOAD."""
+    """The load with this id. Raises UNKNOWN_LOAD."""
     load = state.loads.with_id(load_id)
     if load is None:
         raise MinkaError(Code.UNKNOWN_LOAD, f"there is no load {load_id}")
@@ -66,8 +66,8 @@ def load_with(state: State, load_id: str) -> Load:
 
 
 def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
-    """A load is STAGING; nothing where there is one of this id. Raises UNKNOWN_KEYSPACE, INVALID_ARGUMENT, LOAD_EXISTS,
-    TOO_MANY_LOADS.
+    """Begin a load, which is STAGING then, unless there is one with this id already. Raises UNKNOWN_KEYSPACE,
+    INVALID_ARGUMENT, LOAD_EXISTS, TOO_MANY_LOADS.
     """
     keyspace = state.keyspace_named(command.keyspace)
     if keyspace is None:
@@ -101,7 +101,7 @@ def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
 
 
 def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
-    """Somebody goes on with a load that is STAGING; nothing for others. Raises UNKNOWN_LOAD."""
+    """Note that a job still works on a load that is STAGING; other loads don't change. Raises UNKNOWN_LOAD."""
     load = load_with(state, command.load_id)
     if load.state != _S.LOAD_STATE_STAGING:
         return []
@@ -113,7 +113,7 @@ def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
 
 
 def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
-    """Nothing of it will be taken in. Raises UNKNOWN_LOAD, LOAD_ENDED once it is committed."""
+    """Abort a load: nothing of it will be taken in. Raises UNKNOWN_LOAD, LOAD_ENDED once it is committed."""
     load = load_with(state, command.load_id)
     if load.state == _S.LOAD_STATE_ABORTED:
         return []
@@ -124,7 +124,7 @@ def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
 
 
 def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
-    """Those that are STAGING and that nobody has touched for so long."""
+    """Abort the loads that are STAGING and that nobody has touched for so long."""
     return [
         _aborted(load, f"nobody has gone on with it for {(now_ms - load.touched_ms) // 1000} s", now_ms)
         for load in state.loads.unended()
@@ -150,7 +150,9 @@ def _changed(load: Load, change: Callable[[Load], None]) -> Record:
 
 
 class Commit:
-    """All of a load's files, to be recorded at once, or a refusal. `check` comes first, in steps, on the same state."""
+    """The commit of a load: all of its files are recorded at once, or it is refused. `check` has to be run through
+    first, on the same state.
+    """
 
     def __init__(self, command: CommitLoad) -> None:
         self._command = command
@@ -178,7 +180,7 @@ class Commit:
             raise MinkaError(Code.STALE_LOAD, text, partitions_changed=shown)
 
     def records(self, state: State, now_ms: int) -> Iterator[Record]:
-        """Facts of one Raft entry, to be applied one by one; none where it is committed already."""
+        """The records, for one Raft entry, to be applied one by one; none if the load is committed already."""
         load, files = load_with(state, self._command.load_id), self._command.files
         if load.state != _S.LOAD_STATE_STAGING:
             return
@@ -203,7 +205,9 @@ def _check_each_once(files: Sequence[LoadFile]) -> None:
 
 
 def _check_at_rest(state: State, keyspace: Keyspace) -> Iterator[None]:
-    """RANGES_CHANGING while the rows of a partition may be in another one's log, or in two."""
+    """Raises RANGES_CHANGING while a partition is being split or merged: its rows may be in another one's log, or in
+    two.
+    """
     for rows in slices(list(state.partitions.values()), _FILES_A_STEP):
         for row in rows:
             if row.keyspace_id == keyspace.id and (row.splitting or row.merge_from or row.merge_into):
@@ -233,12 +237,12 @@ def _part(load: Load, file: LoadFile) -> LoadPart:
     )
 
 
-# After it
+# After the commit
 
 
 def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
-    """What leaders have taken in is done, and with the last part the load. What a node says that no longer leads the
-    partition counts for nothing: the one that leads it now says it again.
+    """Record the parts that leaders have taken in; with the last part the load is DONE. The word of a node that no
+    longer leads the partition doesn't count: the present leader reports the part, too.
     """
     by_load: dict[int, dict[int, None]] = {}
     for one in command.parts:
@@ -264,10 +268,10 @@ def _is_finished(state: State, node_id: str, one: FinishedPart) -> bool:
 
 
 class AbandonedLoads:
-    """A balancer: it sees to it that nobody has to clean up after jobs that have died."""
+    """A balancer that aborts the loads of jobs that have died, so that nobody has to clean up after them."""
 
     def due(self, view: View) -> AbortAbandoned | None:
-        """Whenever something is staged; what is due is decided by the rows."""
+        """The command whenever a load is STAGING; `abort_abandoned` decides which loads are due."""
         after = int(view.abandon_loads_after * 1000)
         staged = (load.state == _S.LOAD_STATE_STAGING for load in view.state.loads.unended())
         return AbortAbandoned(after) if after and any(staged) else None
@@ -283,5 +287,5 @@ def load_blockers(state: State, load: Load) -> Iterator[Blocker]:
 
 
 def blocker(state: State, row: Partition, reason: str, remedy: str = "") -> Blocker:
-    """Why a partition waits with its part."""
+    """A blocker: why a partition can't take in its part yet."""
     return Blocker(partition_id=row.id, partition=partition_name(state.keyspaces, row), reason=reason, remedy=remedy)

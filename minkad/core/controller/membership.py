@@ -1,4 +1,4 @@
-"""Nodes: registration, orderly leaving, failure (Fixed Partitions: "Tracking Cluster Membership")."""
+"""Nodes: how they register, leave gracefully and fail (Fixed Partitions: "Tracking Cluster Membership")."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -15,20 +15,20 @@ from minkad.core.state import State, is_up
 
 
 def create_cluster(state: State, command: CreateCluster) -> list[Record]:
-    """The cluster and its bootstrap voters exist; the voters have yet to register."""
+    """Record the cluster and its bootstrap voters, which have yet to register."""
     if state.cluster.id:
         return []
     return [Record(cluster_created=command.cluster), *(Record(node_changed=node) for node in command.voters)]
 
 
 def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
-    """The process is the node's present one; what the node holds is to be led and followed again."""
+    """Make this process the node's present one; the partitions that the node has are to be led and followed again."""
     if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
         return
     node = command.node
     if old is not None:
-        # If an older copy registered, the newest one, started after it, would be another process of the same start. But
-        # a node that has moved is not reached by the leader before it has registered.
+        # If an older copy of the data directory registered, the newest copy, started after it, would look like a
+        # process of the same start. But the leader can't reach a node that has moved before it has registered.
         if command.log_unchecked and old.address == node.address:
             raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {node.id} has not been found whole yet")
         yield from _replaced(state, old, now_ms)
@@ -36,7 +36,7 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     row.CopyFrom(node)
     row.raft_id = old.raft_id if old is not None else state.next_raft_id
     reason = "registered for the first time" if old is None or not old.data_id else "registered again"
-    # A drain outlives the process; what a process began because it was about to stop ends with it.
+    # A drain outlives the process; a controlled shutdown ends with the process that began it.
     draining = running_drain(state, node.id) is not None
     now = NodeState.NODE_STATE_DRAINING if draining else NodeState.NODE_STATE_LIVE
     yield node_in_state(row, now, reason, now_ms, emptied=draining)
@@ -44,7 +44,7 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
 
 
 def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
-    """What ends with the process before. From the first of it on that process gets no clearance."""
+    """The records that end the process before this one. From the first of them on that process gets no clearance."""
     rows = on_process_end(state, old.id)
     first = next(rows, None)
     if first is not None:
@@ -55,9 +55,9 @@ def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
 
 
 def _predecessor(state: State, command: Register) -> Node | None:
-    """The node's row. Raises what a registration is refused with."""
+    """The node's row before the registration; None for a new node. Raises the refusal of the registration."""
     node, old = command.node, state.nodes.get(command.node.id)
-    if not state.cluster.id:  # the founders' raft ids are not taken yet
+    if not state.cluster.id:  # the raft ids of the first voters are not in the table yet
         raise MinkaError(Code.NO_CONTROLLER, "the cluster is about to be founded")
     if node.data_id in state.removed_data_ids:
         raise MinkaError(
@@ -108,7 +108,7 @@ def _process(node: Node) -> str:
 
 
 def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
-    """The node has said that it no longer serves anything; it may register again."""
+    """Record that the node no longer serves anything; it may register again."""
     node = state.nodes.get(command.node_id)
     if node is None or not is_up(node) or node.incarnation != command.incarnation:
         return iter(())
@@ -117,8 +117,8 @@ def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
 
 
 def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
-    """The nodes' clearances are over; their partitions need other leaders or go offline. What all of them mean is
-    decided at once: none of them is elected because another one failed a moment before.
+    """The nodes' clearances are over; their partitions get other leaders or go offline. The nodes fail together: none
+    of them is elected because another one failed a moment before.
     """
     nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
     failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
@@ -126,9 +126,8 @@ def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
 
 
 def remove(state: State, command: RemoveNode) -> list[Record]:
-    """The node is no longer a member. Raises UNKNOWN_NODE, and NODE_IN_USE while it is LIVE or a replica of anything.
-
-    What it has yet to delete it can't bring back: it is refused with its old data.
+    """Remove a node from the cluster. Raises UNKNOWN_NODE, and NODE_IN_USE while it is up or has a replica. Copies that
+    it has yet to delete can't come back: the node is refused with its old data directory.
     """
     node = state.nodes.get(command.node_id)
     if node is None:

@@ -1,8 +1,8 @@
-"""Which neighbours in keyspaces by ranges are merged of the controller's own accord: those that stay small and cold.
+"""Merges automatically those neighbours in keyspaces by ranges that stay small and cold.
 
-What is merged is so small that it has to double before it is split again, and has to be so for a while, so that nothing
-goes back and forth. A bound that a person chose stays: who divides a keyspace before it is filled means it (as a split
-by hand is kept in CockroachDB until it is taken back).
+Two neighbours are merged only if together they have to double before they would be split again, and have been so small
+for a while, so that no partition is split and merged again and again. A bound that a person chose stays: a person may
+divide a keyspace before it is filled (CockroachDB keeps a manual split until it is taken back).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,22 +20,24 @@ from minkad.core.controller.splits import Ranges, obstacle
 from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
-SHARE: Final = 0.5  # of the limits of one partition that two may have together
-MAX_BYTES: Final = 64 * 1024 * 1024  # where a keyspace has no limit of bytes
+SHARE: Final = 0.5  # of one partition's limits, which two together may have at most
+MAX_BYTES: Final = 64 * 1024 * 1024  # of two together, if the keyspace has no limit of bytes
 AT_ONCE: Final = 16  # bounds in one operation
 
 _Pair = tuple[int, int, int, int]  # ids and generations
 
 
 class MergeChecker:
-    """Times are seconds of the active controller's monotonic clock. A new controller begins to count again."""
+    """Times are seconds of the active controller's monotonic clock. A new controller counts from the beginning."""
 
     def __init__(self) -> None:
         self._looked_at = float("-inf")
         self._since: dict[_Pair, float] = {}
 
     def due(self, view: View) -> Merge | None:
-        """The merges that are due in one keyspace: of neighbours that have been small and cold for long enough."""
+        """The merges in one keyspace of neighbours that have been small and cold for long enough; None if there are
+        none.
+        """
         state, now, after = view.state, view.now, view.merge_after
         if not after or now - self._looked_at < INTERVAL_S:
             return None
@@ -90,7 +92,7 @@ def _is_free(state: State, keyspace: Keyspace) -> bool:
 def _pairs(
     state: State, keyspace: Keyspace, known: Mapping[int, ReplicaStats]
 ) -> Iterator[tuple[Partition, Partition]]:
-    """The neighbours that are small and cold, in order."""
+    """The pairs of neighbours that are small and cold now, in the order of their keys."""
     for left, right in pairwise(Ranges(state, keyspace.id).rows):
         one, other = known.get(left.id), known.get(right.id)
         if one is None or other is None or right.keeps_start:

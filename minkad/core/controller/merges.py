@@ -1,10 +1,10 @@
-"""Merging neighbours in a keyspace by ranges: the partition on the left of the bound remains and gets the range
-of the one on its right, which is gone.
+"""Merges of neighbours in a keyspace by ranges: the partition on the left of the bound remains and gets the range of
+the one on its right, which is removed.
 
-Its leader copies what the other has through its own log, so that its replicas have it as they have everything; for
-that it has to lead both. So what comes first is that both have a replica on one node (a migration where they don't)
-and that it leads them; then both rows say that they are being merged, and after that the leader reports the end.
-A leader that is lost in between changes nothing: the next one begins again.
+Its leader copies the right one's data through its own log, so it reaches the replicas as all writes do; for that one
+node has to lead both. So first both get a replica on one node (by a migration, if they have none), then this node gets
+both leaderships, then both rows say that they are being merged, and in the end the leader reports that all is copied.
+If the leader is lost in between, the next one begins to copy again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,18 +44,20 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Begins):
-    """A person wants the partitions that begin at these keys to be one with those before them. `sizes`: bytes by id."""
+    """A person wants each partition that begins at one of these keys to be merged into the one before it. `sizes`:
+    bytes by partition id.
+    """
 
     keyspace: str
     keys: Sequence[bytes]
     requested_by: str
     reason: str
     sizes: Mapping[int, int]
-    automatic: bool = False  # nobody has asked
+    automatic: bool = False  # the controller merges automatically
     queue: bool = False
 
     def operation(self, state: State) -> Operation:
-        """Raises what `pairs_at` does, and MERGE_REFUSED where a partition would be too large."""
+        """The operation. Raises what `pairs_at` does, and MERGE_REFUSED if a partition would be too large."""
         keyspace = keyspace_by_ranges(state, self.keyspace)
         pairs = pairs_at(state, keyspace, self.keys)
         _refuse_large(keyspace, pairs, self)
@@ -84,7 +86,7 @@ def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pa
 
 
 def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None:
-    """MERGE_REFUSED where what comes out would be split again at once."""
+    """Raises MERGE_REFUSED if a merged partition would be split again at once."""
     if not keyspace.max_bytes:
         return
     total, end = 0, b""
@@ -98,8 +100,10 @@ def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None
 
 
 def _bring_together(pairs: Iterable[Pair]) -> Iterator[Migration]:
-    """If two have no node in common, one replica of the right one goes to the leader of the left one."""
-    first: dict[int, Partition] = {}  # into which they are merged in the end
+    """A migration for each pair that has no node in common: one replica of the right one goes to the leader of the left
+    one.
+    """
+    first: dict[int, Partition] = {}  # by partition: the one into which it is merged in the end
     for left, right in pairs:
         into = first[right.id] = first.get(left.id, left)
         if set(into.replicas) & set(right.replicas):
@@ -122,7 +126,7 @@ class Merges(OperationKind):
     """Neighbours in a keyspace by ranges become one partition."""
 
     def told(self, state: State, operation: Operation) -> str:
-        """Named with its keyspace."""
+        """The command's name, and the keyspace's."""
         return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
@@ -130,7 +134,7 @@ class Merges(OperationKind):
         return Beginning(list(_bring_together(_pairs(state, operation))))
 
     def touches(self, state: State, operation: Operation) -> Iterator[Touched]:
-        """The ranges of the keyspace, and both of each two that are brought together."""
+        """The ranges of the keyspace, and both partitions of each pair that has to be brought together."""
         yield Touch.CUTS, operation.merge.keyspace_id
         for left, right in _pairs(state, operation):
             things = Placed.partition(left.id), Placed.partition(right.id)
@@ -138,7 +142,7 @@ class Merges(OperationKind):
                 yield from ((Touch.MOVES, thing) for thing in things)
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """Leaderships come together, then merges begin."""
+        """Bring the leaderships of each pair together, then begin its merge."""
         if operation.cancelled:
             return []
         rows: dict[int, Partition] = {}
@@ -171,7 +175,7 @@ class Merges(OperationKind):
         return found
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
-        """What has been copied is removed."""
+        """Give up the merges that have begun; their leaders remove what was copied."""
         rows = []
         for left, right in _pairs(state, operation):
             if left.merge_from == right.id:
@@ -179,7 +183,9 @@ class Merges(OperationKind):
         return partitions_changed(rows)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """When all is merged; also where what is left has no node in common: it was to be moved, and was not."""
+        """The operation ends when all is merged, or when the pairs that are left have no node in common, since their
+        migrations have ended without success.
+        """
         merge = operation.merge
         if not operation.cancelled:
             moving = _to_be_moved(state, operation)
@@ -202,7 +208,7 @@ def _to_be_moved(state: State, operation: Operation) -> set[int]:
 
 
 def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
-    """Why the two can't be merged now, or their leaderships be brought together."""
+    """Why the two can't be merged now, or their leaderships can't be brought together."""
     left, right = pair
     for row in pair:
         name = partition_name(state.keyspaces, row)
@@ -219,7 +225,7 @@ def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
 
 
 def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
-    """The rows with the successors that make one node lead both; none where there is no such node."""
+    """The rows, with successors, by which one node is to lead both; none if there is no such node."""
     left, right = pair
     common = [node for node in left.isr if node in right.isr]
     leaders = [node for node in (left.leader, right.leader) if node in common]
@@ -238,10 +244,10 @@ def _begin(pair: Pair) -> list[Partition]:
 
 
 def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
-    """The range of the right one is the left one's; nothing where it is already.
+    """Record that the left partition has the range of the right one, unless that is recorded already.
 
-    Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so that
-    nobody can have written to the one that goes since it was fenced.
+    Raises UNKNOWN_PARTITION, and NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so
+    that nothing can have been written to the right one since its write gate was closed.
     """
     left, right = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
     if left is None:
@@ -284,7 +290,7 @@ def _progress(state: State, right: Partition) -> list[Record]:
 
 
 def _no_moves(state: State, right: Partition, into: int, now_ms: int) -> list[Record]:
-    """Migrations of what is gone that have not begun don't."""
+    """Cancel the migrations of the right partition that have not begun."""
     reason = f"it was merged into partition {into}"
     cancelled = MigrationState.MIGRATION_STATE_CANCELLED
     return [

@@ -1,4 +1,4 @@
-"""How a placed thing gets from where it is to where an operation wants it. `movers.py` lists the kinds of things."""
+"""The interface of movers, which bring a placed thing to where an operation wants it. `movers.py` lists them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,41 +26,41 @@ class Most(NamedTuple):
 
 
 class Mover(Protocol):
-    """One migration after the other. What comes next is read from the rows alone, so whoever is the active controller
-    goes on from wherever the last one stopped.
+    """Carries out the migrations of one kind of thing. The next step is read from the rows alone, so a new active
+    controller goes on where the last one stopped.
     """
 
     def name(self, state: State, id_: int) -> str:
         """A thing's name, for people: flights/7."""
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """Why it can't begin, ever."""
+        """Why the migration can never begin; None if it can."""
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """Why it can't begin yet."""
+        """Why the migration can't begin yet; None if it can."""
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
-        """How many like this one may be under way at once."""
+        """How many migrations like this one may be under way at once."""
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """Those that have work with it now, or will have; none where nothing is to be done, or where one of them is
-        gone.
+        """The hosts that have work with the migration now, or will have; none if there is nothing to do, or if one of
+        them is gone.
         """
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """By host: how many things it has to do with for which nothing is under way now, or ever was."""
+        """By host: how many things keep it busy besides the migrations that are under way."""
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
-        """The first steps of these, which are PENDING."""
+        """The first steps of these migrations, which are PENDING."""
 
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
-        """The next steps of these, which have begun; none while there is something to wait for."""
+        """The next steps of these migrations, which have begun; none while they have to wait."""
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """What a migration that has begun waits for and doesn't come by itself, and what helps; "" for nothing."""
+        """What holds up a migration that has begun, and what a person can do about it; "" for nothing."""
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """Why one that is COPYING or PREPARING can't be undone without losing something."""
+        """Why a migration that is COPYING or PREPARING can't be undone without loss; None if it can."""
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Undo one that is COPYING or PREPARING, where nothing is in the way of it."""
+        """Undo a migration that is COPYING or PREPARING, and that `refusal_to_go_back` does not refuse."""

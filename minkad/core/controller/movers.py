@@ -1,4 +1,4 @@
-"""How each kind of placed thing is moved, by the field of `Migration.placed`."""
+"""The mover of each kind of placed thing, by the field of `Migration.placed`."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,5 +1,5 @@
-"""What a node that goes or comes means for its partitions, and what a new controller does about all of them
-(Kafka Controller Internals: onBrokerFailure, onBrokerStartup, onControllerFailover).
+"""What follows for partitions when a node goes or comes, and when a new controller begins (Kafka Controller Internals:
+onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
 from collections.abc import Collection, Iterator
@@ -21,11 +21,12 @@ _WITHOUT_LEADER = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_
 
 
 def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]:
-    """1. Partitions without leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
-    3. Each replica on the nodes → OfflineReplica. All of it is one new row a partition.
+    """1. Partitions that have lost their leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
+    3. Each replica on the nodes → OfflineReplica. All three steps make one new row for each partition.
 
-    The isr stays: each of its members has everything. Their leader takes out those that are gone, when it makes use of
-    that (`isr.alter_isr`). A leader that is gone itself, and nobody has noticed yet, can't.
+    The isr stays as it is: each of its members has everything. The leader takes the nodes that are gone out of it when
+    that helps (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others
+    electable.
     """
     live = Live.of(state).without(*node_ids)
     copies = dict.fromkeys(row.id for node in node_ids for row in state.partitions_on(node) if row.replicas)
@@ -42,10 +43,10 @@ def _without_nodes(state: State, partition: Partition, node_ids: Collection[str]
 
 
 def on_process_end(state: State, node_id: str) -> Iterator[Record]:
-    """A process is to be replaced by another one, where nobody may have noticed that it ended: another
-    replica in sync leads what it led, or nobody until the new one is there. What an `async` keyspace had only in memory
-    may be lost, so there the replica is not in sync before it has caught up, and what was asked on the word of the old
-    process (the partition_epoch) is void.
+    """A process is to be replaced by another one, perhaps before anybody has noticed that it ended. Another replica in
+    sync leads what it led, or none does until the new process is there. In an `async` keyspace, what was only in memory
+    may be lost: there the replica is not in sync before it has caught up, and requests that rely on the old process are
+    refused, since the partition_epoch has grown.
     """
     live = Live.of(state)
     copies = (p for p in state.partitions_on(node_id) if node_id in p.replicas)
@@ -54,8 +55,8 @@ def on_process_end(state: State, node_id: str) -> Iterator[Record]:
 
 
 def on_node_startup(state: State, node_id: str) -> Iterator[Record]:
-    """2. Replicas on the node → OnlineReplica: it is told of them, since its row changes.
-    3. Partitions in OfflinePartition and NewPartition → OnlinePartition. Reassignments go on by themselves (4.).
+    """2. Replicas on the node → OnlineReplica: the node is sent their rows, since its own row changes. 3. Partitions in
+    OfflinePartition and NewPartition → OnlinePartition. Reassignments go on from the rows (4.).
     """
     before = Live.of(state)
     live = Live(before.up | {node_id}, before.draining - {node_id})
@@ -77,8 +78,8 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
 
 
 def on_controller_failover(state: State) -> Iterator[Record]:
-    """Each OfflinePartition and NewPartition → OnlinePartition, and so are those whose leader is not up: the last
-    controller didn't come to them. Every node is told all its rows again, and what was under way (reassignments,
+    """Each OfflinePartition and NewPartition → OnlinePartition, and so do partitions whose leader is not up, which the
+    last controller has not come to. Every node is sent all its rows again, and what was under way (reassignments,
     preferred elections, drains) goes on from the rows.
     """
     live = Live.of(state)
@@ -95,7 +96,7 @@ def _brought_online(state: State, partition: Partition, live: Live) -> list[Part
 
 
 def offline_selection(state: State, partition: Partition, live: Live) -> Selection | None:
-    """The new leader of a partition that has none, or whose leader is not in `live`."""
+    """The new leader of a partition that has none, or whose leader is not in `live`; None if no replica can lead."""
     if partition.state == PartitionState.PARTITION_STATE_NEW:
         return new_partition_leader_selector(partition, live)
     allow_unclean = state.keyspaces[partition.keyspace_id].unclean_election

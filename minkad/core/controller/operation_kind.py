@@ -1,4 +1,4 @@
-"""What a kind of operation is. `operation_kinds.py` lists all of them."""
+"""The interface of the kinds of operations. `operation_kinds.py` lists all of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Touch(Enum):
     DRAINS = "drain"
 
 
-Touched = tuple[Touch, Placed | int | str]  # and the thing, or the id of the partition, keyspace or node
+Touched = tuple[Touch, Placed | int | str]  # to a thing, or to a partition, keyspace or node by its id
 
 
 class Beginning(NamedTuple):
@@ -44,68 +44,72 @@ NOTHING_KNOWN: Final = Usage({}, {})
 
 
 class Begins(ABC):
-    """A command with which an operation begins."""
+    """A command that begins an operation."""
 
     @property
     def queue(self) -> bool:
-        """Whether it is queued, instead of refused, while others touch the same things."""
+        """Whether the operation is queued, instead of refused, while others touch the same things."""
         return False
 
     @property
     def usage(self) -> Usage:
-        """What the nodes had reported when it was given."""
+        """What the nodes had reported when the command was given."""
         return NOTHING_KNOWN
 
     @abstractmethod
     def operation(self, state: State) -> Operation | None:
-        """Its row, without what all have alike; None: there is nothing to do. Raises MinkaError."""
+        """The operation's row, without the fields that `begin` fills in; None if there is nothing to do. Raises
+        MinkaError.
+        """
 
     def migrations(self) -> Sequence[Migration]:
-        """Those that come with it; its kind may have more when it begins."""
+        """The migrations that come with the command; the operation's kind may add more when it begins."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an operation has ended, besides its migrations."""
+    """The outcome of an operation, besides that of its migrations."""
 
     outcome: str = ""
     failed: bool = False
 
 
 class OperationKind:
-    """What operations of a kind do, besides their migrations. As it is here: nothing."""
+    """What operations of a kind do besides their migrations. By default, that is nothing."""
 
-    shifts_load: ClassVar[bool] = True  # while one runs, what the nodes have to do is not what it will be
+    shifts_load: ClassVar[bool] = True  # while one runs, the nodes' load is not what it will be
 
     def told(self, state: State, operation: Operation) -> str:
-        """What it does, as the command that began it is called: drain cyrene --decommission."""
+        """The operation as the command that began it: drain cyrene --decommission."""
         return (operation.WhichOneof("kind") or "").replace("_", "-")
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
-        """What follows when it begins; it may note in `operation` what it finds out. Raises MinkaError: it can't."""
+        """What follows when the operation begins; this may set fields of `operation`. Raises MinkaError if it can't
+        begin.
+        """
         return Beginning()
 
     def touches(self, state: State, operation: Operation) -> Iterable[Touched]:
-        """What one that begins or runs has to itself, besides what it still has to move."""
+        """What no other operation may touch while this one runs, besides the things that it still has to move."""
         return ()
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """The next facts of one that runs; none when there is something to wait for. No row is changed twice."""
+        """The next records of an operation that runs; none while it has to wait. No row is changed twice."""
         return []
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[tuple[Partition, str]]:
-        """Which partitions are to be led by others, and by whom."""
+        """The partitions that are to get another leader, each with that leader."""
         return []
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What one that runs waits for."""
+        """What an operation that runs waits for."""
         return []
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
-        """What follows when it is cancelled. `but`: the things whose rows change anyway."""
+        """What follows when the operation is cancelled. `but`: the things whose rows change anyway."""
         return []
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """How one whose migrations have ended has ended itself; None while it hasn't."""
+        """The end of an operation whose migrations have ended; None while it has not ended itself."""
         return End()

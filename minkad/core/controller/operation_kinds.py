@@ -12,7 +12,7 @@ from minkad.core.controller.preferred import Elections
 from minkad.core.controller.splits import Splits
 
 OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
-    "reassign": OperationKind(),  # its migrations are all of it
+    "reassign": OperationKind(),  # it consists of its migrations alone
     "elect_leaders": Elections(),
     "drain": Drains(),
     "split": Splits(),
@@ -22,7 +22,7 @@ OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
 
 
 def kind_of(operation: Operation) -> OperationKind:
-    """What this operation does, besides its migrations."""
+    """The operation's kind, which says what it does besides its migrations."""
     name = operation.WhichOneof("kind")
     assert name is not None, operation
     return OPERATION_KINDS[name]

@@ -1,4 +1,4 @@
-"""Operations that run: how they are paused, limited and cancelled, and end."""
+"""Operations that run: how they are paused, limited and cancelled, and how they end."""
 
 from collections.abc import Collection
 
@@ -38,7 +38,7 @@ def unended(state: State, operation_id: int) -> Operation:
 
 
 def pause(state: State, command: PauseOperation) -> list[Record]:
-    """No further migration begins, or they begin again; those under way go on."""
+    """Begin no further migration of the operation, or begin them again; migrations that are under way go on."""
     operation = unended(state, command.operation_id)
     if operation.paused == command.paused:
         return []
@@ -50,7 +50,7 @@ def pause(state: State, command: PauseOperation) -> list[Record]:
 
 
 def limit(state: State, command: LimitOperation) -> list[Record]:
-    """Bytes a second that each node may ship for it."""
+    """Limit the bytes a second that each node may send for the operation; 0: no limit."""
     operation = unended(state, command.operation_id)
 
     def change(row: Operation) -> None:
@@ -60,9 +60,11 @@ def limit(state: State, command: LimitOperation) -> list[Record]:
 
 
 def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
-    """What has not begun does not begin, what is being copied goes back to OAR, what is being removed is completed.
+    """Cancel an operation: migrations that have not begun don't begin, those that are copying go back to OAR, those
+    that are removing old replicas are completed.
 
-    Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED where too little of OAR is alive; then all goes on.
+    Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas of OAR are alive; then all goes
+    on.
     """
     operation = unended(state, command.operation_id)
     if operation.cancelled:
@@ -92,8 +94,8 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
 
 
 def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
-    """The thing stays where it was, and what is in its new place goes. Nothing happens where that isn't safe, or where
-    it is being removed from its old place already.
+    """Give up one migration: the thing stays where it was, and what is in its new place is removed. Nothing happens if
+    that isn't safe, or if it is being removed from its old place already.
     """
     live = Live.of(state)
     for (thing, _), migration in state.migrations.get(command.operation_id, {}).items():
@@ -112,7 +114,7 @@ def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> lis
 
 
 def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) -> None:
-    """CANCEL_REFUSED names what was to go back, and why it can't."""
+    """Raises CANCEL_REFUSED if the migration can't be undone; it names the thing, and the reason."""
     mover = mover_of(migration)
     refusal = mover.refusal_to_go_back(state, migration, live)
     if refusal is not None:
@@ -120,7 +122,7 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
 
 
 def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
-    """The node stays; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
+    """Let the node stay; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
     if command.node_id not in state.nodes:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
     node = (Touch.DRAINS, command.node_id)
@@ -140,7 +142,7 @@ def give_up(
     now_ms: int,
     ends: OperationState.ValueType = OperationState.OPERATION_STATE_FAILED,
 ) -> list[Record]:
-    """An operation that was queued has ended before it began."""
+    """End a queued operation before it has begun."""
 
     def change(row: Operation) -> None:
         row.state, row.outcome, row.finished_ms = ends, reason, now_ms
@@ -154,7 +156,7 @@ def give_up(
 
 
 def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:
-    """The operation has ended, and every migration of it has."""
+    """The record that ends an operation, all of whose migrations have ended."""
     migrations = state.migrations[operation.id].values()
     cancelled = [m for m in migrations if m.state == _M.MIGRATION_STATE_CANCELLED]
     said = [end.outcome] if end.outcome else []

@@ -1,4 +1,4 @@
-"""The next row of a partition."""
+"""Builds the next row of a partition."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -8,8 +8,8 @@ from minkad.core.controller.selectors import Selection
 
 
 class PartitionChange:
-    """A copy of a row, changed step by step. What follows from a step for other fields is done here: a node that is in
-    sync is no longer joining, and only one that is in sync can succeed the leader. (In Kafka's KRaft:
+    """A copy of a row, changed step by step. The consequences of a step for other fields are drawn here: a node that is
+    in sync is no longer joining, and only a node that is in sync can succeed the leader. (In Kafka's KRaft:
     PartitionChangeBuilder.)
     """
 
@@ -29,8 +29,8 @@ class PartitionChange:
     # The leader
 
     def elect(self, selection: Selection | None) -> Self:
-        """→ OnlinePartition with the node that was selected; → OfflinePartition when nobody can lead. Then the isr
-        stays: whoever was in it has everything.
+        """→ OnlinePartition with the node that was selected; → OfflinePartition if no node can lead. In that case the
+        isr stays as it is: each of its replicas has everything.
         """
         row = self._row
         if selection is not None:
@@ -51,7 +51,7 @@ class PartitionChange:
         return self
 
     def keep_leader(self) -> Self:
-        """Nobody succeeds the leader."""
+        """The leader stays; it has no successor."""
         self._row.successor = ""
         return self
 
@@ -68,7 +68,7 @@ class PartitionChange:
     # The in-sync set
 
     def set_isr(self, isr: Sequence[str]) -> Self:
-        """These are in sync."""
+        """These nodes are in sync."""
         self._row.isr[:] = isr
         return self
 
@@ -109,7 +109,7 @@ class PartitionChange:
         return self
 
     def note_deleted(self, node: str) -> Self:
-        """The node no longer has anything of it."""
+        """The node no longer has anything of the partition."""
         self._row.removing_replicas.remove(node)
         return self
 
@@ -128,29 +128,29 @@ class PartitionChange:
         return self
 
     def end_split(self) -> Self:
-        """Its half is made everywhere."""
+        """The whole in-sync set has made the child."""
         self._row.ClearField("splitting")
         return self
 
     def merge_from(self, right_id: int) -> Self:
-        """It is to get what its neighbour on the right has."""
+        """The partition is to get what its neighbour on the right has."""
         self._row.merge_from = right_id
         return self
 
     def merge_into(self, left_id: int) -> Self:
-        """It is to become part of its neighbour on the left."""
+        """The partition is to become part of its neighbour on the left."""
         self._row.merge_into = left_id
         return self
 
     def give_up_merge(self) -> Self:
-        """It is no longer to be merged."""
+        """The partition is no longer to be merged."""
         self._row.ClearField("merge_from")
         self._row.ClearField("merge_into")
         return self
 
     def grow_to(self, end_key: bytes, generation: int) -> Self:
-        """It has all that its neighbour had. Followers hear once more how far its leader is, whose log has more than
-        their range had.
+        """The partition has all that its neighbour had. At the new leader_epoch followers learn again how far the
+        leader is: what came through the log is a part of their range only now.
         """
         row = self._row
         row.end_key, row.generation = end_key, generation
@@ -159,7 +159,7 @@ class PartitionChange:
         return self
 
     def become_part(self, generation: int) -> Self:
-        """Its keys are its neighbour's, and what is left of it is to be deleted."""
+        """The partition's keys are its neighbour's now, and its copies are to be deleted."""
         row = self._row
         row.generation = generation
         row.removing_replicas[:] = dict.fromkeys([*row.removing_replicas, *row.replicas])
@@ -169,7 +169,9 @@ class PartitionChange:
 
 
 def elect(row: Partition, selection: Selection) -> None:
-    """The leader is to lead at a new epoch; ASSIGNED until it has acknowledged."""
+    """The selected node is to lead at a new leader_epoch; the partition is ASSIGNED until the node has acknowledged
+    that.
+    """
     row.leader = selection.leader
     row.leader_epoch += 1
     row.isr[:] = selection.isr

@@ -1,4 +1,4 @@
-"""Leadership back to the first assigned replicas (Kafka Controller Internals: onPreferredReplicaElection)."""
+"""Leaderships go back to the first assigned replicas (Kafka Controller Internals: onPreferredReplicaElection)."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ElectLeaders(Begins):
     queue: bool = False
 
     def operation(self, state: State) -> Operation | None:
-        """Over those of the partitions whose preferred leader can lead and does not; None for none."""
+        """An operation on the partitions whose preferred leader can lead and does not; None if there are none."""
         partitions = due(state, self.partitions)
         if not partitions:
             return None
@@ -33,7 +33,7 @@ class ElectLeaders(Begins):
 
 
 def due(state: State, partitions: Collection[int]) -> list[int]:
-    """Those whose preferred leader can lead and does not."""
+    """The ids of those partitions whose preferred leader can lead and does not."""
     live = Live.of(state)
     return [p.id for p in _named(state, partitions) if preferred_successor(p, live)]
 
@@ -42,11 +42,11 @@ class Elections(OperationKind):
     """Affected partitions → OnlinePartition, by the preferred replica selector."""
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """It has the leaderships of its partitions to itself."""
+        """The leaderships of its partitions."""
         return [(Touch.LEADS, partition_id) for partition_id in operation.elect_leaders.partitions]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
-        """Those still to do, and the next leader of each."""
+        """The partitions that are still to get their preferred leader, with that leader."""
         if operation.cancelled:
             return []
         found = ((p, preferred_successor(p, live)) for p in _affected(state, operation))
@@ -58,7 +58,7 @@ class Elections(OperationKind):
         return partitions_changed(PartitionChange(p).keep_leader().row() for p in waiting)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """When nothing is left to do."""
+        """The operation ends when no leadership is left to move."""
         if self.leaderships(state, operation, live):
             return None
         partitions = _affected(state, operation)
@@ -88,7 +88,7 @@ def chosen(state: State, keyspaces: Collection[str], partitions: Collection[int]
 
 
 def skipped(state: State, partitions: Collection[int]) -> list[Blocker]:
-    """Where somebody else leads and the preferred leader can't, and why."""
+    """The partitions that another replica leads although it isn't preferred, and why the preferred one can't lead."""
     live = Live.of(state)
     found = []
     for partition in _named(state, partitions):

@@ -1,8 +1,8 @@
 """Moving a partition from its old assigned replicas (OAR) to new ones (RAR), step by step
 (Kafka Controller Internals: onPartitionReassignment).
 
-Each step is one record of its own, and what comes next is read from the row alone. So whoever is the active
-controller goes on from wherever the last one stopped:
+Each step is a record of its own, and the next step is read from the row alone. So a new active controller goes on where
+the last one stopped:
 
     1, 2, 3   `begin`: AR = OAR + RAR, `target_replicas` = RAR; every replica is told; RAR - OAR → NewReplica
     4, 5      the leader adds them to the isr as they catch up: RAR → OnlineReplica
@@ -34,12 +34,12 @@ class PartitionMover:
     """A partition gets other replicas; the `Mover` of partitions."""
 
     def name(self, state: State, id_: int) -> str:
-        """flights/7; one that was merged into another is partition 7."""
+        """The partition's name, such as flights/7; after it was merged into another one: partition 7."""
         partition = state.partitions.get(id_)
         return f"partition {id_}" if partition is None else partition_name(state.keyspaces, partition)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """An earlier migration of the partition has been cancelled."""
+        """The replicas aren't as an earlier migration, which was cancelled, was to leave them."""
         replicas = state.partitions[migration.partition_id].replicas
         if migration.source and migration.source not in replicas:
             return f"{migration.source} no longer holds a replica of it"
@@ -48,7 +48,7 @@ class PartitionMover:
         return None
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """It can't be copied now, or not to there."""
+        """The partition can't be copied now, or not to these nodes."""
         partition = state.partitions[migration.partition_id]
         if not _is_online(partition):
             return _offline(partition)
@@ -65,7 +65,7 @@ class PartitionMover:
         return None
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """Its leader, and RAR - OAR, until it is handed over."""
+        """The partition's leader and RAR - OAR, until it is handed over."""
         if migration.state not in (_M.MIGRATION_STATE_PENDING, _M.MIGRATION_STATE_COPYING):
             return []
         partition = state.partitions[migration.partition_id]
@@ -76,11 +76,11 @@ class PartitionMover:
         return nodes if joining and all(node in live.up for node in nodes) else []
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
-        """Copies cost disks and network."""
+        """The caps on copies, which cost disks and network."""
         return Most(caps.per_node, caps.cluster)
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """None: a migration ends when its copy is complete and the old ones are deleted."""
+        """Nothing: a migration ends only when its copy is complete and the old replicas are deleted."""
         return {}
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
@@ -99,7 +99,7 @@ class PartitionMover:
         ]
 
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
-        """Steps 4 to 11, or back."""
+        """Steps 4 to 11, or the way back."""
         return [record for migration in migrations for record in self._go_on(state, migration, live, now_ms)]
 
     def _go_on(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
@@ -122,7 +122,7 @@ class PartitionMover:
         ]
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """A replica that has its data, or is to be in sync."""
+        """It waits for a replica that has the data, or that is to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not _is_online(partition):
             return (
@@ -151,8 +151,8 @@ class PartitionMover:
         return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Towards OAR as it was: a leader that is not in it hands over first (→ CANCELLING), since it may serve until
-        then; what the new replicas have goes (→ CANCELLED).
+        """Go back to OAR. A leader that is not in OAR hands over first (→ CANCELLING), since it may serve until then;
+        then the copies of the new replicas are removed (→ CANCELLED).
         """
         partition, original = state.partitions[migration.partition_id], migration.original_replicas
         if not partition.leader or partition.leader in original:
@@ -167,8 +167,8 @@ class PartitionMover:
         return [*partitions_changed([row]), *record]
 
     def _go_on_back(self, state: State, migration: Migration, live: Live, now_ms: int) -> list[Record]:
-        """The next step of one that is CANCELLING; none while its leader hands over. When too little of OAR is left
-        alive, the way forward is the only one.
+        """The next step of a migration that is CANCELLING; none while its leader hands over. If too few replicas of OAR
+        are left alive, it goes forward again (→ COPYING).
         """
         if self.refusal_to_go_back(state, migration, live) is not None:
             return [migration_in_state(migration, _M.MIGRATION_STATE_COPYING, now_ms)]
@@ -178,12 +178,16 @@ class PartitionMover:
 
 
 def missing_in_sync(partition: Partition, live: Live) -> list[str]:
-    """Those of RAR that have not joined the isr, or are gone: their leader is about to take those out."""
+    """The nodes of RAR that have not joined the isr, or are gone, so that the leader is about to take them out of
+    it.
+    """
     return [node for node in partition.target_replicas if node not in partition.isr or node not in live.up]
 
 
 def _target_of(partition: Partition, migration: Migration) -> list[str]:
-    """The RAR of a migration that has not begun: its list, or the replicas with its target at its source's place."""
+    """The RAR of a migration that has not begun: its own list, or the replicas with its target in its source's
+    place.
+    """
     if migration.target_replicas:
         return list(migration.target_replicas)
     return replace(partition.replicas, migration.source, migration.target)
@@ -195,7 +199,9 @@ def _added_by(partition: Partition, target: Sequence[str]) -> list[str]:
 
 
 def _next_leader(partition: Partition, migration: Migration, live: Live) -> str | None:
-    """Step 6: by RAR. A change of order alone is there for its first replica to lead."""
+    """Step 6: the next leader by RAR; None if the leader stays. A mere change of order is meant to make the first
+    replica lead.
+    """
     selection = None
     if partition.leader not in partition.target_replicas:
         selection = reassigned_partition_leader_selector(partition, live)

@@ -1,4 +1,4 @@
-"""A plan that people have seen becomes an operation: exactly its moves."""
+"""A plan that people have seen becomes an operation with exactly its moves."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ class ApplyPlan(Begins):
     plan: Plan
     requested_by: str
     reason: str = ""  # "": the plan's
-    rate_limit: int | None = None  # bytes a second a node, 0: none; None: the plan's
+    rate_limit: int | None = None  # bytes a second for each node, 0: no limit; None: the plan's
 
     @property
     def queue(self) -> bool:
-        """Queue the operation as it was planned."""
+        """Whether the plan was made to be queued."""
         return self.plan.queued
 
     def operation(self, state: State) -> Operation:
-        """Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN where something that the plan moves
-        has changed since it was made.
+        """The operation. Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN if something that the
+        plan moves has changed since it was made.
         """
         _check_plan(state, self.plan)
         operation = Operation(
@@ -86,7 +86,7 @@ def _check_plan(state: State, plan: Plan) -> None:
     if not plan.moves:
         raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
     destination = destinations(state)
-    replicas: dict[int, list[str]] = {}  # of the partitions as the moves so far leave them
+    replicas: dict[int, list[str]] = {}  # by partition: its replicas after the moves so far
     for move in plan.moves:
         if move.HasField("duty"):
             if (problem := rebalance.problem_of(state, move)) is not None:
@@ -94,7 +94,7 @@ def _check_plan(state: State, plan: Plan) -> None:
             continue
         if move.partition_id in destination:
             if not plan.queued:
-                continue  # by which operation is said when this one begins
+                continue  # another operation moves it: `begin` refuses this one, and names the other
             replicas.setdefault(move.partition_id, destination[move.partition_id].replicas)
         problem = _problem_of(state, move, replicas)
         if problem is not None:

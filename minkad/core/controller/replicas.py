@@ -1,4 +1,4 @@
-"""What nodes answer when they were told what to host."""
+"""What follows from the answers of nodes that were sent rows."""
 
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
@@ -10,8 +10,8 @@ from minkad.core.state import State
 
 
 def report(state: State, command: ReportReplicas) -> list[Record]:
-    """Hosted by its leader: ASSIGNED → ONLINE. Deleted: the node no longer has anything of the partition
-    (OfflineReplica → NonExistentReplica).
+    """A partition whose leader hosts it goes from ASSIGNED to ONLINE. A node that has deleted its replica no longer has
+    anything of the partition (OfflineReplica → NonExistentReplica).
     """
     rows: dict[int, Partition] = {}
     merged: dict[int, Record] = {}
@@ -42,7 +42,9 @@ def _is_online(partition: Partition, node: str, result: ReplicaResult) -> bool:
 
 
 def _is_deleted(partition: Partition, node: str, result: ReplicaResult) -> bool:
-    """While it is assigned still, it has to go on being one that is to delete; it is told again when it isn't."""
+    """Whether the answer says that the replica is deleted, and it is still to be. If the node was assigned the
+    partition again meanwhile, it is sent the row again.
+    """
     return (
         result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
         and node in partition.removing_replicas

@@ -1,4 +1,4 @@
-"""Records from rows."""
+"""Makes records from rows."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -7,11 +7,11 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Ope
 from minka.v1.records_pb2 import PartitionsChanged, Record
 from minkad.core.state import other_half
 
-ROWS_A_RECORD: Final = 50  # of what changes thousands; about a millisecond to decide, and as much to apply
+ROWS_A_RECORD: Final = 50  # where thousands change; they take about a millisecond to decide, and one to apply
 
 
 def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int, *, emptied: bool = False) -> Record:
-    """The record that a node is now in this state. `emptied`: a person drains it."""
+    """The record by which a node is in this state from now on. `emptied`: a person drains it."""
     row = Node()
     row.CopyFrom(node)
     row.emptied = emptied or (node.emptied and state != NodeState.NODE_STATE_LIVE)
@@ -20,17 +20,17 @@ def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: i
 
 
 def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
-    """One record for all the rows; none for no row."""
+    """One record for all these rows; none if there are none."""
     record = Record(partitions_changed=PartitionsChanged(partitions=rows))
     return [record] if record.partitions_changed.partitions else []
 
 
 def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
-    """The same in as many records as it takes, each valid by itself: the halves of a split change together. The rows
-    are looked at as they are asked for.
+    """The same in as many records as it takes, each valid on its own: the halves of a split change together. The rows
+    are read as the records are asked for.
     """
     piece: list[Partition] = []
-    halves: dict[int, Partition] = {}  # whose other half is yet to come
+    halves: dict[int, Partition] = {}  # halves of splits whose other half is yet to come
     for row in rows:
         if row.splitting and other_half(row) not in halves:
             halves[row.id] = row
@@ -45,7 +45,7 @@ def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
 
 
 def migration_in_state(migration: Migration, state: MigrationState.ValueType, now_ms: int, outcome: str = "") -> Record:
-    """The record that a migration is now in this state."""
+    """The record by which a migration is in this state from now on."""
     row = Migration()
     row.CopyFrom(migration)
     row.state, row.outcome = state, outcome
@@ -64,7 +64,7 @@ def migration_in_state(migration: Migration, state: MigrationState.ValueType, no
 
 
 def operation_with(operation: Operation, change: Callable[[Operation], None]) -> Operation:
-    """A copy of the row with the change made."""
+    """A changed copy of the row."""
     row = Operation()
     row.CopyFrom(operation)
     change(row)

@@ -1,4 +1,4 @@
-"""What the controller does of its own accord: the next step of everything that is under way.
+"""The next steps of everything that is under way, which the controller takes automatically.
 
 It reads the rows alone, so a new active controller goes on where the last one stopped (Kafka Controller Internals:
 onControllerFailover, 3. and 4.).
@@ -26,16 +26,18 @@ HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to anot
 
 
 class Scheduler:
-    """One controller's. What comes next is read from the rows alone; it remembers only where it needn't look again."""
+    """The scheduler of one active controller. Next steps are read from the rows alone; it remembers only when it
+    needn't look again.
+    """
 
     def __init__(self) -> None:
-        self._quiet: tuple[object, int] = (None, 0)  # at what there was nothing to do, and when that was looked at
-        self._begun: object = None  # at what no more migrations may begin
+        self._quiet: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
+        self._begun: object = None  # at which revision no more migrations may begin
 
     def next_steps(
         self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
     ) -> list[Record]:
-        """The next facts; none when there is nothing to do. No row is changed twice in them. `low_disks`: the nodes
+        """The next records; none if there is nothing to do. No row is changed twice in them. `low_disks`: the nodes
         that can't take writes for want of space, so that others are to lead.
         """
         beside = caps, tuple(low_disks)
@@ -47,7 +49,8 @@ class Scheduler:
             return records
         if seen != self._begun:
             records, never = _begin_migrations(state, caps, live, now_ms)
-            # Those that begin leave the others less room; where one is cancelled, the next of its thing may begin.
+            # Migrations that begin leave the others less room. After one that is cancelled, the thing's next one may
+            # begin.
             self._begun = None if never else (state.revision + len(records), *beside)
             if records or never:
                 return records + never
@@ -62,7 +65,7 @@ class Scheduler:
 
 
 def _go_on(state: State, live: Live, now_ms: int) -> list[Record]:
-    """The next steps of those that have begun."""
+    """The next steps of the migrations that have begun."""
     found = _by_kind(state.under_way.values())
     return [record for kind, rows in found.items() for record in MOVERS[kind].go_on(state, rows, live, now_ms)]
 
@@ -75,8 +78,8 @@ def _by_kind(migrations: Iterable[Migration]) -> dict[str, list[Migration]]:
 
 
 def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> tuple[list[Record], list[Record]]:
-    """Those begin that may: each in the order of its operation's plan, and the next one is of the operation that has
-    the fewest under way. Those that can't ever are cancelled.
+    """The records by which migrations begin, and those by which migrations that can never begin are cancelled. Each
+    time the next one is taken from the operation with the fewest under way, in the order of its plan.
     """
     waiting = {o.id: _pending(state, o) for o in state.moving_operations() if not o.paused}
     if not waiting:
@@ -102,14 +105,14 @@ def _pending(state: State, operation: Operation) -> Iterator[Migration]:
 
 
 def unfinished(state: State, operation: Operation) -> Iterator[Migration]:
-    """The first of each thing that has not ended; no more than one of a thing is under way."""
+    """For each thing, its first migration that has not ended; a thing has at most one migration under way."""
     unended = state.unended.get(operation.id, {})
     return (one for (thing, index), one in unended.items() if not index or (thing, index - 1) not in unended)
 
 
 class _Load:
-    """How much is under way: at each host, of each kind of thing, and of each operation. What waits for a host that is
-    gone costs nothing.
+    """How many migrations are under way, by host, by kind of thing, and by operation. Those that wait for a host that
+    is gone don't count.
     """
 
     def __init__(self, state: State, caps: MigrationCaps, live: Live) -> None:
@@ -123,14 +126,14 @@ class _Load:
             self.add(migration)
 
     def next_with_room(self, waiting: Iterator[Migration]) -> Migration | None:
-        """The next of an operation's for which its hosts have room; None once no more things of their kind may move in
-        the cluster.
+        """The operation's next migration whose hosts have room; None if there is none, or no more things of this kind
+        may move in the cluster.
         """
         state, live, busy = self._state, self._live, self._busy
         if (migration := next(waiting, None)) is None:
             return None
         kind, mover = Placed.of(migration).kind, mover_of(migration)
-        per_host, in_cluster = mover.most(state, migration, self._caps)  # of all its things alike
+        per_host, in_cluster = mover.most(state, migration, self._caps)  # the same for all things of one operation
         if self._kinds[kind] >= in_cluster:
             return None
         for one in chain([migration], waiting):
@@ -151,8 +154,8 @@ class _Load:
 
 
 def _move_leaderships(state: State, live: Live) -> list[Record]:
-    """Leaders of DRAINING nodes and of those whose disks are low, and those that an operation wants elsewhere, get a
-    successor.
+    """Appoint successors for leaders on nodes that are DRAINING or whose disks are low, and for leaders that an
+    operation wants elsewhere.
     """
     wanted: dict[int, tuple[Partition, str]] = {}
     for operation in state.running_operations():
@@ -169,7 +172,7 @@ def _move_leaderships(state: State, live: Live) -> list[Record]:
 
 
 def _is_bound(partition: Partition) -> bool:
-    """Whether its leadership is another partition's, too."""
+    """Whether the partition's leadership is bound to another partition's, by a split or a merge."""
     return bool(partition.splitting or partition.merge_from or partition.merge_into)
 
 

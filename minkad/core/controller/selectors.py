@@ -1,8 +1,8 @@
-"""The next leader (Kafka Controller Internals: the partition leader selectors).
+"""How the next leader is selected (Kafka Controller Internals: the partition leader selectors).
 
-Each looks at a row and at the nodes that are up, and answers with the leader and the in-sync set that the election
-gives; None where nobody can be elected. "Live" is a node that is up; one that is being drained comes last where it may
-come at all.
+Each selector looks at a row and at the nodes that are up, and returns the leader and the in-sync set that the election
+gives; None if no replica can be elected. A node that is up is "live"; one that is being drained comes last, if it may
+be elected at all.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,8 +14,8 @@ from minkad.core.state import State, is_up
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The nodes that are up, and those of them that lead only if nobody else can: they are being drained, or their
-    disks are low.
+    """The nodes that are up, and those of them that lead only if no other node can, since they are being drained or
+    their disks are low.
     """
 
     up: frozenset[str]
@@ -23,17 +23,17 @@ class Live:
 
     @classmethod
     def of(cls, state: State, low_disks: Collection[str] = ()) -> "Live":
-        """The nodes that are up, as the table says."""
+        """The nodes that are up, by the table."""
         up = [node for node in state.nodes.values() if is_up(node)]
         draining = [n.id for n in up if n.state == NodeState.NODE_STATE_DRAINING or n.id in low_disks]
         return cls(frozenset(node.id for node in up), frozenset(draining))
 
     def without(self, *nodes: str) -> "Live":
-        """What it would be if these nodes had gone."""
+        """The same without these nodes."""
         return Live(self.up - {*nodes}, self.draining - {*nodes})
 
     def first(self, candidates: Iterable[str]) -> str | None:
-        """The first that is up, one that stays before one that is being drained."""
+        """The first candidate that is up and stays; otherwise the first that is up."""
         up = [node for node in candidates if node in self.up]
         return next((node for node in up if node not in self.draining), up[0] if up else None)
 
@@ -44,7 +44,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What an election gives. `unclean`: the leader was not in sync, so acknowledged writes may be lost."""
+    """The result of an election. `unclean`: the leader was not in sync, so acknowledged writes may be lost."""
 
     leader: str
     isr: tuple[str, ...]
@@ -52,9 +52,9 @@ class Selection:
 
 
 def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
-    """New leader: a live replica, in the isr if there is one. New isr: as it is, or just the new leader.
+    """New leader: a live replica, one in the isr if possible. New isr: the current one, or just the new leader.
 
-    A replica outside of the isr is elected only where `allow_unclean` says so, and never one that is being added.
+    A replica outside of the isr is elected only if `allow_unclean` is set, and never one that is being added.
     """
     assigned = _assigned(row)
     in_sync = [node for node in assigned if node in row.isr]
@@ -96,11 +96,11 @@ def controlled_shutdown_leader_selector(row: Partition, live: Live, shutting_dow
 
 
 def preferred_leader(row: Partition) -> str:
-    """The first assigned replica: of those to come while they are being reassigned."""
+    """The first assigned replica; during a reassignment, the first of RAR."""
     return (row.target_replicas or row.replicas)[0]
 
 
 def _assigned(row: Partition) -> list[str]:
-    """The replicas in order, those that stay before those that a reassignment takes away."""
+    """The replicas in their order, those that stay before those that a reassignment removes."""
     staying = [node for node in row.target_replicas if node not in row.removing_replicas]
     return list(dict.fromkeys([*staying, *(n for n in row.replicas if n not in row.removing_replicas)]))

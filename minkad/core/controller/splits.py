@@ -1,10 +1,10 @@
-"""Splitting a partition of a keyspace by ranges (Key-Range Partitions, Patterns of Distributed Systems).
+"""Splits of partitions of keyspaces by ranges (Key-Range Partitions, Patterns of Distributed Systems).
 
 One record makes two rows of one: the parent keeps its id and the lower half, the child is new and has the upper half,
-on the same nodes and with the same leader. From when the leader knows it, the halves are served apart; the child, once
-it is made of the parent's data, at its leader first. Until all of the in-sync set has made it, both rows are
-`splitting`: one leadership for both, and nothing moves. Nobody joins the in-sync set once the parent's leader has made
-the child: a node that has a copy of the parent from then can't tell the child from it.
+on the same nodes and with the same leader. As soon as the leader knows the rows, it serves the halves separately; the
+child once its leader has made it of the parent's data. Until the whole in-sync set has made it, both rows are
+`splitting`: the halves have one leadership, and neither is moved. No node joins the in-sync set once the parent's
+leader has made the child: from a copy of the parent that is later than that, a node can't make the child.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,7 +28,7 @@ from minkad.core.state import State, other_half, partition_name, range_of
 
 MAX_KEYS = 1000  # in one operation
 SPLITS_AT_ONCE = 16  # in the cluster
-MAX_PARTITIONS_A_NODE = 5000  # to which partitions are split by themselves
+MAX_PARTITIONS_A_NODE = 5000  # replicas; a partition on a node with so many isn't split automatically
 
 _HAS_LEADER = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
@@ -42,11 +42,11 @@ class Ranges:
         self._starts = [row.start_key for row in self.rows]
 
     def at(self, key: bytes) -> Partition:
-        """The one that has the key."""
+        """The partition that has the key."""
         return self.rows[bisect_right(self._starts, key) - 1]
 
     def pair_at(self, key: bytes) -> tuple[Partition, Partition] | None:
-        """The one that begins at the key, after the one that ends there; None where there are no such two."""
+        """(the partition that ends at the key, the one that begins there); None if there are no such two."""
         place = bisect_left(self._starts, key)
         if not 0 < place < len(self._starts) or self._starts[place] != key:
             return None
@@ -64,7 +64,7 @@ class Split(Begins):
     queue: bool = False
 
     def operation(self, state: State) -> Operation | None:
-        """Splits at `new_keys`; None for none. Raises what `new_keys` does."""
+        """An operation that splits at `new_keys`; None if there are none. Raises what `new_keys` does."""
         keys = new_keys(state, self)
         if not keys:
             return None
@@ -73,7 +73,7 @@ class Split(Begins):
 
 
 def new_keys(state: State, command: Split) -> list[bytes]:
-    """Those of the keys at which no partition begins yet, in order.
+    """The command's keys at which no partition begins yet, in order.
 
     Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, TOO_LARGE, INVALID_ARGUMENT.
     """
@@ -104,7 +104,7 @@ class Splits(OperationKind):
     shifts_load = False
 
     def told(self, state: State, operation: Operation) -> str:
-        """Named with its keyspace."""
+        """The command's name, and the keyspace's."""
         return f"split {state.keyspaces[operation.split.keyspace_id].name}"
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
@@ -112,8 +112,8 @@ class Splits(OperationKind):
         return [(Touch.CUTS, operation.split.keyspace_id)]
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """The splits that can be made now. A partition is split once at a time, so what several splits are to cut is
-        first cut near its middle.
+        """The splits that can be made now. A partition can have only one split at a time, so one that is to be split at
+        several keys is first split near the middle of them.
         """
         split = operation.split
         if not split.keys or operation.paused or operation.cancelled:
@@ -150,7 +150,9 @@ class Splits(OperationKind):
         return found
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """When all of it is done, and what was begun where it is cancelled."""
+        """The operation ends when all splits are done; when it is cancelled, as soon as those that have begun are
+        done.
+        """
         split = operation.split
         made = (state.partitions.get(id_) for id_ in split.partitions)
         if any(row is not None and row.splitting for row in made):
@@ -161,7 +163,8 @@ class Splits(OperationKind):
 
 
 def propose(state: State, command: ProposeSplit) -> list[Record]:
-    """The split that a leader asks for, at once or not at all: it asks again. Nothing where it has been made.
+    """The split that a leader asks for, at once or not at all; the leader asks again later. Nothing if it is made
+    already.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_GENERATION with the row, INVALID_ARGUMENT, SPLIT_REFUSED.
     """
@@ -187,12 +190,12 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
 
 
 def _free(state: State) -> int:
-    """How many splits may begin."""
+    """How many more splits may begin."""
     return max(0, SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2)
 
 
 def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = False) -> Record:
-    """The record that splits a partition, to which there is no `obstacle`, at a key inside of it. `keeps_start`: a
+    """The record that splits a partition, which has no `obstacle`, at a key inside of its range. `keeps_start`: a
     person chose the key.
     """
     child = Partition(
@@ -224,13 +227,13 @@ class Obstacle(NamedTuple):
 
 
 def obstacle(state: State, row: Partition, *, ignore_merge: bool = False) -> str | None:
-    """The first of `obstacles`, without what helps."""
+    """The reason of the first of `obstacles`; None if there is none."""
     found = next(obstacles(state, row, ignore_merge=ignore_merge), None)
     return found.reason if found is not None else None
 
 
 def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> Iterator[Obstacle]:
-    """Why a partition can't be split or merged now. `ignore_merge`: it may be under way."""
+    """Why a partition can't be split or merged now. `ignore_merge`: its merge may be under way."""
     keyspace = state.keyspaces[row.keyspace_id]
     watch = f"minkactl partitions --keyspace {keyspace.name} --watch"
     missing = [node for node in row.replicas if node not in row.isr]
@@ -251,17 +254,19 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
 
 
 def caps(state: State, row: Partition) -> Iterator[Obstacle]:
-    """The limits that hold for splits which a leader proposes, and not for those that a person asks for."""
+    """The limits of splits that a leader proposes; splits that a person asks for don't have them."""
     if not _free(state):
         yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
     for node in row.replicas:
         if len(state.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
-            text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and more are not made by themselves"
+            text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and no more are made automatically"
             yield Obstacle(text, "add a node, and: minkactl reassign")
 
 
 def finish(state: State, command: FinishSplit) -> list[Record]:
-    """Both halves are partitions like any other. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the row."""
+    """End a split: both halves are partitions like any other. Raises UNKNOWN_PARTITION, and STALE_EPOCH with the
+    row.
+    """
     child = state.partitions.get(command.partition_id)
     if child is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
@@ -271,7 +276,7 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
         name = partition_name(state.keyspaces, child)
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
-    if child.partition_epoch != command.partition_epoch:  # somebody may be in sync of whom its leader doesn't know yet
+    if child.partition_epoch != command.partition_epoch:  # its leader may not know the whole in-sync set yet
         text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {command.partition_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
     halves = (state.partitions[other_half(child)], child)

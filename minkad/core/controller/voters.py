@@ -1,4 +1,4 @@
-"""The voters: the Raft configuration that the cluster ought to have, one safe change at a time."""
+"""The voters: how the Raft configuration becomes what it should be, by one safe change at a time."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
 
 MAX_VOTERS: Final = 9
-READY_SHARE: Final = 0.9  # of the leader's log, before a learner may vote: as etcd asks of it
+READY_SHARE: Final = 0.9  # of the leader's log; a learner needs as much to become a voter, as in etcd
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSettings:
-    """How many voters there are to be, and for how long one may be gone before a learner takes its seat."""
+    """How many voters there are to be, and for how many milliseconds one may be gone before a learner replaces it."""
 
     voters: int
     replace_after_ms: int
@@ -23,12 +23,12 @@ class VoterSettings:
 def next_membership_change(
     conf: ConfState, nodes: Collection[Node], match: Mapping[int, int], settings: VoterSettings, now_ms: int
 ) -> ConfChangeV2 | None:
-    """The next change of the Raft configuration; None when it is as it ought to be, or while a change is under way.
+    """The next change of the Raft configuration; None if it is as it should be, or while a change is under way.
 
     A node that was removed is no member. Every LIVE node has the log: one that is not a member becomes a learner. While
     there are fewer voters than wanted, the most up-to-date LIVE learner is promoted. A voter that has been gone for
-    `replace_after_ms` gives its seat to the most up-to-date LIVE learner and becomes a learner itself, in one joint
-    change. `match` is what each member has of the leader's log, by raft id.
+    `replace_after_ms` is replaced by the most up-to-date LIVE learner and becomes a learner itself, in one joint
+    change. `match`: by raft id, the index up to which each member has the leader's log.
     """
     if conf.voters_outgoing or not nodes:  # no nodes: the cluster is not created yet
         return None
@@ -69,9 +69,9 @@ def change_voters(
 ) -> ConfChangeV2 | None:
     """The change that a person asks for, as one joint change; None when the voters are already as asked.
 
-    `nodes` by id, `match` and `leader` by raft id. The number of voters never sinks below `settings.voters` by it:
-    `next_membership_change` would fill the seat again at once, perhaps with the node that was demoted.
-    Raises UNKNOWN_NODE, INVALID_VOTERS with the reason, and VOTERS_CHANGING while a joint change is under way.
+    `nodes` by id, `match` and `leader` by raft id. It never lowers the number of voters below `settings.voters`:
+    `next_membership_change` would promote a learner at once, perhaps the node that was demoted. Raises UNKNOWN_NODE,
+    INVALID_VOTERS with the reason, and VOTERS_CHANGING while a joint change is under way.
     """
     named = [*promote, *demote]
     if not named or len(set(named)) != len(named):

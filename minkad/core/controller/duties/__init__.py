@@ -1,1 +1,1 @@
-"""The controller's part in duties: what clients change, how shards come and go, and which shard gets what."""
+"""The controller's part in duties: the changes of clients, how shards come and go, and which shard gets which duty."""

@@ -1,4 +1,4 @@
-"""What clients and people change of pallets and duties: all of a request, or nothing."""
+"""The changes of pallets and duties that clients and people ask for: all changes of a request are made, or none."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ def _row(said: Pallet, version: int, created_ms: int, now_ms: int) -> Pallet:
 
 
 def _said(pallet: Pallet) -> Pallet:
-    """What a client can say of it."""
+    """The fields of the pallet that a client can set."""
     row = Pallet()
     row.CopyFrom(pallet)
     for name in _OF_CLUSTER:
@@ -116,7 +116,7 @@ def change_duties(state: State, command: ChangeDuties, now_ms: int) -> list[Reco
 
 
 def name_of(change: DutyChange) -> tuple[str, str]:
-    """The pallet and the id of the duty that it changes."""
+    """The pallet and the id of the duty that this change is about. Raises INVALID_ARGUMENT."""
     kind = change.WhichOneof("change")
     if kind is None:
         raise MinkaError(Code.INVALID_ARGUMENT, "a change says nothing")
@@ -125,7 +125,7 @@ def name_of(change: DutyChange) -> tuple[str, str]:
 
 
 class _Batch:
-    """The changes of one request, one after the other."""
+    """Collects the changes of one request."""
 
     def __init__(self, state: DutyState, now_ms: int) -> None:
         self._state = state
@@ -137,7 +137,7 @@ class _Batch:
         self._released: dict[str, list[int]] = {}
 
     def records(self) -> list[Record]:
-        """The records that the changes come to."""
+        """The records that make all the changes."""
         states = ((self._dropped, _A.ASSIGNMENT_STATE_UNSPECIFIED), (self._released, _A.ASSIGNMENT_STATE_RELEASING))
         return [
             *(
@@ -150,7 +150,7 @@ class _Batch:
         ]
 
     def take(self, change: DutyChange) -> None:
-        """One of them. Raises MinkaError."""
+        """Add one of the changes. Raises MinkaError if it is refused."""
         kind = change.WhichOneof("change")
         pallet, id_ = name_of(change)
         row = self._state.named(pallet, id_)
@@ -203,7 +203,7 @@ class _Batch:
     def _update(self, spec: DutySpec, row: Duty) -> None:
         def change(new: Duty) -> None:
             new.version, new.changed_ms = row.version + 1, self._now_ms
-            new.ClearField("quarantines")  # it may be what they couldn't attach
+            new.ClearField("quarantines")  # they may have failed because of what is updated now
             if spec.HasField("weight"):
                 new.weight = spec.weight
                 new.ClearField("reported_weight")
@@ -213,7 +213,7 @@ class _Batch:
         self._rows.append(duty_with(row, change))
 
     def _delete(self, row: Duty) -> None:
-        """It is gone at once if no shard may have it, else when they have released it."""
+        """The duty is removed at once if no shard may have it, otherwise when the shards have released it."""
         assignments = self._state.of_duty.get(row.number, ())
         for one in assignments:
             if one.state in _HAS:
@@ -239,7 +239,7 @@ def _may_hold(one: Assignment) -> bool:
 
 
 def _is_stored(row: Duty, spec: DutySpec) -> bool:
-    """Whether the row is what this very request has made of it: ids of payloads are given out once."""
+    """Whether this very request has made the row: each id of a payload is used only once."""
     return bool(spec.payload_id) and row.payload_id == spec.payload_id
 
 

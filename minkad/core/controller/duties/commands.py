@@ -1,4 +1,4 @@
-"""What the controller can be asked to decide of pallets, duties and shards."""
+"""The commands about pallets, duties and shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ class ChangePallets:
 
 @dataclass(frozen=True, slots=True)
 class ChangeDuties:
-    """A client wants all of these changes, or none. Payloads are stored already."""
+    """A client wants all of these changes, or none. The payloads are stored already."""
 
     changes: Sequence[DutyChange]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterShard:
-    """A process makes itself known. `holder_alive`: the present process of this name may hold a clearance."""
+    """A shard's process registers. `holder_alive`: the process that is registered with this name may hold a
+    clearance.
+    """
 
     shard: Shard
     holder_alive: bool
@@ -47,7 +49,7 @@ class NoteFlap:
 
 @dataclass(frozen=True, slots=True)
 class LeaveShard:
-    """A process is about to stop, and releases what it has."""
+    """A shard's process is about to stop, and releases its duties."""
 
     shard: str
     incarnation: str
@@ -55,6 +57,6 @@ class LeaveShard:
 
 @dataclass(frozen=True, slots=True)
 class ReportShards:
-    """What has become of duties on shards. What is said for a process that isn't registered means nothing."""
+    """Shards report about their duties. Reports of a process that isn't registered are ignored."""
 
     reports: Sequence[ShardReported]

@@ -1,4 +1,4 @@
-"""Commands about pallets, duties and shards → records, or a refusal (MinkaError)."""
+"""Turns commands about pallets, duties and shards into records, or raises a refusal (MinkaError)."""
 
 from collections.abc import Iterable
 

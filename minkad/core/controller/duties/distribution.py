@@ -1,7 +1,8 @@
-"""What the controller does with duties of its own accord: the next facts, read from the rows.
+"""Which shards get which duties: the next records that the controller makes automatically, by the rows.
 
-Duties that are nowhere are given to shards, those of shards that go are taken away, in waves, and what has ended is
-tidied up. What isn't placed is remembered with the reason, and looked at again when there may be room.
+Duties without a shard are given to shards, the duties of shards that leave are released in waves, and rows that are no
+longer needed are removed. A duty that can't be placed is remembered with the reason, and tried again when there may be
+room.
 """
 
 from collections import defaultdict
@@ -34,37 +35,37 @@ from minkad.core.state import Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = 500  # duties that are placed at once: ten milliseconds
+PIECE: Final = 500  # duties that are placed at once; they take about ten milliseconds
 FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
-FORGOTTEN_AFTER_MS: Final = 600_000  # a shard that is gone
-NEW_MS: Final = 1000  # for which a duty is new
-GATHER_MS: Final = 500  # from when all were placed until new ones are
-WINDOW: Final = 2000  # duties that are given to shards and not attached yet, of all pallets
-SLOW_MS: Final = 10_000  # of what takes longer to attach no notice is taken
+FORGOTTEN_AFTER_MS: Final = 600_000  # the row of a shard that is gone is removed then
+NEW_MS: Final = 1000  # a duty counts as new for so long
+GATHER_MS: Final = 500  # between two times at which new duties are placed
+WINDOW: Final = 2000  # duties of all pallets that are given to shards and not attached yet
+SLOW_MS: Final = 10_000  # duties that take longer to attach don't count for it
 MANY: Final = 2000  # duties
-JOINED_MS: Final = 1000  # for which a shard has just come
-AWAITED_MS: Final = 5000  # for which more of them are waited for at most
+JOINED_MS: Final = 1000  # a shard counts as new for so long
+AWAITED_MS: Final = 5000  # more new shards are awaited for so long at most
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 NO_SHARD: Final = "no shard takes duties of the pallet"
 
 
 class Distributor:
-    """One controller's, with what it remembers of what it couldn't place."""
+    """The distribution by one active controller, with the duties that it couldn't place."""
 
     def __init__(self) -> None:
-        self.unplaced: dict[str, dict[int, str]] = {}  # by pallet, by duty: why
-        self._room: dict[str, object] = {}  # by pallet: what made the room when they were looked at
-        self._placed_ms: dict[str, int] = {}  # by pallet: when new ones were placed last
+        self.unplaced: dict[str, dict[int, str]] = {}  # by pallet and duty: why it isn't placed
+        self._room: dict[str, object] = {}  # by pallet: what the room depended on when its duties were last tried
+        self._placed_ms: dict[str, int] = {}  # by pallet: when new duties were last placed
         self._awaited_ms: dict[str, int] = {}  # by pallet: since when many of its duties wait
-        self._looked: tuple[object, int] = (None, 0)  # at what, and when
+        self._looked: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
-        """None when there is nothing to do. No row is changed twice in them."""
+        """The next records; none if there is nothing to do. No row is changed twice in them."""
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
-        # What is released is placed before more is: it may take the room.
+        # Released duties are placed before more are released: they may take the room.
         steps = (_tidy, self._place, _waves, _synthetic)
         found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
         if not found:
@@ -72,7 +73,7 @@ class Distributor:
         return found
 
     def why_unplaced(self, duty: Duty) -> str:
-        """Why the duty is nowhere; "" if nobody has found a reason."""
+        """Why the duty couldn't be placed; "" if no reason is known."""
         return self.unplaced.get(duty.pallet, {}).get(duty.number, "")
 
     def _place(self, state: State, now_ms: int) -> Iterator[Record]:
@@ -112,8 +113,8 @@ class Distributor:
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
-        """Whether many duties wait, and shards have come a moment ago: more may come, and all are to get their share
-        at once, or the first ones would get everything, and give most of it away again.
+        """Whether many duties wait, and shards have come a moment ago. More shards may come then, and all are to get
+        their share at once; else the first ones would get everything, and give most of it away again.
         """
         if waits < MANY:
             self._awaited_ms.pop(pallet, None)
@@ -123,8 +124,8 @@ class Distributor:
         return now_ms - last < JOINED_MS and now_ms - since < AWAITED_MS
 
     def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
-        """Whether these are all new, and the last ones were placed a moment ago: then more may come, and each shard is
-        told of many at once.
+        """Whether these duties are all new, and the last ones were placed a moment ago. More may come then, so that
+        each shard is told about many at once.
         """
         if any(now_ms - duty.created_ms > NEW_MS for duty in duties):
             return False
@@ -136,8 +137,8 @@ class Distributor:
 
 
 def _is_full(state: State, now_ms: int) -> bool:
-    """Whether so many were given to shards of late and aren't attached yet that the next have to wait: what shards and
-    nodes can't take in would only make them late with what keeps them alive.
+    """Whether so many duties were given to shards lately and aren't attached yet that the next have to wait: more than
+    shards and nodes can take in would only delay their heartbeats.
     """
     newest = next(islice(reversed(state.duties.attaching), WINDOW - 1, None), None)
     one = None if newest is None else state.duties.holder(newest)
@@ -145,7 +146,7 @@ def _is_full(state: State, now_ms: int) -> bool:
 
 
 def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
-    """From now on nobody else prepares for them."""
+    """The records by which no shard but this one prepares for the duties."""
     others: dict[str, list[int]] = {}
     for number in numbers:
         for one in state.duties.of_duty.get(number, ()):
@@ -158,7 +159,7 @@ def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Itera
 def _chosen(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """Which shard gets which of them, and why; what no shard gets is noted in `unplaced`."""
+    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`."""
     open_ = [room.name for room in found if room.accepts]
     if not open_:
         unplaced.update((duty.number, NO_SHARD) for duty in duties)
@@ -180,7 +181,9 @@ def _prepared_on(state: State, duty: Duty, open_: list[str]) -> str:
 def _by_balancer(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """While two versions of the application run, the newer one comes first: what it gets needn't move again."""
+    """The same, by the pallet's balancer. While two versions of the application run, the shards with the newer one come
+    first: their duties needn't move again.
+    """
     balancer, settings = balancer_of(pallet), settings_of(pallet.balancer)
     open_ = [room.name for room in found if room.accepts]
     newest = newest_version(state, open_)
@@ -198,11 +201,13 @@ def _by_balancer(
         unplaced.update((one.number, one.reason) for one in plan.unplaced)
 
 
-# What goes
+# Releases
 
 
 def _tidy(state: State, now_ms: int) -> Iterator[Record]:
-    """Duties that are deleted and released, shards that have left, come back, or are to be forgotten."""
+    """Remove duties that are deleted and released, and deal with shards that have left, are trusted again, or are
+    gone.
+    """
     duties = state.duties
     yield from duties_changed(removed=islice(removed_when_released(duties), PIECE))
     for shard in [shard for shard in duties.shards.values() if shard.state != _LIVE]:
@@ -211,7 +216,7 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
-    """A shard prepares for what another one had to give up, and now keeps."""
+    """Preparations are dropped when the shard that was to release the duty keeps it after all."""
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
         one, holder = state.duties.assignment(number, name), state.duties.holder(number)
@@ -241,8 +246,8 @@ def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def _waves(state: State, now_ms: int) -> Iterator[Record]:
-    """What shards that go, or no longer take a pallet, have is released, some at a time; so is what a person has
-    assigned to another shard.
+    """Release, some at a time, the duties of shards that leave or no longer take their pallet, and the duties that a
+    person has assigned to another shard.
     """
     epochs, going = Epochs(state.duties.next_epoch), _going(state)
     found = 0
@@ -255,7 +260,7 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _going(state: State) -> set[str]:
-    """The shards of which others may have to take duties over."""
+    """The shards that may have duties for other shards to take over."""
     emptied, duties = _emptied(state), state.duties
     shards = ((name, duties.shards[name]) for name in duties.on_shard)
     found = {name for name, shard in shards if shard.state != _LIVE or (emptied and shard.node in emptied)}
@@ -266,7 +271,7 @@ def _going(state: State) -> set[str]:
 
 
 def _emptied(state: State) -> set[str]:
-    """The nodes whose shards get nothing."""
+    """The nodes whose shards are given no duties."""
     return {node.id for node in state.nodes.values() if node.emptied}
 
 
@@ -289,7 +294,7 @@ def _free(state: State, shard: Shard, pallet: Pallet | None = None) -> int:
 
 
 def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """Everything goes: what finds no other place has to wait for one."""
+    """Release everything; a duty for which there is no other place has to wait for one."""
     held = state.duties.on_shard[shard.name].values()
     due = (one.duty for one in held if one.state in _HAS)
     prepares = [one.duty for one in held if one.state == _A.ASSIGNMENT_STATE_PREPARING]
@@ -301,8 +306,8 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 def _moved_away(
     state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
 ) -> Iterator[Record]:
-    """Only what finds a place elsewhere is released; what is stationary stays. A shard that isn't prepared in time is
-    not waited for.
+    """Release only the duties for which there is a place elsewhere; stationary ones stay. The wait for a shard to
+    prepare ends after PREPARED_WITHIN_MS.
     """
     prepared_for = _prepared_for(state, shard, pallet)
     late = [number for number, since_ms in prepared_for.items() if now_ms - since_ms >= PREPARED_WITHIN_MS]
@@ -325,8 +330,8 @@ def _moved_away(
 
 
 def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
-    """The duties that the shard is to release once others are prepared for them, with the time since when they are to
-    be; a migration has its own.
+    """The duties that the shard is to release once others are prepared for them, with the time since which those
+    prepare. Duties that a migration moves are left out.
     """
     if not pallet.warm:
         return {}
@@ -341,7 +346,7 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
 
 
 def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
-    """What the shard has of the pallet, and nothing is done with."""
+    """The shard's duties of the pallet that may be moved and that nothing else is happening to."""
     for one in state.duties.on_shard[shard.name].values():
         row = state.duties.duties[one.duty]
         is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.of_duty[row.number]) > 1
@@ -350,7 +355,7 @@ def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
 
 
 def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -> dict[int, str]:
-    """The shards to which these could go, besides those that are on their way somewhere already."""
+    """By duty, the shard to which it could go, after the duties that are being released already have found a place."""
     on_their_way = [
         state.duties.duties[one.duty]
         for name, count in state.duties.releasing.items()
@@ -368,7 +373,9 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
 
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
-    """What its shard has to give up goes in any case."""
+    """Release duties that a person has assigned to another shard; those that their shard gives up anyway are left
+    out.
+    """
     due: dict[str, list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
@@ -391,7 +398,7 @@ def _takes(state: State, duty: Duty, name: str) -> bool:
 
 
 def _synthetic(state: State, now_ms: int) -> Iterator[Record]:
-    """They are on each shard that takes their pallet, whatever its capacity, and nowhere else."""
+    """Give synthetic duties to each shard that takes their pallet, whatever its capacity."""
     if not any(state.duties.synthetic.values()):
         return
     epochs = Epochs(state.duties.next_epoch)
@@ -410,7 +417,7 @@ def _takes_synthetic(state: State, number: int, shard: Shard) -> bool:
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str:
-    """Why the duty is nowhere, for people; "" if it is somewhere."""
+    """Why no shard has the duty, for people; "" if one has."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
     return distributor.why_unplaced(duty) or f"{duty_name(duty)} is about to be placed"

@@ -15,7 +15,7 @@ _SAYS = {
 
 
 def summary(state: State, duty: Duty, unplaced: str) -> str:
-    """One sentence on where it is, and why."""
+    """A sentence or two on where the duty is, and why."""
     name = duty_name(duty)
     if duty.deleting:
         return f"{name} is being deleted: its shards have yet to release it."
@@ -39,7 +39,7 @@ def _stays(state: State, duty: Duty, holder: Assignment) -> str:
 
 
 def verdicts(state: State, duty: Duty) -> list[ShardVerdict]:
-    """What each shard has to do with the duty, by name."""
+    """For each shard, by name, what it has to do with the duty, or why it can't have it."""
     return [_verdict(state, duty, shard) for _, shard in sorted(state.duties.shards.items())]
 
 

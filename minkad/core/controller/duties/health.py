@@ -11,14 +11,14 @@ FULL_SCORE: Final = 100
 QUARANTINED_BELOW: Final = 30
 TRUSTED_FROM: Final = 60
 HALF_LIFE_MS: Final = 30_000
-SILENCE: Final = 50  # points for having been silent beyond its clearance
+SILENCE: Final = 50  # points for silence beyond the clearance
 FLAP: Final = 15  # points for a heartbeat that came nearly too late
 _MOST: Final = 200  # points
 _THOUSANDTHS: Final = 1000
 
 
 def penalty(shard: Shard, now_ms: int) -> float:
-    """Points that are held against it at this Unix time."""
+    """The shard's penalty in points, at this Unix time in milliseconds."""
     age = max(0, now_ms - shard.penalty_ms)
     return float(shard.penalty / _THOUSANDTHS * 0.5 ** (age / HALF_LIFE_MS))
 
@@ -29,6 +29,6 @@ def score(shard: Shard, now_ms: int) -> int:
 
 
 def penalize(shard: Shard, points: int, now_ms: int) -> None:
-    """Note in the row what it has done."""
+    """Add penalty points to the shard's row."""
     shard.penalty = round(min(_MOST, penalty(shard, now_ms) + points) * _THOUSANDTHS)
     shard.penalty_ms = now_ms

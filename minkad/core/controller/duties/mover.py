@@ -1,5 +1,5 @@
-"""How a duty gets from one shard to another: the source releases it, then the target has it. With a warm hand-over the
-target prepares before.
+"""How a duty moves from one shard to another: the source releases it, then the target gets it. With a warm hand-over
+the target prepares for it first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,21 +18,21 @@ from minkad.core.state import State, duty_name
 _M, _A = MigrationState, AssignmentState
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 
-MOVES_PER_SHARD: Final = 50  # under way at once, unless the pallet says otherwise
+MOVES_PER_SHARD: Final = 50  # at once for one shard, unless the pallet says otherwise
 MOVES_IN_CLUSTER: Final = 1000
-PREPARED_WITHIN_MS: Final = 10_000  # else it is handed over unprepared
+PREPARED_WITHIN_MS: Final = 10_000  # after that it is handed over unprepared
 
 
 class DutyMover:
-    """PENDING → (PREPARING →) RELEASING → COMPLETED."""
+    """The `Mover` of duties: PENDING → (PREPARING →) RELEASING → COMPLETED."""
 
     def name(self, state: State, id_: int) -> str:
-        """The name that people know; a duty that is gone has only its number."""
+        """The duty's name; of a duty that is gone only the number is known."""
         row = state.duties.duties.get(id_)
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """It is not where the plan found it, or can't be where it is to go."""
+        """The duty is no longer where the plan found it, or its target can't have it."""
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"
@@ -41,7 +41,7 @@ class DutyMover:
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """Its source releases or keeps it for another reason, or another shard is about to get it."""
+        """The source is releasing it for another reason or is away, or another shard prepares for it."""
         holder = state.duties.holder(migration.duty)
         if holder is None or holder.state not in _HAS:
             return f"{migration.source} is releasing it, or away"
@@ -49,17 +49,17 @@ class DutyMover:
         return f"{others[0]} prepares for it" if others else None
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
-        """As many as the pallet says."""
+        """The pallet's limit for one shard."""
         row = state.duties.duties.get(migration.duty)
         pallet = state.duties.pallets.get(row.pallet) if row is not None else None
         return Most((pallet.moves_per_shard if pallet is not None else 0) or MOVES_PER_SHARD, MOVES_IN_CLUSTER)
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """Both of its shards."""
+        """The source and the target."""
         return [migration.source, migration.target]
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """What a shard was given and has yet to attach: no more is released for it meanwhile than it can take."""
+        """How many duties each shard was given and has yet to attach: no more are released for it than it can take."""
         return state.duties.taking
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
@@ -86,7 +86,9 @@ class DutyMover:
         return records
 
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
-        """What its source has released its target gets, or another shard, where the target is gone."""
+        """Give released duties to their targets. A migration whose target can't have the duty ends; another shard gets
+        it.
+        """
         records, given, unprepared = list[Record](), list[Migration](), list[Migration]()
         for migration in migrations:
             row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
@@ -110,13 +112,13 @@ class DutyMover:
         return records + self._release(state, unprepared, now_ms)
 
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """The source's delegate, when it takes long."""
+        """The source's delegate has yet to release the duty."""
         if migration.state != _M.MIGRATION_STATE_RELEASING:
             return "", ""
         return f"{migration.source} has yet to release it", f"look at what {migration.source} logs, or stop it"
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """Its source has it still."""
+        """It can always go back: its source still has the duty."""
         return None
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
@@ -125,7 +127,7 @@ class DutyMover:
 
 
 def _by(migrations: Iterable[Migration], side: str) -> dict[tuple[str, str], list[Migration]]:
-    """By the shard on this side, and the reason."""
+    """The migrations by (shard on this side, reason)."""
     found: dict[tuple[str, str], list[Migration]] = {}
     for migration in migrations:
         found.setdefault((getattr(migration, side), migration.reason), []).append(migration)
@@ -150,7 +152,7 @@ def _is_late(migration: Migration, now_ms: int) -> bool:
 
 
 def _ended(state: State, migration: Migration, now_ms: int, outcome: str) -> list[Record]:
-    """It is not moved, at least not there. What prepares for it no longer needs to."""
+    """The duty isn't moved to this target, which no longer needs to prepare for it."""
     one = state.duties.assignment(migration.duty, migration.target)
     prepares = one is not None and one.state == _A.ASSIGNMENT_STATE_PREPARING
     dropped = in_state(migration.target, _A.ASSIGNMENT_STATE_UNSPECIFIED, [migration.duty], now_ms) if prepares else ()

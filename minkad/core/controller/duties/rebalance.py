@@ -1,4 +1,4 @@
-"""Moving the duties of a pallet to where its balancer wants them: the plan, and the operation that carries it out."""
+"""The plan that moves a pallet's duties to where its balancer wants them, and the operation that carries it out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from minkad.core.placement.duties import DutyPlan, ShardRoom, compare
 from minkad.core.placement.duties import ShardBalance as PlannedBalance
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
-MOVES_AT_ONCE = 1000  # of what is balanced by itself
+MOVES_AT_ONCE = 1000  # in one automatic operation
 _SHOWN = 5  # reasons of one kind in a plan's notes
 
 
 def pallet_named(state: State, pallet: str) -> Pallet:
-    """Raises UNKNOWN_PALLET."""
+    """The pallet with this id. Raises UNKNOWN_PALLET."""
     found = state.duties.pallets.get(pallet)
     if found is None:
         raise unknown_pallet(pallet)
@@ -39,7 +39,7 @@ def pallet_named(state: State, pallet: str) -> Pallet:
 
 
 def movable(state: State, pallet: str) -> list[Duty]:
-    """The pallet's duties that a balancer looks at."""
+    """The pallet's duties that a balancer considers."""
     rows = (state.duties.duties[number] for number in state.duties.in_pallet.get(pallet, ()))
     return [row for row in rows if not (row.synthetic or row.deleting)]
 
@@ -71,7 +71,7 @@ def _plan_of(state: State, pallet: Pallet, duties: Sequence[Duty], found: Sequen
 
 
 def _moves(state: State, plan: DutyPlan) -> Iterator[Move]:
-    """What is nowhere is placed without a plan."""
+    """The moves of duties that a shard has; the others are placed without a plan."""
     for move in plan.moves:
         row, holder = state.duties.duties[move.number], state.duties.holder(move.number)
         if holder is not None:
@@ -92,7 +92,7 @@ def _notes(state: State, pallet: Pallet, plans: Iterable[DutyPlan], found: Itera
     if len(unplaced) > _SHOWN:
         notes.append(f"and {len(unplaced) - _SHOWN} more have no place")
     if why := held_back(state, pallet, found):
-        notes.append(f"by itself nothing is moved now: {why}")
+        notes.append(f"nothing is moved automatically now: {why}")
     return notes
 
 
@@ -114,7 +114,7 @@ def _balances(
 
 
 def held_back(state: State, pallet: Pallet, found: Iterable[ShardRoom]) -> str:
-    """Why nothing of the pallet is moved by itself at present; "" if nothing is in the way."""
+    """Why no duty of the pallet is moved automatically at present; "" if nothing is in the way."""
     if pallet.manual:
         return "the pallet is balanced by hand"
     running = versions(state, found)
@@ -127,7 +127,7 @@ def held_back(state: State, pallet: Pallet, found: Iterable[ShardRoom]) -> str:
 
 
 def compare_pallet(state: State, pallet_id: str, now_ms: int) -> ComparePalletResponse:
-    """What each balancer would do with the pallet's duties as they are. Raises UNKNOWN_PALLET."""
+    """What each balancer would do with the pallet's duties as they are now. Raises UNKNOWN_PALLET."""
     pallet = pallet_named(state, pallet_id)
     asked = [placed_duty(state, row) for row in movable(state, pallet.id)]
     found, settings = rooms(state, pallet.id, now_ms), settings_of(pallet.balancer)
@@ -170,7 +170,7 @@ def migration_of(move: Move) -> Migration:
 
 
 def problem_of(state: State, move: Move) -> str | None:
-    """Why a plan's move of a duty can no longer be carried out."""
+    """Why a plan's move of a duty can no longer be carried out; None if it can."""
     row, holder = state.duties.duties.get(move.duty), state.duties.holder(move.duty)
     if row is None or row.deleting:
         return "it was deleted"
@@ -188,28 +188,28 @@ def problem_of(state: State, move: Move) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BalancePallet(Begins):
-    """The balancer of a pallet finds its duties out of balance. What has changed since it looked is left out."""
+    """The balancer of a pallet finds its duties out of balance. Moves that no longer hold are left out."""
 
     plan: Plan
 
     def operation(self, state: State) -> Operation | None:
-        """None where nothing of the plan still holds."""
+        """The operation; None if no move of the plan still holds."""
         if not any(problem_of(state, move) is None for move in self.plan.moves):
             return None
         return Operation(automatic=True, reason=self.plan.reason, rebalance=RebalanceOperation(pallet=self.plan.pallet))
 
     def migrations(self) -> list[Migration]:
-        """The first of the plan's moves; those that no longer hold are cancelled as they begin. For the rest it is
-        looked again.
+        """The first MOVES_AT_ONCE of the plan's moves; those that no longer hold are cancelled as they begin. For the
+        rest there will be another plan.
         """
         return [migration_of(move) for move in self.plan.moves[:MOVES_AT_ONCE]]
 
 
 class Rebalances(OperationKind):
-    """Its migrations are all of it."""
+    """A rebalance consists of its migrations alone."""
 
     shifts_load: ClassVar[bool] = False
 
     def told(self, state: State, operation: Operation) -> str:
-        """Named with its pallet."""
+        """The command's name, and the pallet's."""
         return f"pallet rebalance {operation.rebalance.pallet}"

@@ -1,4 +1,4 @@
-"""What shards say has become of their duties."""
+"""What follows from the reports of shards about their duties."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -14,13 +14,13 @@ from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
 _A = AssignmentState
-MAX_QUARANTINES: Final = 16  # of one duty that are remembered
+MAX_QUARANTINES: Final = 16  # remembered for one duty
 MAX_REASON: Final = 500  # characters
-WEIGHT_TOLERANCE: Final = 0.1  # of the weight: a smaller change makes no difference
+WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored
 
 
 def report(state: State, command: ReportShards, now_ms: int) -> Iterator[Record]:
-    """Each word counts only for the assignment, by its epoch, of which it is said."""
+    """The records that follow from the reports. Each report counts only for the assignment with its epoch."""
     for one in command.reports:
         shard = state.duties.shards.get(one.shard)
         if shard is not None and is_process(shard, one.incarnation):
@@ -66,7 +66,7 @@ def _may_hold_or_prepare(state: int) -> bool:
 
 
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Whoever leaves under a name that may come back keeps its duties, but for those that are deleted."""
+    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted."""
     keeps = shard.state == ShardState.SHARD_STATE_LEAVING and shard.grace_ms > 0
     found = list(_meant(duties, shard, said, _may_hold))
     kept = [one.duty for one in found if keeps and not duties.duties[one.duty].deleting]
@@ -76,7 +76,7 @@ def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Lazy duties that have ended are deleted."""
+    """Delete lazy duties that have ended."""
     found = [one.duty for one in _meant(duties, shard, said, _may_hold) if duties.duties[one.duty].lazy]
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
     preparing: dict[str, list[int]] = {}
@@ -89,8 +89,8 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
-    """They are tried elsewhere: this shard doesn't get them again before a person, an update or another version of
-    the application says so. What it couldn't prepare for stays where it is.
+    """Take failed duties from the shard, so that others try them. It doesn't get them again before a person clears
+    that, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where it is.
     """
     reasons = {one.holding.duty: one.reason for one in said}
     found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
@@ -110,7 +110,7 @@ def _quarantine(shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:
-    """A change that makes no difference is none, so that jitter moves nothing."""
+    """Record reported weights; a small change is ignored, so that jitter moves nothing."""
     weights = {holding.duty: weight for holding, weight in said}
     held = _meant(duties, shard, (holding for holding, _ in said), _may_hold)
     rows = []
@@ -122,7 +122,7 @@ def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """What a shard is prepared for is released where it is, and given to it then."""
+    """Release the duties that the shard is prepared for at the shards that have them; it gets them after that."""
     by_holder: dict[str, list[int]] = {}
     for one in _meant(state.duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_PREPARING):
         holder = state.duties.holder(one.duty)

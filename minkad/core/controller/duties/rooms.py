@@ -1,4 +1,4 @@
-"""What the planners are told of shards and duties."""
+"""The shards and duties as the planners see them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,17 +23,17 @@ from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, Pl
 from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
 
-_RANK_POINTS: Final = 10  # of a penalty, that make one shard less preferred than another
+_RANK_POINTS: Final = 10  # so many points of penalty lower a shard's rank by one
 _DEFAULT_KIND: Final = BalancerKind.BALANCER_KIND_CAPACITY_WORKLOAD
 
 
 def capacity_of(shard: Shard, pallet: str) -> PalletCapacity | None:
-    """What the shard says of the pallet; None: it doesn't take it."""
+    """The shard's capacity for the pallet; None if it doesn't take the pallet."""
     return next((one for one in shard.pallets if one.pallet == pallet), None)
 
 
 def refusal(state: State, shard: Shard) -> str:
-    """Why the shard gets no duties at present; "" if it does."""
+    """Why the shard is given no duties at present; "" if it may be given some."""
     if shard.state != ShardState.SHARD_STATE_LIVE:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
@@ -44,7 +44,7 @@ def refusal(state: State, shard: Shard) -> str:
 
 
 def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
-    """All shards that take the pallet, by name."""
+    """All shards that take the pallet or have duties of it, by name."""
     found = []
     for name, shard in sorted(state.duties.shards.items()):
         one, why = capacity_of(shard, pallet), refusal(state, shard)
@@ -66,19 +66,19 @@ def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
 
 
 def newest_version(state: State, names: Iterable[str]) -> str:
-    """The version of the application that came last, of these shards."""
+    """The version of the application that appeared last among these shards."""
     shards = (state.duties.shards[name] for name in names)
     newest = max(shards, key=lambda shard: (shard.version_since_ms, shard.version), default=None)
     return "" if newest is None else newest.version
 
 
 def versions(state: State, found: Iterable[ShardRoom]) -> list[str]:
-    """The versions of the application that the shards run which accept duties."""
+    """The versions of the application that the shards that accept duties run."""
     return sorted({state.duties.shards[room.name].version for room in found if room.accepts})
 
 
 def without(found: Iterable[ShardRoom], kept: Iterable[str]) -> list[ShardRoom]:
-    """The same, where only these accept duties."""
+    """The same rooms, but only these accept duties."""
     names = set(kept)
     return [room if room.name in names else _closed(room) for room in found]
 
@@ -88,7 +88,9 @@ def _closed(room: ShardRoom) -> ShardRoom:
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:
-    """Whether the duty belongs to the share that the canary's version is to have: the same duties each time."""
+    """Whether the duty belongs to the share that the canary's version is to have; these are the same duties each
+    time.
+    """
     return crc32(duty_name(duty).encode()) % 100 < canary.percent
 
 
@@ -130,12 +132,12 @@ def balancer_of(pallet: Pallet) -> DutyBalancer:
 
 
 def balancer_name(kind: BalancerKind.ValueType) -> str:
-    """The name by which the planners know it: fair-workload."""
+    """The name by which the planners know a balancer, such as fair_workload."""
     return BalancerKind.Name(kind or _DEFAULT_KIND).removeprefix("BALANCER_KIND_").lower()
 
 
 def settings_of(balancer: Balancer) -> BalancerSettings:
-    """What the planners are told of a balancer's settings."""
+    """A balancer's settings, as the planners take them."""
     fill_by = {FillByRow.FILL_BY_WEIGHT: FillBy.WEIGHT, FillByRow.FILL_BY_COUNT: FillBy.COUNT}
     return BalancerSettings(
         max_difference=balancer.max_difference or 1,
@@ -149,8 +151,8 @@ def settings_of(balancer: Balancer) -> BalancerSettings:
 def groups(
     state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
 ) -> list[tuple[list[Duty], list[ShardRoom]]]:
-    """Which of the duties go to which of the shards: with a canary, its share to those of its version. When all
-    shards that accept duties run that version, or none does, there is nothing to divide.
+    """Divides duties and shards into groups that are placed separately: with a canary, its share of the duties goes to
+    the shards with its version. When all shards that accept duties run that version, or none does, there is one group.
     """
     if not pallet.HasField("canary"):
         return [(list(duties), found)]

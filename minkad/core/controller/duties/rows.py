@@ -10,7 +10,7 @@ DUTIES_A_RECORD = 250  # a few milliseconds to apply
 
 
 def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:
-    """The record of the row with the change made."""
+    """The record with a changed copy of the row."""
     row = Shard()
     row.CopyFrom(shard)
     change(row)
@@ -18,7 +18,7 @@ def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:
 
 
 def shard_in_state(shard: Shard, state: ShardState.ValueType, reason: str, now_ms: int) -> Record:
-    """The record that a shard is now in this state."""
+    """The record by which a shard is in this state from now on."""
 
     def change(row: Shard) -> None:
         row.state, row.state_reason, row.state_since_ms = state, reason, now_ms
@@ -27,7 +27,7 @@ def shard_in_state(shard: Shard, state: ShardState.ValueType, reason: str, now_m
 
 
 def duty_with(duty: Duty, change: Callable[[Duty], None]) -> Duty:
-    """A copy of the row with the change made."""
+    """A changed copy of the row."""
     row = Duty()
     row.CopyFrom(duty)
     change(row)
@@ -35,7 +35,7 @@ def duty_with(duty: Duty, change: Callable[[Duty], None]) -> Duty:
 
 
 def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> list[Record]:
-    """One record for all of them; none for nothing."""
+    """One record for all of these; none if there are none."""
     changed = DutiesChanged(duties=rows, removed=removed)
     return [Record(duties_changed=changed)] if changed.duties or changed.removed else []
 
@@ -43,7 +43,7 @@ def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> li
 def in_state(
     shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
 ) -> Iterator[Record]:
-    """Records that these duties of the shard are in this state now, which gives no new epoch."""
+    """The records by which these duties of the shard are in this state from now on; the state needs no new epoch."""
     for some in slices(duties, DUTIES_A_RECORD):
         yield Record(assignments_changed=assignments_changed(shard, state, some, now_ms, reason))
 
@@ -57,7 +57,7 @@ class Epochs:
     def given(
         self, shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str
     ) -> Iterator[Record]:
-        """Records that the shard is to have these duties, or to prepare for them."""
+        """The records by which the shard is to have these duties, or to prepare for them, at new epochs."""
         for some in slices(duties, DUTIES_A_RECORD):
             changed = assignments_changed(shard, state, some, now_ms, reason, self.next)
             self.next += len(some)

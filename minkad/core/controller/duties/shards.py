@@ -1,4 +1,4 @@
-"""How shards come, go and fail."""
+"""How shards register, leave and fail."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +19,7 @@ _SAID: Final = ("node", "version", "grace_ms")
 
 
 def is_registered(shard: Shard | None) -> bool:
-    """Whether its process may have duties."""
+    """Whether the shard's process may have duties."""
     return shard is not None and shard.state in REGISTERED
 
 
@@ -29,8 +29,8 @@ def is_process(shard: Shard, incarnation: str) -> bool:
 
 
 def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:
-    """Raises SHARD_NAME_TAKEN while another process of the name may have duties, and SHARD_FENCED to one that has been
-    taken for dead.
+    """Register a process. Raises SHARD_NAME_TAKEN while another process of the name may hold a clearance, and
+    SHARD_FENCED for one that has been taken for dead.
     """
     said, duties = command.shard, state.duties
     old = duties.shards.get(said.name)
@@ -84,7 +84,7 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
 
 
 def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
-    """Their clearances are over: what they had is kept for the next process of their name, or free."""
+    """The shards' clearances are over: their duties are kept for the next process of the same name, or are free."""
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
@@ -92,7 +92,7 @@ def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
 
 
 def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int) -> Iterator[Record]:
-    """Its process no longer has anything."""
+    """The shard's process no longer has any duties."""
     keeps = shard.grace_ms > 0
 
     def change(row: Shard) -> None:
@@ -108,7 +108,9 @@ def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int
 
 
 def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """What a process that is gone had is kept, while it is AWAY, or free. A controller may have left that half done."""
+    """The duties of a process that is gone are kept for the shard while it is AWAY, and are free otherwise. A former
+    controller may have left this half done.
+    """
     kept, free = list[int](), list[int]()
     for one in duties.on_shard.get(shard.name, {}).values():
         if shard.state != _S.SHARD_STATE_AWAY or one.state in _NOT_KEPT:
@@ -120,7 +122,7 @@ def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
-    """It lowers the shard's score; one that has too little is not trusted with duties for a while."""
+    """Lower the shard's score; a shard with a score that is too low gets no duties for a while."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
         return []
@@ -135,7 +137,7 @@ def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
 
 
 def leave(state: State, command: LeaveShard, now_ms: int) -> list[Record]:
-    """From now on it is only released what it has."""
+    """From now on the shard only releases its duties."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.incarnation != command.incarnation or shard.state not in REGISTERED[:2]:
         return []
@@ -143,5 +145,5 @@ def leave(state: State, command: LeaveShard, now_ms: int) -> list[Record]:
 
 
 def left(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """It has released everything, and stops."""
+    """The shard has released everything, and stops."""
     return _gone(duties, shard, "stopped gracefully", now_ms, 0)

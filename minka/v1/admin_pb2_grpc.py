@@ -101,8 +101,8 @@ class Metadata:
 
 
 class AdminStub:
-    """Reads are answered by every node from what it knows; changes by the active controller, and
-    refused elsewhere with NOT_CONTROLLER and its address.
+    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    NOT_CONTROLLER and its address.
     """
 
     def __init__(self, channel):
@@ -214,8 +214,8 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Reads are answered by every node from what it knows; changes by the active controller, and
-    refused elsewhere with NOT_CONTROLLER and its address.
+    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    NOT_CONTROLLER and its address.
     """
 
     def GetStatus(self, request, context):
@@ -249,7 +249,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeadership(self, request, context):
-        """Make another voter the leader of the Raft group, hence the active controller.
+        """Make another voter the leader of the Raft group, and so the active controller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -309,7 +309,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """What can go back goes back; refused with CANCEL_REFUSED if nothing would be left that is in sync and alive.
+        """Migrations that can go back do; refused with CANCEL_REFUSED if too few replicas would be left in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -343,7 +343,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeNode(self, request, context):
-        """What the node that is asked knows of itself, with or without an active controller.
+        """What the node that is asked knows about itself, with or without an active controller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -461,8 +461,8 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Reads are answered by every node from what it knows; changes by the active controller, and
-    refused elsewhere with NOT_CONTROLLER and its address.
+    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    NOT_CONTROLLER and its address.
     """
 
     @staticmethod
@@ -1007,7 +1007,7 @@ class Admin:
 
 
 class InventoryStub:
-    """What one node has on its own disks, counted by reading it.
+    """The keys that one node has on its own disks, counted by reading them.
     """
 
     def __init__(self, channel):
@@ -1029,7 +1029,7 @@ class InventoryStub:
 
 
 class InventoryServicer:
-    """What one node has on its own disks, counted by reading it.
+    """The keys that one node has on its own disks, counted by reading them.
     """
 
     def CountKeys(self, request, context):
@@ -1067,7 +1067,7 @@ def add_InventoryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inventory:
-    """What one node has on its own disks, counted by reading it.
+    """The keys that one node has on its own disks, counted by reading them.
     """
 
     @staticmethod

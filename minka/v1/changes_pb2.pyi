@@ -40,7 +40,7 @@ Global___PositionsRequest: _TypeAlias = PositionsRequest  # noqa: Y015
 
 @_typing.final
 class ChangePosition(_message.Message):
-    """How far the replica is: what is visible there."""
+    """How far a replica is: what is visible there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -77,7 +77,7 @@ class PositionsResponse(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangePosition]:
-        """of those that are here"""
+        """those of the partitions that are here"""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ReadChangesRequest(_message.Message):
     until_offset: _builtins.int
     """this one included"""
     find_child: _builtins.int
-    """no changes, but where this partition was split off: see ChangeBatch.child_at"""
+    """instead of changes, find where this partition was split off: see ChangeBatch.child_at"""
     def __init__(
         self,
         *,
@@ -142,12 +142,12 @@ class ChangeBatch(_message.Message):
     values: _builtins.bytes
     deleted: _builtins.bytes
     next_offset: _builtins.int
-    """up to here all has come"""
+    """all changes up to here have been sent"""
     child_at: _builtins.int
     """the offset of the marker after which the child has a log of its own"""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """of each row"""
+        """the offset of each row"""
 
     def __init__(
         self,

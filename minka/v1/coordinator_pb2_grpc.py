@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class CoordinatorStub:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     def __init__(self, channel):
@@ -84,18 +84,18 @@ class CoordinatorStub:
 
 
 class CoordinatorServicer:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     def Register(self, request, context):
-        """A node makes itself known, again after each start and after it was marked FAILED.
+        """Register a node's process: after each start, and again after it was marked FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request_iterator, context):
-        """One stream a node. Each answer renews the node's clearance.
+        """One stream from each node. Each answer renews the node's clearance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,35 +109,36 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterIsr(self, request, context):
-        """The leader of partitions changes their in-sync sets: compare-and-set, for each alone.
+        """The leader of partitions changes their in-sync sets, each by a compare-and-set of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ProposeSplit(self, request, context):
-        """The leader of a partition finds it too large.
+        """The leader of a partition finds it too large or too busy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishSplit(self, request, context):
-        """The leader of a partition that is being split: all in-sync replicas of the new one are made.
+        """The leader of a partition that a split makes: all of its in-sync replicas are made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions that are to be one: the first has all that the second has, whose write gate is closed.
+        """The leader of two partitions that are to be merged: the first has all that the second has, and writes to the second
+        wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node wants to stop: its leaderships go to others while it still serves. Asked again until nothing remains.
+        """A node wants to stop: its leaderships go to other nodes while it still serves. It asks again until none remains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,7 +208,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Coordinator:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     @staticmethod

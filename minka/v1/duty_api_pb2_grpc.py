@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DutiesStub:
-    """Served by every node: it stores payloads, and asks the active controller for the rest.
+    """Served by every node: it stores payloads, and passes the rest on to the active controller.
     """
 
     def __init__(self, channel):
@@ -79,7 +79,7 @@ class DutiesStub:
 
 
 class DutiesServicer:
-    """Served by every node: it stores payloads, and asks the active controller for the rest.
+    """Served by every node: it stores payloads, and passes the rest on to the active controller.
     """
 
     def ChangePallets(self, request, context):
@@ -121,7 +121,7 @@ class DutiesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PlanRebalance(self, request, context):
-        """Where a pallet's balancer would have its duties. Nothing is changed; ApplyPlan carries it out.
+        """Plan the moves that a pallet's balancer would make. Nothing is changed; ApplyPlan carries the plan out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +185,7 @@ def add_DutiesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Duties:
-    """Served by every node: it stores payloads, and asks the active controller for the rest.
+    """Served by every node: it stores payloads, and passes the rest on to the active controller.
     """
 
     @staticmethod
@@ -406,7 +406,7 @@ class Duties:
 
 
 class DutyControlStub:
-    """The same of the active controller alone: payloads are stored already, and named by their ids.
+    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
     """
 
     def __init__(self, channel):
@@ -458,7 +458,7 @@ class DutyControlStub:
 
 
 class DutyControlServicer:
-    """The same of the active controller alone: payloads are stored already, and named by their ids.
+    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
     """
 
     def ChangePallets(self, request, context):
@@ -561,7 +561,7 @@ def add_DutyControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DutyControl:
-    """The same of the active controller alone: payloads are stored already, and named by their ids.
+    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
     """
 
     @staticmethod

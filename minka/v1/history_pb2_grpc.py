@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class HistoryStub:
-    """Served by every node, of itself.
+    """Served by every node about itself.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class HistoryStub:
 
 
 class HistoryServicer:
-    """Served by every node, of itself.
+    """Served by every node about itself.
     """
 
     def Read(self, request, context):
@@ -71,7 +71,7 @@ def add_HistoryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class History:
-    """Served by every node, of itself.
+    """Served by every node about itself.
     """
 
     @staticmethod

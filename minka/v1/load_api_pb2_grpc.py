@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LoadsStub:
-    """Answered by the active controller, refused with NOT_CONTROLLER and its address elsewhere. All can be repeated.
+    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
     """
 
     def __init__(self, channel):
@@ -63,25 +63,25 @@ class LoadsStub:
 
 
 class LoadsServicer:
-    """Answered by the active controller, refused with NOT_CONTROLLER and its address elsewhere. All can be repeated.
+    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
     """
 
     def BeginLoad(self, request, context):
-        """A new load in a keyspace, or the one of this id.
+        """Begin a load in a keyspace, or go on with the one of this id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """It goes on: one that nobody has touched for long is aborted.
+        """Say that the job still works on the load; one that nobody has touched for long is aborted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitLoad(self, request, context):
-        """These files are the load, all or none; STALE_LOAD if some were cut for partitions that have changed.
+        """Take in all of these files or none; STALE_LOAD if some were cut for partitions that have changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +137,7 @@ def add_LoadsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Loads:
-    """Answered by the active controller, refused with NOT_CONTROLLER and its address elsewhere. All can be repeated.
+    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
     """
 
     @staticmethod
@@ -277,7 +277,7 @@ class Loads:
 
 
 class LoadControlStub:
-    """What nodes ask of the active controller.
+    """The calls of nodes to the active controller.
     """
 
     def __init__(self, channel):
@@ -294,7 +294,7 @@ class LoadControlStub:
 
 
 class LoadControlServicer:
-    """What nodes ask of the active controller.
+    """The calls of nodes to the active controller.
     """
 
     def FinishLoadParts(self, request, context):
@@ -321,7 +321,7 @@ def add_LoadControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LoadControl:
-    """What nodes ask of the active controller.
+    """The calls of nodes to the active controller.
     """
 
     @staticmethod
@@ -388,14 +388,14 @@ class SpoolServicer:
     """
 
     def ListFiles(self, request, context):
-        """What is here of a load, and whether there is room for more.
+        """Which files of a load are here, and whether there is room for more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullFile(self, request, context):
-        """Have this file here: of this node's own spool or another node's.
+        """Have this file here, from this node's own spool or another node's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,7 +31,7 @@ class _LoadStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoadState.V
     LOAD_STATE_STAGING: _LoadState.ValueType  # 1
     """files are uploaded; nothing of it is visible"""
     LOAD_STATE_COMMITTED: _LoadState.ValueType  # 2
-    """it has its parts, which the leaders of their partitions take in; there is no way back"""
+    """its parts are known, and their partitions' leaders take them in; there is no way back"""
     LOAD_STATE_DONE: _LoadState.ValueType  # 3
     """all parts are taken in"""
     LOAD_STATE_ABORTED: _LoadState.ValueType  # 4
@@ -43,7 +43,7 @@ LOAD_STATE_UNSPECIFIED: LoadState.ValueType  # 0
 LOAD_STATE_STAGING: LoadState.ValueType  # 1
 """files are uploaded; nothing of it is visible"""
 LOAD_STATE_COMMITTED: LoadState.ValueType  # 2
-"""it has its parts, which the leaders of their partitions take in; there is no way back"""
+"""its parts are known, and their partitions' leaders take them in; there is no way back"""
 LOAD_STATE_DONE: LoadState.ValueType  # 3
 """all parts are taken in"""
 LOAD_STATE_ABORTED: LoadState.ValueType  # 4
@@ -80,20 +80,20 @@ class Load(_message.Message):
     created_ms: _builtins.int
     """Unix time in milliseconds"""
     touched_ms: _builtins.int
-    """when somebody last said that it goes on"""
+    """when its job last said that it still works on it"""
     committed_ms: _builtins.int
     finished_ms: _builtins.int
     job: _builtins.str
-    """what the job was asked, for a later run that goes on with it"""
+    """what the job was asked to do, for a later run that goes on with it"""
     rate_limit: _builtins.int
-    """bytes a second that are uploaded to a node; 0: no limit"""
+    """bytes a second that may be uploaded to a node; 0: no limit"""
     outcome: _builtins.str
     """why it was aborted"""
     parts: _builtins.int
     """from the commit on"""
     parts_done: _builtins.int
     rows: _builtins.int
-    """of all parts"""
+    """in all parts"""
     bytes: _builtins.int
     """of their files"""
     def __init__(
@@ -170,7 +170,7 @@ class LoadFile(_message.Message):
     CHECKSUM_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
-    """for which it was cut"""
+    """the partition for which it was cut"""
     name: _builtins.str
     """unique in its load"""
     slot: _builtins.int
@@ -207,7 +207,7 @@ Global___LoadFile: _TypeAlias = LoadFile  # noqa: Y015
 
 @_typing.final
 class LoadPart(_message.Message):
-    """What a partition is to take in of a load."""
+    """A partition's part of a load, which it is to take in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

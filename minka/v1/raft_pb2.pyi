@@ -227,7 +227,7 @@ class ConfState(_message.Message):
     LEARNERS_NEXT_FIELD_NUMBER: _builtins.int
     AUTO_LEAVE_FIELD_NUMBER: _builtins.int
     auto_leave: _builtins.bool
-    """the leader leaves the joint configuration by itself"""
+    """the leader leaves the joint configuration automatically"""
     @_builtins.property
     def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property

@@ -47,7 +47,7 @@ class ShardsServicer:
     """
 
     def Session(self, request_iterator, context):
-        """One session a shard, with any node. A shard that loses it goes on at another node.
+        """One session for each shard, with any node. A shard that loses it goes on at another node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +102,7 @@ class Shards:
 
 
 class ShardCoordinatorStub:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     def __init__(self, channel):
@@ -134,7 +134,7 @@ class ShardCoordinatorStub:
 
 
 class ShardCoordinatorServicer:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     def RegisterShard(self, request, context):
@@ -144,14 +144,14 @@ class ShardCoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ShardHeartbeats(self, request, context):
-        """Of all shards that have a session with the node; each answer renews their clearances.
+        """The heartbeats of all shards that have a session with the node; each answer renews their clearances.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportShards(self, request, context):
-        """What all shards of the node have said since the call before.
+        """The reports of all shards of the node since the last call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,7 +195,7 @@ def add_ShardCoordinatorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ShardCoordinator:
-    """Served by every node; answered by the active controller, refused with NOT_CONTROLLER elsewhere.
+    """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER.
     """
 
     @staticmethod

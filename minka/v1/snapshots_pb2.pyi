@@ -28,7 +28,7 @@ class OpenSnapshotRequest(_message.Message):
     partition_id: _builtins.int
     generation: _builtins.int
     part_bytes: _builtins.int
-    """where parts of about so many bytes begin is to be told; 0: it isn't"""
+    """the response has the first keys of parts of about so many bytes; 0: it has none"""
     def __init__(
         self,
         *,
@@ -69,7 +69,7 @@ class PartitionSnapshot(_message.Message):
 
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """first keys of the parts, but for the first part"""
+        """the first keys of the parts, without that of the first part"""
 
     def __init__(
         self,

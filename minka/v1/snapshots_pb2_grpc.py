@@ -62,14 +62,14 @@ class SnapshotsServicer:
     """
 
     def Open(self, request, context):
-        """Asked of the partition's leader.
+        """To be called at the partition's leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """These are asked of any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it.
+        """These are to be called at any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -126,7 +126,7 @@ class _Loader:
                 self.mistakes.append((_AFTER_FILE, f"{name}: {key.name}: {problem}"))
 
     def build(self) -> Config:
-        """The configuration; of use only if no mistake was found."""
+        """The configuration. It may be used only if no mistake was found."""
         for name, key in KEYS.items():
             if name not in self.origins and key.default is MISSING:
                 self.wrong.add(name)
@@ -154,7 +154,7 @@ class _Loader:
 
 
 _AFTER_FILE = 1 << 30
-"""Where mistakes without a line in the file are sorted."""
+"""The line by which mistakes without a line in the file are sorted: after all others."""
 
 
 def _compose(path: Path) -> yaml.Node | None:

@@ -56,7 +56,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where it listens."""
+    """The addresses on which the node listens."""
 
     grpc: str = field(default="127.0.0.1:7400", metadata=_by(address))
     http: str = field(default="127.0.0.1:7401", metadata=_by(address))
@@ -65,7 +65,9 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Advertise:
-    """Where others reach it; "" is derived: see `Config.grpc_address` and `Config.http_address`."""
+    """The addresses at which others reach the node; "" is derived: see `Config.grpc_address` and
+    `Config.http_address`.
+    """
 
     grpc: str = field(default="", metadata=_by(optional_peer_address))
     http: str = field(default="", metadata=_by(optional_peer_address))
@@ -209,13 +211,15 @@ class Config:
 
     @property
     def grpc_address(self) -> str:
-        """Where others reach it: advertise.grpc, else its own entry in cluster.bootstrap, else listen.grpc."""
+        """The address at which others reach it: advertise.grpc, else its own entry in cluster.bootstrap, else
+        listen.grpc.
+        """
         own = next((peer.address for peer in self.cluster.bootstrap if peer.id == self.node.id), "")
         return self.advertise.grpc or own or self.listen.grpc
 
     @property
     def http_address(self) -> str:
-        """Where metrics and health are reached from other machines."""
+        """The address at which metrics and health are reached from other machines."""
         if self.advertise.http or not is_wildcard(self.listen.http):
             return self.advertise.http or self.listen.http
         return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])

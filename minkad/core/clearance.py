@@ -33,5 +33,5 @@ class Clearance:
         return now - self._until if float("-inf") < self._until <= now else None
 
     def revoke(self) -> None:
-        """The node stops serving of its own accord."""
+        """The node gives its clearance up, and stops serving."""
         self._until = float("-inf")

@@ -1,4 +1,4 @@
-"""Where to split a partition that is too busy: at the key that best halves what was asked of it of late and that the
+"""Finds the key at which to split a partition that is too busy: one that best halves its latest operations and that the
 fewest scans cross, as CockroachDB's load-based splitting does (pkg/kv/kvserver/split: the unweighted finder).
 """
 
@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 
 from minka.ranges import KeyRange, readable
 
-# What was asked for: a key twice, or where a scan began and ended ("": it had no bound). Equal spans are all counted.
+# An operation: its key twice, or the start and end of a scan ("": it had no bound). Equal spans are all counted.
 Span = tuple[bytes, bytes]
 
 MIN_SPANS: Final = 100
-MAX_SHARE: Final = 0.75  # of the load, in one half: with more a split doesn't help
-MAX_CROSSED: Final = 0.5  # of the load: what crosses is asked of both halves
+MAX_SHARE: Final = 0.75  # of the load; with more in one half a split doesn't help
+MAX_CROSSED: Final = 0.5  # of the load; scans that cross the key would be asked of both halves
 _SHOWN_CHARACTERS: Final = 60
 
 
 class Cut(NamedTuple):
-    """A key, and what share of the load is only below it, only from it on, and on both sides."""
+    """A key, and the shares of the load that are only below it, only from it on, and on both sides."""
 
     key: bytes
     below: float
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 
     @property
     def larger(self) -> float:
-        """The share of the busier half; of a scan that crosses, each has a part."""
+        """The share of the busier half; scans that cross the key count half for each."""
         return max(self.below, self.above) + self.crossed / 2
 
     @property
@@ -46,7 +46,7 @@ class NoCut:
 
 
 def best_cut(spans: Collection[Span], bounds: KeyRange) -> Cut | NoCut:
-    """Where to split the partition with these bounds: a sampled key, after its start and before its end."""
+    """The key at which to split the partition with these bounds: a sampled one, after its start and before its end."""
     inside = [span for span in spans if _is_inside(span, bounds)]
     if len(inside) < MIN_SPANS:
         return NoCut("")

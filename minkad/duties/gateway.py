@@ -244,7 +244,7 @@ def _is_recognised(change: DutyChange) -> bool:
 
 
 def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]) -> Iterable[bytes]:
-    """The payloads that no row names after this change; of some that isn't known."""
+    """The payloads that certainly no row names after this change."""
     rows = {(row.pallet, row.id): row for row in after}
     for change, old in zip(request.changes, before, strict=True):
         if change.HasField("delete"):

@@ -79,8 +79,8 @@ class Heard(Protocol):
 
 
 class Relay:
-    """Every call is repeated until it is answered: whoever waits for one decides for how long. `hurry`: seconds between
-    two tries.
+    """Every call is repeated until it is answered; its caller decides how long to wait. `hurry`: seconds between two
+    tries.
     """
 
     def __init__(self, ask: Asks, stub: ShardCoordinatorStub, hurry: float) -> None:
@@ -205,7 +205,7 @@ def _answer(
     waiting: Sequence[tuple[ShardReported, asyncio.Future[int]]],
     answer: Callable[[ShardReported], int | MinkaError],
 ) -> None:
-    """Whoever still waits gets the index, or the error."""
+    """Calls that still wait get the index, or the error."""
     for one, recorded in waiting:
         if recorded.done():
             continue

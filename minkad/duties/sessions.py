@@ -45,7 +45,7 @@ _FIRST_GATHER_S: Final = 0.0005  # so long, for each shard that is to be told, f
 _OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago
 _GATHER_S: Final = 0.001  # is told again after so long for each that was,
 _LONGEST_GATHER_S: Final = 0.15  # and no longer than this
-_MAX_REPORTS: Final = 8  # of one session that wait; a shard has one under way at a time
+_MAX_REPORTS: Final = 8  # reports of one session that wait; a shard has one under way at a time
 
 
 Write = Callable[[ShardInstruction], Awaitable[None]]
@@ -222,7 +222,7 @@ class Session:
         self._something = asyncio.Event()  # to be said
         self._changed = asyncio.Event()
         self._waiting = asyncio.Event()  # duties for their payloads
-        self._taken = asyncio.Event()  # by the shard, of what was said
+        self._taken = asyncio.Event()  # set when the shard has taken what was said
         self._reports: deque[ShardReport] = deque()
         self._reported = asyncio.Event()
         self._is_leaving = False

@@ -136,8 +136,8 @@ class Telling:
     def take(
         self, duties: DutyState, wanted: dict[int, bytes], payload_of: Callable[[bytes], bytes | None]
     ) -> list[ShardInstruction]:
-        """What is to be said of these now, with the payloads that were read; where the rows name another payload by
-        now, or it isn't there, they go on waiting.
+        """The instructions about these duties, with the payloads that were read. A duty whose row names another payload
+        by now, or whose payload isn't there, goes on waiting.
         """
         found: dict[str, list[HeldDuty]] = {"attach": [], "update": [], "prepare": []}
         for number, payload_id in wanted.items():

@@ -1,4 +1,5 @@
-"""The files of the history: blocks that are only appended, in segments of an hour, of which the oldest go first.
+"""The files of the history: blocks that are only appended, in segments of an hour; the oldest segments are removed
+first.
 
 A block is its length and CRC-32, and a serialized `HistoryBlock`. Nothing is synced: what a kill leaves is whole but
 for the block that was being written, and what a power cut has torn is left out when it is read.
@@ -19,7 +20,7 @@ log: Final = logging.getLogger(__name__)
 _FRAME: Final = struct.Struct("<II")
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _SEGMENT_MS: Final = 3_600_000
-_SEGMENTS: Final = 32  # of which a full history has at least about so many, so that what goes at a time is little
+_SEGMENTS: Final = 32  # a full history has about so many at least, so that little is removed at a time
 _SUFFIX: Final = ".blocks"
 
 

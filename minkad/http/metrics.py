@@ -66,7 +66,7 @@ class Snapshot:
     unclean_elections: int = 0
     """Those of them in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """By node that follows this one: of the partition in which it lags most."""
+    """By node that follows this one: its lag in the partition in which it lags most."""
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
     """On the file system of the data directory."""
@@ -182,7 +182,7 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     )
     elections = CounterMetricFamily(
         "minka_cluster_leader_elections_total",
-        "Elections of leaders of partitions, by this node's copy of the table; unclean: of one that was not in sync. "
+        "Elections of leaders of partitions, by this node's copy of the table; unclean: the leader was not in sync. "
         "After a start it begins with those of the partitions that there are.",
         labels=["kind"],
     )
@@ -265,7 +265,7 @@ def _of_clients(counted: Telemetry) -> Iterator[Metric]:
     yield batches
 
     seconds = HistogramMetricFamily(
-        "minka_kv_batch_seconds", "From arrival to answer, of batches that ended ok.", labels=["operation"]
+        "minka_kv_batch_seconds", "Time from arrival to answer of batches that ended ok.", labels=["operation"]
     )
     for operation, histogram in counted.kv_seconds.items():
         seconds.add_metric([operation], _buckets(histogram), histogram.total)
@@ -286,12 +286,12 @@ def _of_clients(counted: Telemetry) -> Iterator[Metric]:
 def _of_changes(counted: Telemetry) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "minka_isr_shrinks_total",
-        "In-sync sets that shrank, of partitions that this node leads.",
+        "Shrinkings of in-sync sets of partitions that this node leads.",
         value=counted.isr_shrinks,
     )
     yield CounterMetricFamily(
         "minka_isr_expands_total",
-        "In-sync sets that grew, of partitions that this node leads.",
+        "Expansions of in-sync sets of partitions that this node leads.",
         value=counted.isr_expands,
     )
     yield CounterMetricFamily(

@@ -31,7 +31,7 @@ from minkad.http.problems import error_registry, local_names, problems
 _MAX_BODY: Final = MAX_REQUEST_BYTES * 3 // 2  # the payloads in base64, and their names
 _BODIES_AT_ONCE: Final = 4
 _BODY_TIMEOUT_S: Final = 10.0
-_TIMEOUT_S: Final = 10.0  # of what is asked of the cluster
+_TIMEOUT_S: Final = 10.0  # for a request to the cluster
 _JSON: Final = "application/json"
 _LEVELS: Final = {name: getattr(api, f"CONSISTENCY_{name.upper()}") for name in ("leader", "quorum", "voters", "all")}
 _CONSISTENCY: Final = Query(
@@ -101,7 +101,7 @@ _PALLET_BODY: Final = _without(PalletUpdate, "PalletContent", "id")
 
 class Rest:
     """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: it is
-    served on loopback alone, where only programs of this machine are to reach it.
+    served on loopback alone, so that only programs of this machine reach it.
     """
 
     def __init__(self, gateway: DutyGateway, check: Callable[[Message], None], *, is_local: bool) -> None:
@@ -276,7 +276,7 @@ class Rest:
     # What comes in
 
     async def _body(self, request: web.Request, kind: Any, **given: str) -> Any:
-        """The document, of which `given` is what the path says already. Raises MinkaError."""
+        """The request's document; `given` are the fields that the path has already. Raises MinkaError."""
         if request.content_type != _JSON:  # a page in a browser can send anything else without being asked
             raise web.HTTPUnsupportedMediaType(text=f"the content must be {_JSON}, not {request.content_type}")
         async with self._reading:

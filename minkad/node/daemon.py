@@ -137,7 +137,7 @@ class Daemon:
 
 
 async def _raft_storage(log_db: LogDatabase, config: Config, own: Identity) -> RaftStorage:
-    """The log of the Raft group. At a founder's first start it says who votes."""
+    """The log of the Raft group. At a founder's first start it names the voters."""
     raft_storage = RaftStorage(log_db)
     voters = settings.bootstrap(config, own.cluster_id).voters
     if raft_storage.last_index() == 0 and (own.node_id, own.raft_id) in {(node.id, node.raft_id) for node in voters}:

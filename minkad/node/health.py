@@ -54,7 +54,7 @@ class _Elections:
     def __init__(self) -> None:
         self.all = 0
         self.unclean = 0
-        self._of: Mapping[int, tuple[int, int]] = {}  # by partition, of the last table: all, and the unclean ones
+        self._of: Mapping[int, tuple[int, int]] = {}  # by partition, in the last table: (all, unclean) elections
 
     def count(self, of: Mapping[int, tuple[int, int]]) -> None:
         """`of` is the next table. What was counted of a partition that is gone stays counted."""
@@ -190,7 +190,7 @@ class Health:
         )
 
     def snapshot(self) -> Snapshot:
-        """The gauges: of the rows as of the last `refresh`, of all else at this moment."""
+        """The gauges. Those about rows are as of the last `refresh`, all others as of now."""
         coordinator, node = self._coordinator, self._member.node
         state, raft = coordinator.state, coordinator.driver.raw.basic_status()
         rows = self._rows

@@ -45,8 +45,8 @@ async def new_identity(
 async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster: str, node_id: str) -> bool:
     """Whether a cluster that exists has had this founder, so that its raft id is used up.
 
-    A founder that lost its disk may have voted, and must not vote again under the same raft id. As far as the nodes
-    that answer know: where none does, the cluster is taken for a new one. Raises CLUSTER_MISMATCH.
+    A founder that lost its disk may have voted, and must not vote again under the same raft id. This is as far as the
+    nodes that answer know; if none does, the cluster is taken for a new one. Raises CLUSTER_MISMATCH.
     """
     tables = await asyncio.gather(*(_table(channels, address) for address in addresses))
     there = [table for table in tables if table is not None and table.cluster.id]

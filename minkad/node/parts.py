@@ -236,7 +236,7 @@ class Parts:
         return leader.address if leader else None
 
     def other_addresses(self) -> list[str]:
-        """Where the other nodes are, as far as this one knows, by its table and its configuration."""
+        """The addresses of the other nodes, as far as this one knows, by its table and its configuration."""
         cluster = self.config.cluster
         known = [node.address for node in self._state().nodes.values()]
         known += [*cluster.join, *(peer.address for peer in cluster.bootstrap)]

@@ -28,7 +28,7 @@ from minkad.storage.disk_guard import DiskGuard
 log: Final = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 2.0
-GOODBYE_SECONDS: Final = 0.5  # of a node whose disk has failed
+GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node whose disk has failed
 FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 _STOP_SECONDS: Final = 0.2  # for calls that are still open
@@ -174,7 +174,7 @@ class Serving:
             await self._await_founders()
 
     async def _await_founders(self) -> None:
-        """Say who is missing, whenever that changes."""
+        """Log which founders are missing, whenever that changes."""
         health = self._parts.health
         told: list[str] = []
         while not health.is_founded():

@@ -14,7 +14,7 @@ from minkad.process.telemetry import Telemetry
 log: Final = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 0.01
-LONG_S: Final = 0.05  # of processor time in one turn; what ran is logged
+LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
 _LOG_EVERY_S: Final = 1.0
 _PACKAGES: Final = ("minkad", "minka")
 

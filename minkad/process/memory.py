@@ -173,7 +173,9 @@ class Share:
         return (self.held + size) * _MORE_PART <= free
 
     async def reserve(self, size: int, until: float | None = None) -> bool:
-        """Take so many bytes as soon as that may be; False when it may not by `until`, of the loop's clock."""
+        """Take so many bytes as soon as there is room. False if there is none by `until`, a time of the loop's
+        clock.
+        """
         if self.has_room(size):
             self.take(size)
             return True
@@ -208,7 +210,7 @@ class Share:
         self._memory.close(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Whether whoever it is for has taken nothing for long."""
+        """Whether the client has taken nothing for long."""
         return not self.is_revoked and self.sending_since is not None and now - self.sending_since > STALLED_S
 
     def revoke(self) -> None:

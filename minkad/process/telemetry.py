@@ -63,7 +63,7 @@ class Telemetry:
     kv_seconds: dict[Operation, Histogram] = field(
         default_factory=lambda: {operation: _latency() for operation in get_args(Operation)}
     )
-    """Seconds from a batch's arrival at this node to its answer, of those that ended ok."""
+    """Seconds from a batch's arrival at this node to its answer, for batches that ended ok."""
     isr_shrinks: int = 0
     isr_expands: int = 0
     """Changes of in-sync sets of partitions that this node leads; one change may be both."""
@@ -81,7 +81,7 @@ class Telemetry:
     loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
     """Seconds by which the event loop came late to what was due."""
     loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
-    """Seconds of processor time of that: what a turn of the loop took by itself."""
+    """Seconds of processor time that a turn of the loop took itself."""
 
     def client_seconds(self) -> tuple[float, int]:
         """What clients' batches that ended ok have taken together, and how many they were."""

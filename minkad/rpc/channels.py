@@ -52,7 +52,7 @@ class Channels:
         """Use the credentials as they are now for all calls that begin from now on.
 
         A call under way keeps its connection until it ends. It can't be moved, and closing its channel would look to
-        whoever waits for it as if that were cancelled.
+        its caller as if the call were cancelled.
         """
         channels, self._channels = self._channels, {}
         for channel in channels.values():

@@ -59,7 +59,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 DEFAULT_OPERATIONS = 20
-MAX_BLOCKERS = 100  # in an answer, of one operation or node
+MAX_BLOCKERS = 100  # in an answer, for one operation or node
 
 
 class MetadataService(MetadataServicer):

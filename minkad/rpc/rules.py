@@ -47,7 +47,7 @@ def text(most: int) -> Rule:
 
 
 def note(most: int) -> Rule:
-    """A sentence that a node made, of whatever it was told."""
+    """A sentence that a node has composed, perhaps of texts that it was sent."""
     return lambda value: "" if len(value) <= most else f"must have {most} characters at most, not {len(value)}"
 
 
@@ -93,7 +93,7 @@ def share(value: float) -> str:
 _LOAD_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
 _SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
-_NAME: Final = text(63)  # of what is looked up: if there is none of this name, that is the answer
+_NAME: Final = text(63)  # a name that is looked up: an unknown one is refused by the handler
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
 _ID: Final = text(MAX_ID_CHARS)  # of a duty, a shard

@@ -40,7 +40,7 @@ class Cut(msgspec.Struct):
 
 
 class Made(msgspec.Struct):
-    """A file that has been made; of `targets`, the one of this place."""
+    """A file that has been made: the one at index `place` of `targets`."""
 
     place: int
     file_bytes: int

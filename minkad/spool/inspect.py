@@ -18,7 +18,7 @@ class Inspect(msgspec.Struct):
 
 
 class Content(msgspec.Struct):
-    """Its first and last key, and how many rows it has, of which so many are deletions."""
+    """The content of a file: its first and last key, and how many rows and deletions it has."""
 
     first: bytes
     last: bytes

@@ -10,7 +10,7 @@ _WORSE: Final = 3.0  # times the usual wait of clients
 _LEAST_WAIT_S: Final = 0.002  # what is below that isn't slow
 _LEAST_RATE: Final = 1024.0 * 1024
 _EASE: Final = 1.25
-_SMOOTH: Final = 0.2  # of the usual wait, that the newest look is
+_SMOOTH: Final = 0.2  # how much the newest look counts for the usual wait
 
 
 class Throttle:
@@ -20,12 +20,14 @@ class Throttle:
     """
 
     def __init__(self, clock: Callable[[], float], client_seconds: Callable[[], tuple[float, int]]) -> None:
-        """`client_seconds`: of all requests of clients since the start, and how many they were."""
+        """`client_seconds`: the seconds that all requests of clients since the start took together, and their
+        number.
+        """
         self._clock = clock
         self._client_seconds = client_seconds
         self._free_at: dict[int, float] = {}  # by load
         self._all_free_at = 0.0
-        self._rate = float("inf")  # of all loads together, bytes a second
+        self._rate = float("inf")  # bytes a second, for all loads together
         self._usual: float | None = None
         self._looked_at = float("-inf")
         self._seen = (0.0, 0)

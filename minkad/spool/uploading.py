@@ -72,8 +72,8 @@ class Uploading:
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 
     async def cut(self, number: int, sources: list[str], targets: list[LoadFile]) -> list[LoadFile]:
-        """Make files with the ranges and the names of `targets`, of all rows of `sources`, which stay. Those of them
-        that have rows.
+        """Make files with the ranges and the names of `targets` from all rows of `sources`, which stay. Returns the new
+        files that have rows.
 
         Raises UNKNOWN_FILE, UNKNOWN_LOAD, LOAD_ENDED, DISK_FULL, INVALID_ARGUMENT, CORRUPT_DATA.
         """

@@ -116,7 +116,7 @@ class _Part:
 
 
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
-    # Opened each time, so that nothing is left open when whoever reads stops in between.
+    # The file is opened each time, so that none is left open when the reader stops in between.
     with part.path.open("rb", buffering=0) as source:
         source.seek(part.start)
         data = source.read(part.count)
@@ -305,7 +305,7 @@ class _Sink:
         self._checksum = 0
         self._syncer = ThreadPoolExecutor(1, "checkpoint-sync")
         self._syncing: Future[int] | None = None
-        self.checksums: list[int] = []  # of the files that are durable
+        self.checksums: list[int] = []  # those of the files that are durable
 
     def write(self, chunks: list[bytes]) -> None:
         for chunk in chunks:

@@ -44,7 +44,7 @@ _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
-_KEYS_AT_ONCE: Final = 8  # of a large read, before it is looked at how much that was: 128 MiB at most
+_KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; they have 128 MiB at most
 _NO_LIMIT: Final = 2**63
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
@@ -105,7 +105,7 @@ class DataDatabase:
         self._closed = False
         self._on_damage = on_damage
         self.damage: MinkaError | None = None
-        self.applied = Applied()  # of the open database, and so are these
+        self.applied = Applied()  # valid while the database is open, as are the next ones
         self.loads = TakenLoads()
 
     @property

@@ -14,7 +14,7 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _POLL_SECONDS: Final = 0.5
-_LARGEST_MARK_SHARE: Final = 10  # of the file system: a small one would be low when it is empty
+_LARGEST_MARK_SHARE: Final = 10  # of the file system; without this a small one would be low even when empty
 _RESERVE_BYTES: Final = 64 * _MIB  # what a start writes: a log that was in memory, and the databases' own files
 
 
@@ -26,7 +26,7 @@ class DiskWatch:
     """
 
     def __init__(self, data_dir: Path, low_bytes: int) -> None:
-        """`low_bytes`: the mark, where a tenth of the file system isn't less. Raises STORAGE_FAILED."""
+        """`low_bytes`: the low mark, unless a tenth of the file system is less. Raises STORAGE_FAILED."""
         self._data_dir = data_dir
         self._low_bytes = low_bytes
         self.space = DiskSpace()

@@ -25,7 +25,7 @@ class Identity:
     node_id: str
     data_id: str
     raft_id: int
-    cluster_name: str = ""  # "": not known, of a directory that an older version made
+    cluster_name: str = ""  # "" if an older version made the directory
     started: bool = False  # there is a log database, and a mark beside it
 
 

@@ -117,8 +117,8 @@ class LogDatabase:
             raise
 
     def close(self) -> None:
-        """Finish the write in flight and close. What was staged without a `sync` is dropped, and whoever waits for
-        another one gets SHUTTING_DOWN.
+        """Finish the write in flight and close. What was staged without a `sync` is dropped, and callers that wait for
+        another write get SHUTTING_DOWN.
 
         Raises STORAGE_FAILED, but not for a database that has failed already.
         """
@@ -149,9 +149,7 @@ class LogDatabase:
 
     @property
     def busy_since(self) -> float | None:
-        """When the write or sync began whose end the disk owes, by a monotonic clock; None: nothing is under way. On
-        any thread.
-        """
+        """When the write or sync that is under way began, by a monotonic clock; None if none is. On any thread."""
         return self._busy_since
 
     @property
@@ -184,7 +182,7 @@ class LogDatabase:
     def sync(self) -> asyncio.Future[None]:
         """A future that is done when everything staged so far, and in the rest of this loop turn, is durable.
 
-        The same one for everyone who asks in that time. It fails with STORAGE_FAILED or CORRUPT_DATA.
+        All callers in that time get the same one. It fails with STORAGE_FAILED or CORRUPT_DATA.
         """
         if self._next is not None:
             return self._next
@@ -351,7 +349,7 @@ class LogDatabase:
                 is_synced = True
             if is_synced:
                 self._sync()
-        except Exception as failure:  # noqa: BLE001 - goes to whoever waits
+        except Exception as failure:  # noqa: BLE001 - goes to the callers that wait
             error = storage_error(failure, f"writing the log database {self.path}")
         self._busy_since = None
         if not loop.is_closed():

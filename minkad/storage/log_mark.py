@@ -22,7 +22,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class _Slot(msgspec.Struct):
-    number: int  # of the write of a mark
+    number: int  # grows with each write of a mark
     start: int
     sequence: int
     manifest: str
@@ -31,7 +31,9 @@ class _Slot(msgspec.Struct):
 
 
 class LogMark:
-    """A file of two slots, of which one is overwritten at a time, so that one is always whole. For any thread."""
+    """A file with two slots. Only one of them is overwritten at a time, so the other one is always whole. For any
+    thread.
+    """
 
     def __init__(self, path: Path, slot: _Slot) -> None:
         self.path = path

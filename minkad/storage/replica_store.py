@@ -30,7 +30,7 @@ class ReplicaStore:
     """For the loop's thread. The simulation has one of its own, which loses what was not synced."""
 
     def __init__(self, data_dir: Path, cache_bytes: int) -> None:
-        """`cache_bytes`: of RocksDB's block cache, which all data databases share."""
+        """`cache_bytes`: the size of RocksDB's block cache, which all data databases share."""
         self._data_dir = data_dir
         self._cache = Cache(cache_bytes)
 

@@ -28,7 +28,7 @@ def storage_error(error: Exception, what: str) -> MinkaError:
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
     """Options of a database that has one writer and never delays it.
 
-    A delayed or stopped write would hold the GIL. So the triggers that delay are out of reach, and whoever writes asks
+    A delayed or stopped write would hold the GIL. So the triggers that delay are out of reach, and every writer asks
     `is_stalled` first.
     """
     options = Options(raw_mode=True)

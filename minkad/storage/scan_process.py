@@ -38,8 +38,8 @@ _Pair = tuple[bytes, bytes]
 
 
 class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
-    """What is to be read of the checkpoint, or the file of sorted rows, in `path`: keys with start <= key < end, where
-    `end` b"" is no bound.
+    """What is to be read from the checkpoint, or from the file of sorted rows, in `path`: keys with start <= key < end.
+    An empty `end` is no bound.
     """
 
     path: str
@@ -48,7 +48,7 @@ class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
     kind: Literal["rows", "keys", "digest", "hashes", "cuts"]
     batch_bytes: int = 0  # of keys and values in an answer
     buckets: int = 1  # by the hashes of keys
-    wanted: list[int] = []  # of the buckets, for "hashes"
+    wanted: list[int] = []  # the buckets to read, for "hashes"
     part_bytes: int = 0  # for "cuts"
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-# One of so many written keys is looked up: all where there are few keys, for whom chance would be an error of many
-# percent; then no more than costs little; then as few as still make some thousand for a database that is rewritten.
+# One of so many written keys is looked up: every key while there are few, since chance would make an error of many
+# percent; then as many as cost little; then so few that a rewritten database still has some thousand samples.
 _ALL_BELOW: Final = 512
 _USUAL_STEP: Final = 16
 _KEYS_LOOKED_UP: Final = 16_384
 _MAX_STEP: Final = 256
 _FAR_BEYOND: Final = 0.95
-_FEW_VERSIONS: Final = 0.97  # of the bytes that were put are live
+_FEW_VERSIONS: Final = 0.97  # if such a share of the bytes that were put is live, keys have few older versions
 
 _STORED: Final = struct.Struct(">qqdd")
 
@@ -28,9 +28,10 @@ class Size:
 
 
 class SizeEstimate:
-    """Exact for what is new. For what is replaced or deleted, a sample: of each block of some keys in the order in
-    which they are written, one at random is looked up, and counts for all of them (stratified sampling; W. G. Cochran,
-    Sampling Techniques, chapter 5). So keys that are always or never there already make no error.
+    """The size of new keys is counted exactly, that of replaced or deleted ones by a sample: in each block of some
+    keys, in the order in which they are written, one at random is looked up, and counts for all of them (stratified
+    sampling; W. G. Cochran, Sampling Techniques, chapter 5). So keys that are always or never there already make no
+    error.
 
     The variance of what was added so is estimated from neighbouring samples, so `error` says how far off it may be.
     """
@@ -38,12 +39,12 @@ class SizeEstimate:
     __slots__ = ("_bytes", "_bytes_variance", "_keys", "_keys_variance", "_last", "_random", "_skip", "_step", "_tail")
 
     def __init__(self, size: Size | None = None, seed: int = 0) -> None:
-        """`seed`: of the choice of the keys that are looked up."""
+        """`seed`: for the random choice of the keys that are looked up."""
         self._random = Random(seed)
         self._bytes = self._keys = 0
         self._bytes_variance = self._keys_variance = 0.0
         self._last = 0  # bytes of what the last sampled key replaced
-        self._step = self._skip = self._tail = 0  # of a block: its length, and what is before and after the next pick
+        self._step = self._skip = self._tail = 0  # a block's length, and its keys before and after the next pick
         if size is not None:
             self._bytes, self._keys = size.bytes, size.keys
 

@@ -51,7 +51,7 @@ async def _keys_within(data: DataDatabase, table: Table, shares: Sequence[float]
     """The keys at these shares of a table's bytes."""
     if not shares:
         return []
-    begins: list[tuple[int, bytes]] = []  # where each key begins, in bytes
+    begins: list[tuple[int, bytes]] = []  # (the bytes before the key, the key)
     size, start, is_all = 0, table.first, False
     while not is_all:
         keys, values, is_all = await _page(data, start, table.last + b"\x00", _SLICE_KEYS, _SLICE_BYTES)

@@ -8,7 +8,7 @@ from rocksdict import Rdict
 from minka.ranges import KeyRange
 from minkad.storage.size_estimate import Size
 
-FIRST_KEY: Final = b"\x00"  # of users'; the record with the applied offset has none
+FIRST_KEY: Final = b"\x00"  # of users' keys; the record of the applied offset has none
 
 
 class Table(NamedTuple):
@@ -34,7 +34,7 @@ def deepest_of(tables: Sequence[Table]) -> list[Table]:
 
 
 def share_in(tables: Sequence[Table], part: KeyRange) -> float:
-    """About which share of the data is in the range: of a table that is across a bound, the half."""
+    """About which share of the data is in the range; half of a table that lies across a bound counts."""
     total = inside = 0.0
     for table in tables:
         total += table.size

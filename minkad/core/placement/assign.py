@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go (Fixed Partitions: "Assigning partitions to cluster members")."""
+"""The placement of the replicas of new partitions (Fixed Partitions: "Assigning partitions to cluster members")."""
 
 import heapq
 from collections import Counter, defaultdict

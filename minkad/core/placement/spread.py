@@ -14,12 +14,14 @@ from minkad.core.placement.rebalance import NO_DISKS, Layout
 from minkad.core.state import State, holders, partition_name
 
 MAX_SKEW: Final = 1.25  # the busiest node's load and the mean one: what is below is even
-_LEAST_GAIN: Final = 0.1  # of the mean: by so much the busier of the two nodes has less to do afterwards
+_LEAST_GAIN: Final = 0.1  # of the mean load; the busier of the two nodes must have so much less afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A partition is to be led by the first of `target_replicas`. `source`, `target`: of the copy; "": none is made."""
+    """A partition is to be led by the first of `target_replicas`. One replica is copied from `source` to `target`; "":
+    none is.
+    """
 
     partition_id: int
     target_replicas: tuple[str, ...]

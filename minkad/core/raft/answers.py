@@ -9,8 +9,8 @@ def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
     """The messages, with only the highest acceptance and the last rejection of one leader's appends.
 
     A leader sends many appends ahead. When one is lost or overtaken, all that follow are rejected, and each rejection
-    can make it send again: with slow disks and messages that overtake each other, more than can be handled. Of
-    acceptances the highest says what the others say, and Raft bears that messages are lost.
+    can make it send again: with slow disks and messages that overtake each other, more than can be handled. The highest
+    acceptance implies the others, and Raft tolerates the loss of messages.
     """
     kept = {(m.to, m.reject): m for m in _rising(messages)}
     return [m for m in messages if m.type != MSG_APP_RESP or kept[m.to, m.reject] is m]

@@ -114,7 +114,7 @@ class Changer:
         return draft.checked()
 
     def leave_joint(self) -> Changed:
-        """From (1 2)&&(1 2 3) to (1 2); who waited in learners_next becomes a learner. Raises ConfChangeError."""
+        """From (1 2)&&(1 2 3) to (1 2); nodes in `learners_next` become learners. Raises ConfChangeError."""
         draft = self._draft()
         if not draft.outgoing:
             raise ConfChangeError("can't leave a non-joint config")
@@ -212,7 +212,7 @@ def check_invariants(config: TrackerConfig, progress: dict[int, Progress]) -> No
     incoming, outgoing = config.voters
     missing = (incoming | outgoing | config.learners | config.learners_next) - progress.keys()
     assert not missing, f"no progress for {sorted(missing)}"
-    assert config.learners_next <= outgoing, "who waits in learners_next is a voter of the outgoing half"
+    assert config.learners_next <= outgoing, "nodes in learners_next are voters of the outgoing half"
     assert not config.learners & (incoming | outgoing), "voters and learners do not overlap"
     for id_, one in progress.items():
         assert one.is_learner == (id_ in config.learners), f"{id_}: is_learner does not fit the configuration"

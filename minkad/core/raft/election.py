@@ -92,7 +92,7 @@ def learn_commit(r: "Raft", m: Message) -> None:
     """Commit what the sender of a vote, asked for or refused, knows to be committed.
 
     A change of the voters takes effect when it is applied. A node that has it in its log, but doesn't know that it is
-    committed, asks the old voters, who may be gone or have longer logs, so that nobody wins.
+    committed, asks the old voters, which may be gone or have longer logs, so that no node wins.
     """
     if m.commit_term and r.role is not Role.LEADER and r.raft_log.match_term(m.commit, m.commit_term):
         r.raft_log.commit_to(m.commit)

@@ -64,7 +64,7 @@ def step_candidate(r: "Raft", m: Message) -> None:
 
 
 def _pass_on(r: "Raft", m: Message) -> None:
-    """Send the leader what was asked here, in the name of who asked."""
+    """Send the leader a request that came here, in the name of its sender."""
     passed = Message()
     passed.CopyFrom(m)
     passed.to = r.leader_id

@@ -194,7 +194,7 @@ def _maybe_send_snapshot(r: "Raft", to: int, progress: Progress) -> bool:
         r.say("DEBUG", f"node {r.id} has no snapshot for {to} yet")
         return False
     index = snapshot.metadata.index
-    assert index, "who lacks compacted entries needs a snapshot that has them"
+    assert index, "a node that lacks compacted entries needs a snapshot that has them"
     r.say("DEBUG", f"node {r.id} sends the snapshot at {index} to {to} ({progress})")
     progress.become_snapshot(index)
     r.send(Message(type=MSG_SNAP, to=to, snapshot=snapshot))
@@ -215,7 +215,7 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
     elif progress.state is ProgressState.REPLICATE:
         progress.inflights.free_to(index)
     elif progress.match + 1 >= r.raft_log.first_index():
-        # Whatever snapshot it got, and from whom: the log reaches on from there.
+        # It doesn't matter which snapshot it got, and from which node: the log goes on from there.
         progress.become_probe()
         progress.become_replicate()
     other = m.from_id != r.id

@@ -159,8 +159,9 @@ class RaftLog:
         return len(entries)
 
     def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
-        """(index, term) of the last entry up to `index` with a term <= `term`: where another log, of which only the
-        entry (index, term) is known, can match at best. The term is 0 where it isn't known."""
+        """(index, term) of the last entry up to `index` with a term <= `term`: another log, of which only the entry
+        (index, term) is known, can match up to there at best. The term is 0 if it isn't known.
+        """
         while index > 0:
             try:
                 mine = self.term(index)

@@ -14,7 +14,7 @@ from minkad.core.raft.quorum import JointConfig, MajorityConfig, VoteResult
 class ProgressState(Enum):
     """How the leader sends entries to a node."""
 
-    PROBE = "StateProbe"  # where its log ends is not known: at most one message a heartbeat interval
+    PROBE = "StateProbe"  # the end of its log is not known: it is sent at most one message in a heartbeat interval
     REPLICATE = "StateReplicate"  # it follows: send ahead, up to the in-flight limits
     SNAPSHOT = "StateSnapshot"  # it needs a snapshot, which is under way: send nothing
 
@@ -154,8 +154,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TrackerConfig:
-    """The active configuration. Voters and learners never overlap; who goes from voter to learner in a joint
-    configuration waits in `learners_next`."""
+    """The active configuration. Voters and learners never overlap; in a joint configuration, voters that become
+    learners wait in `learners_next`.
+    """
 
     voters: JointConfig = field(default_factory=lambda: JointConfig(MajorityConfig(), MajorityConfig()))
     learners: MajorityConfig = field(default_factory=MajorityConfig)

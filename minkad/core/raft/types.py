@@ -8,7 +8,7 @@ from minka.v1.raft_pb2 import Entry, HardState, Message, Snapshot
 from minkad.core.raft.tracker import Progress, TrackerConfig
 
 NONE = 0  # no node
-NO_LIMIT = 2**64 - 1  # bytes, where a limit is asked for and none is wanted
+NO_LIMIT = 2**64 - 1  # bytes; for parameters that take a limit, where none is wanted
 
 Log = Callable[[str, str], None]  # (level, text); levels DEBUG, INFO, WARN, ERROR
 
@@ -42,8 +42,8 @@ class RaftError(Exception):
 
 
 class LogRolledBack(AssertionError):
-    """The log lacks what this node has acknowledged, so it was cut, lost or replaced by an older copy. Where this is
-    raised, etcd/raft panics; the node must not go on.
+    """The log lacks what this node has acknowledged, so it was truncated, lost or replaced by an older copy. The node
+    must not go on; etcd/raft panics in this case.
     """
 
 
@@ -69,7 +69,7 @@ class PeerNotFound(RaftError):
 
 @dataclass(frozen=True, slots=True)
 class SoftState:
-    """What need not survive a restart: who leads, and this node's role."""
+    """The state that need not survive a restart: the leader, and this node's role."""
 
     leader_id: int
     role: Role

@@ -103,12 +103,12 @@ class State:
     led: dict[str, dict[int, None]] = field(default_factory=dict)
     moving: dict[Placed, int] = field(default_factory=dict)  # things with migrations that haven't ended: the operation
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
-    # of `migrations`, those of operations that have begun which haven't ended themselves, in the order of the plan
+    # the part of `migrations` that hasn't ended, for operations that have begun, in the order of their plans
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     revision: int = field(default=0, compare=False)  # counts the facts applied
     loads: LoadTable = field(default_factory=LoadTable)
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
-    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state alone: a copy begins a new one
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new one
 
     def copy(self) -> Self:
         """A state that changes apart from this one."""
@@ -179,7 +179,7 @@ class State:
         return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether there was such a partition, of which nothing is left: it was merged into another one."""
+        """Whether there was such a partition that was merged into another one, and nothing is left of it."""
         return partition_id < self.next_partition_id and self.row(partition_id) is None
 
     def is_absent(self, node_id: str) -> bool:
@@ -229,10 +229,11 @@ class State:
     # Changing
 
     def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[Effect]:
-        """Apply the content of one command of a Raft entry and return what it obliges to: the active controller for
-        nodes, whoever has a shard's session for shards.
+        """Apply the content of one command of a Raft entry. Returns what has to be done then: effects on nodes are for
+        the active controller, effects on shards for the node that has the shard's session.
 
-        `is_checked`: who proposed it has applied it to the same state before, and found no contradiction.
+        `is_checked`: the controller that proposed it has applied it to the same state before, and found no
+        contradiction.
         """
         effects: list[Effect] = []
         for record in batch.records:

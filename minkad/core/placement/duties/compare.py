@@ -18,7 +18,7 @@ from minkad.core.placement.duties.snapshot import (
 class Comparison:
     """One balancer's plan in figures, over the open shards. A skew is the highest beside the mean; 1 is even.
 
-    `fullest` and `fill_skew` are about weight / capacity, of the shards that state one; None when no shard does.
+    `fullest` and `fill_skew` are about weight / capacity of the shards that state a capacity; None when no shard does.
     """
 
     balancer: str

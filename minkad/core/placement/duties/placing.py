@@ -12,7 +12,7 @@ Key = Callable[[str], tuple[Any, ...]]
 
 
 def heaviest_first(duty: PlacedDuty) -> tuple[int, int, int]:
-    """The order that leaves the smallest difference; of equal ones the oldest first."""
+    """The order that leaves the smallest difference; among equal duties the oldest comes first."""
     return (-duty.weight, duty.created_ms, duty.number)
 
 

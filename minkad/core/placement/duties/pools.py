@@ -8,7 +8,7 @@ from minkad.core.placement.duties.snapshot import PlacedDuty
 
 
 class Entry(NamedTuple):
-    """Sorts by size, then by age: of equal ones the newest is last, and leaves first."""
+    """Sorts by size, then by age: among equal duties the newest is last, and leaves first."""
 
     size: int
     created_ms: int

@@ -41,8 +41,8 @@ class ShardRoom:
     capacity: int | None  # for this pallet; None: not stated, so unlimited; 0: it takes none
     accepts: bool = True  # False: nothing new goes there, and what can move goes away
     rank: int = 0  # the lower one is preferred among equals
-    count: int = 0  # of duties that it has; for `place`, which doesn't see them
-    weight: int = 0  # of duties that it has; for `place`
+    count: int = 0  # how many duties it has; for `place`, which doesn't see them
+    weight: int = 0  # the weight of the duties that it has; for `place`
     why: str = ""  # it doesn't accept, to end a sentence with: "is draining"
 
     @property
@@ -55,7 +55,7 @@ class ShardRoom:
 class BalancerSettings:
     """What a pallet sets; each balancer has its own part."""
 
-    max_difference: int = 1  # round robin: of the numbers of duties of any two shards, 1 and up
+    max_difference: int = 1  # round robin: between the numbers of duties of any two shards; 1 or more
     fill_by: FillBy = FillBy.CAPACITY  # spill over
     fill_limit: int = 0  # spill over by WEIGHT or COUNT
     shard_order: tuple[str, ...] = ()  # spill over: these are filled first, in this order, then the others by name

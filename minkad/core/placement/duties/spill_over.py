@@ -56,7 +56,7 @@ def _measure(shards: Iterable[ShardRoom], settings: BalancerSettings) -> Measure
 
 
 class _Filling:
-    """`order`: of the open shards."""
+    """`order`: the order in which the open shards are filled."""
 
     def __init__(self, layout: DutyLayout, settings: BalancerSettings) -> None:
         self._layout = layout

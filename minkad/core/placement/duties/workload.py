@@ -14,8 +14,8 @@ from minkad.core.placement.duties.placing import Key, place_waiting
 from minkad.core.placement.duties.snapshot import DutyPlan, PlacedDuty
 from minkad.core.placement.quotas import level_shares
 
-TOLERANCE: Final = 0.05  # of a shard's share: being off by no more does not matter
-SETTLED: Final = 0.01  # of a shard's share: what is brought nearer is brought so near, if its duties' weights allow
+TOLERANCE: Final = 0.05  # of a shard's share; being off by no more does not matter
+SETTLED: Final = 0.01  # of a shard's share; a shard that is brought nearer is brought so near, if the weights allow
 WORKLOAD_MOVEMENT: Final = (
     "at most 1 + heaviest / lightest duty times the lower bound; the weight that moves is at most what has to leave, "
     "what shards have beyond their shares, and one heaviest duty a shard"
@@ -25,7 +25,7 @@ Order = Callable[[PlacedDuty], tuple[int, ...]]
 
 
 class Workload:
-    """One plan. `parts`: of each open shard, in any unit."""
+    """One plan. `parts`: the share of each open shard, in any unit."""
 
     def __init__(self, layout: DutyLayout, parts: Mapping[str, float], order: Order) -> None:
         self._layout = layout

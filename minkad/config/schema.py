@@ -46,7 +46,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster it belongs to and how it finds it."""
+    """The cluster that the node belongs to, and how the node finds it."""
 
     name: str = field(default="minka", metadata=_by(identifier))
     min_nodes: int = field(default=1, metadata=_by(Integer(1, 1000)))

@@ -1,1 +1,1 @@
-"""What every node serves of duties: payloads, the requests of clients, the sessions of shards."""
+"""The part of every node in duties: payloads, the requests of clients, the sessions of shards."""

@@ -72,12 +72,12 @@ class DutyGateway:
         self._payloads = payloads
 
     async def change_pallets(self, request: ChangePalletsRequest, timeout: float) -> ChangePalletsResponse:
-        """All of the changes, or none."""
+        """Make all of the changes, or none."""
         response: ChangePalletsResponse = await self._forward("ChangePallets", request, _until(timeout), change=True)
         return response
 
     async def get_pallets(self, request: GetPalletsRequest, timeout: float) -> GetPalletsResponse:
-        """The pallets, with what their duties add up to."""
+        """The pallets, each with the number and the weight of its duties."""
         response: GetPalletsResponse = await self._forward("GetPallets", request, _until(timeout))
         return response
 
@@ -92,7 +92,7 @@ class DutyGateway:
         return response
 
     async def compare_pallet(self, request: ComparePalletRequest, timeout: float) -> ComparePalletResponse:
-        """What each balancer would make of it."""
+        """What each balancer would do with the pallet's duties."""
         response: ComparePalletResponse = await self._forward("ComparePallet", request, _until(timeout))
         return response
 
@@ -104,7 +104,7 @@ class DutyGateway:
     # Duties
 
     async def change_duties(self, request: ChangeDutiesRequest, timeout: float) -> ChangeDutiesResponse:
-        """All of the changes, or none. TOO_LARGE for payloads of more than 8 MiB together."""
+        """Make all of the changes, or none. Raises TOO_LARGE for payloads of more than 8 MiB together."""
         until = _until(timeout)
         before = self._replaced_by(request)
         prepared = await self._with_payload_ids(request, until)
@@ -146,7 +146,7 @@ class DutyGateway:
         return prepared
 
     async def _check_pallets(self, pallets: Iterable[str], until: float) -> None:
-        """There is nowhere to store a payload before there is a pallet. Raises UNKNOWN_PALLET."""
+        """Raises UNKNOWN_PALLET before a payload is stored for a pallet that doesn't exist."""
         known = self._state().duties.pallets
         if unknown := [pallet for pallet in pallets if pallet not in known]:
             await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
@@ -174,7 +174,7 @@ class DutyGateway:
         raise MinkaError(Code.CORRUPT_DATA, "the payload of a duty can't be found")
 
     async def _fill(self, response: GetDutiesResponse, until: float) -> bool:
-        """Add the payloads; False when a duty has had another one since its row was read."""
+        """Add the payloads. False if a duty has got another one since its row was read."""
         kept = _fitting(response.duties)
         if kept < len(response.duties):
             del response.duties[kept:]
@@ -238,7 +238,7 @@ def _kind(change: DutyChange) -> str | None:
 
 
 def _is_recognised(change: DutyChange) -> bool:
-    """Whether the controller sees by the payload's id that it has done it before, and else refuses what is newer."""
+    """Whether the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
     kind = _kind(change)
     return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 
@@ -256,7 +256,7 @@ def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after:
 
 
 def _fitting(duties: Sequence[DutyStatus]) -> int:
-    """How many of the first have payloads that fit into one answer; one does."""
+    """How many of the first duties have payloads that fit into one answer; at least one."""
     total = 0
     for place, status in enumerate(duties):
         total += status.duty.payload_bytes

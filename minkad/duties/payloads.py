@@ -46,7 +46,8 @@ class PayloadStore:
         self._doomed: deque[tuple[float, bytes]] = deque()  # when they may be deleted, in seconds of `boottime`
 
     async def put_many(self, payloads: Sequence[bytes], timeout: float) -> list[bytes]:
-        """Their ids, once they are durable; an empty one has an id too, and is not stored. `timeout` in seconds.
+        """Store payloads durably. Returns their ids; an empty payload has an id, too, and is not stored. `timeout` in
+        seconds.
 
         Raises MinkaError; then some may be stored, which nothing names.
         """
@@ -103,7 +104,9 @@ class PayloadStore:
             await self._delete(some)
 
     async def sweep(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool], now_ms: int) -> int:
-        """Delete what is older than an hour and named by no row; how many that were. Raises MinkaError."""
+        """Delete payloads that are older than an hour and named by no row. Returns how many they were. Raises
+        MinkaError.
+        """
         old: set[bytes] = set()
         async for page in self._connected().scan_pages(timeout=_DELETE_TIMEOUT_S):
             old.update(id_ for key, _ in page if is_old(id_ := _id(key), now_ms))
@@ -143,7 +146,7 @@ class PayloadStore:
 
 
 def new_id(now_ms: int) -> bytes:
-    """An id that nobody has: the time, then random bytes."""
+    """A new id, used by no other payload: the time, then random bytes."""
     return now_ms.to_bytes(_TIME_BYTES, "big") + secrets.token_bytes(ID_BYTES - _TIME_BYTES)
 
 

@@ -132,7 +132,7 @@ class Relay:
                     session.granted(sequence, response.clearance_ms)
 
     async def _renewed(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
-        """Empty when nobody answers."""
+        """The answer; an empty one if no controller answers."""
         try:
             return await self._ask(lambda address, seconds: self._stub.shard_heartbeats(address, request, seconds))
         except MinkaError as error:
@@ -141,15 +141,17 @@ class Relay:
             return ShardHeartbeatsResponse()
 
     async def register(self, shard: Shard) -> int:
-        """The index with which it is registered. Raises MinkaError: SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong
-        with it.
+        """Register a process. Returns the applied index with which it is registered. Raises MinkaError:
+        SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong with it.
         """
         request = RegisterShardRequest(shard=shard)
         response = await self._patiently(lambda address, seconds: self._stub.register_shard(address, request, seconds))
         return response.index
 
     async def report(self, shard: Shard, report: ShardReport) -> int:
-        """The index with which it is recorded. Raises MinkaError: SHARD_FENCED, or what is wrong."""
+        """Report for a shard. Returns the applied index with which the report is recorded. Raises MinkaError:
+        SHARD_FENCED, or what is wrong.
+        """
         recorded: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         one = ShardReported(shard=shard.name, incarnation=shard.incarnation, report=report)
         self._reports.append((one, recorded))
@@ -187,7 +189,7 @@ class Relay:
         _answer(waiting, lambda one: MinkaError(Code.SHARD_FENCED, text) if one.shard in fenced else response.index)
 
     async def leave(self, shard: Shard) -> None:
-        """It is about to stop. Raises MinkaError: what is wrong."""
+        """Say that the shard's process is about to stop. Raises the MinkaError of a refusal."""
         request = LeaveShardRequest(shard=shard.name, incarnation=shard.incarnation)
         await self._patiently(lambda address, seconds: self._stub.leave_shard(address, request, seconds))
 

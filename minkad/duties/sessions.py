@@ -54,14 +54,14 @@ Write = Callable[[ShardInstruction], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How often shards are to be heard, and when they count as silent; in seconds."""
+    """How often shards are to send heartbeats, and when they count as silent; in seconds."""
 
     heartbeat_interval: float
     silence: float  # after which a session that hears nothing ends
 
 
 class ShardSessions:
-    """All of them. Methods are for the loop's thread."""
+    """All sessions of the node. Methods are for the loop's thread."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ShardSessions:
             raise MinkaError(Code.SHARD_FENCED, f"shard {hello.shard.name}: the cluster doesn't know this process")
 
     async def settled(self, index: int) -> None:
-        """Once this node has applied so much. Raises NO_CLEARANCE when that takes long: it lags."""
+        """Wait until this node has applied so much. Raises NO_CLEARANCE when that takes long, since the node lags."""
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while self.settled_index() < index:  # noqa: ASYNC110 - applying sets no event
@@ -135,7 +135,7 @@ class ShardSessions:
             raise MinkaError(Code.NO_CLEARANCE, text) from None
 
     async def register(self, shard: Shard) -> None:
-        """Until the process is in this node's rows. Raises MinkaError."""
+        """Register, and wait until the process is in this node's rows. Raises MinkaError."""
         row = self.state().duties.shards.get(shard.name)
         if row is not None and is_registered(row) and _says_the_same(row, shard):
             return
@@ -178,7 +178,7 @@ class ShardSessions:
             session.everything_changed()
 
     async def run(self) -> None:
-        """End the sessions that are of no use: this node is cut off, or the shard silent. Until cancelled."""
+        """Until cancelled, end sessions that are useless, since this node is cut off or the shard is silent."""
         in_touch_at = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -193,7 +193,7 @@ class ShardSessions:
                     session.end(MinkaError(Code.NO_CLEARANCE, "the shard is silent"))
 
     def end_all(self, reason: str) -> None:
-        """The shards go on at other nodes."""
+        """End all sessions; the shards go on at other nodes."""
         for session in list(self._sessions.values()):
             session.end(MinkaError(Code.NO_CLEARANCE, reason))
 
@@ -205,7 +205,7 @@ def _says_the_same(row: Shard, said: Shard) -> bool:
 
 
 class Session:
-    """One shard's. What is to be said waits in order; a clearance overtakes it."""
+    """One shard's session. Messages wait in order; a clearance overtakes them."""
 
     def __init__(self, sessions: ShardSessions, shard: Shard, holdings: Iterable[Holding], memory: Memory) -> None:
         """Raises OVERLOADED when there are too many."""
@@ -282,7 +282,7 @@ class Session:
             raise
 
     def end(self, error: MinkaError) -> None:
-        """The shard is told why, if it listens."""
+        """End the session; the shard is told why, if it listens."""
         if self._end is None:
             self._end = error
             self._something.set()
@@ -372,7 +372,7 @@ class Session:
     # From the table
 
     def changed(self, duties: Sequence[int]) -> None:
-        """These rows, or the shard's own."""
+        """These duties' rows have changed, or the shard's own."""
         if duties:
             self._telling.changed |= dict.fromkeys(duties)
             self._changed.set()

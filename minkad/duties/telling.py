@@ -1,4 +1,4 @@
-"""What a shard has been told of its duties, and what it is to be told, by the rows and by what it says itself."""
+"""What a shard was told about its duties, and what it is to be told, by the rows and by its own reports."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _ROW_BYTES: Final = 64  # that a duty takes besides its names and payload
 
 
 class _Word(Enum):
-    """What the shard was told last of an assignment."""
+    """What the shard was last told about an assignment."""
 
     TAKE = "take"
     PREPARE = "prepare"
@@ -62,7 +62,9 @@ class Telling:
         self.changed |= dict.fromkeys((*self._told, *duties.on_shard.get(self.shard, {})))
 
     def given_back(self, report: ShardReport) -> None:
-        """The shard says that it has these no more: it must not be told to take them, though the rows still say so."""
+        """The shard says that it no longer has these: it must not be told to take them, though the rows still say
+        so.
+        """
         for some in (report.released, report.finished, [failed.holding for failed in report.failed]):
             for one in some:
                 told = self._told.get(one.duty)
@@ -72,7 +74,9 @@ class Telling:
     # Releases need no payloads
 
     def releases(self, duties: DutyState) -> ShardInstruction | None:
-        """What some of the changed duties' rows say is to be released; the others wait for their payloads."""
+        """The duties that are to be released, out of some of those that have changed; the others wait for their
+        payloads.
+        """
         found: list[Holding] = []
         reason = ""
         for _ in range(min(MAX_DUTIES, len(self.changed))):
@@ -89,7 +93,7 @@ class Telling:
         return ShardInstruction(detach=DutiesToDetach(duties=found, reason=reason))
 
     def _to_release(self, number: int, assignment: Assignment | None) -> int:
-        """The epoch to release, 0 where there is nothing to say."""
+        """The epoch to release; 0 if there is nothing to say."""
         told = self._told.get(number)
         if assignment is not None and assignment.state == _A.ASSIGNMENT_STATE_RELEASING:
             if told is not None and told.epoch == assignment.epoch and told.word is _Word.RELEASE:
@@ -104,7 +108,7 @@ class Telling:
     # What comes with payloads
 
     def _word(self, assignment: Assignment, duty: Duty) -> str | None:
-        """attach, update or prepare, None where there is nothing to say."""
+        """The word for attach, update or prepare; None if there is nothing to say."""
         word, told = _WORDS.get(_A.ValueType(assignment.state)), self._told.get(assignment.duty)
         if word is None or word is _Word.RELEASE:
             return None

@@ -64,7 +64,7 @@ class Snapshot:
     elections: int = 0
     """Elections of leaders of the partitions in the table, since these were created; fewer once some are deleted."""
     unclean_elections: int = 0
-    """Those of them in which the new leader was not in sync."""
+    """The elections in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
     """By node that follows this one: its lag in the partition in which it lags most."""
     disk_total_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What the node knows of itself: for /readyz and /livez, and for the metrics."""
+"""What the node knows about itself, for /readyz, /livez and the metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,7 +104,7 @@ class Health:
         return all(check.ok for check in self.checks() if check.needed_for_live)
 
     def checks(self) -> Sequence[Check]:
-        """In the order in which a start passes them."""
+        """The checks, in the order in which a start passes them."""
         leader = self._coordinator.leader()
         applied = self._coordinator.driver.applied_index
         return (
@@ -139,7 +139,7 @@ class Health:
             self._elections.count(rows.elections)
 
     def silent_voters(self) -> list[str]:
-        """The other voters that this one has not heard for a while; nothing on a node that is no voter."""
+        """The other voters that this one has not heard from for a while; none on a node that is no voter."""
         driver, now = self._coordinator.driver, boottime()
         own = driver.raw.basic_status().id
         if own not in driver.conf_state.voters:

@@ -44,7 +44,7 @@ class Serving:
         self._config = parts.config
 
     async def run(self, stopped: "asyncio.Task[bool]") -> None:
-        """Until `stopped` ends, and what was begun is handed over. Raises MinkaError when the node can't go on."""
+        """Run until `stopped` ends and all leaderships are handed over. Raises MinkaError when the node can't go on."""
         parts = self._parts
         await parts.spool.start()
         await parts.manager.start()
@@ -100,7 +100,7 @@ class Serving:
         return await http.start(http.create_app(parts.health, registry, rest), listen.http)
 
     def _tasks(self) -> dict[str, asyncio.Task[None]]:
-        """Any of these that ends before the stop is a failure."""
+        """The tasks of the node; one that ends before the stop is a failure."""
         parts = self._parts
         works = {
             "raft": parts.driver.run(),

@@ -23,7 +23,7 @@ _raft_lines: Final = logging.getLogger("minkad.core.raft")
 
 
 def node_row(config: Config, data_id: str, incarnation: str, starts: int = 0) -> Node:
-    """What this node registers with."""
+    """The row with which this node registers."""
     return Node(
         id=config.node.id,
         data_id=data_id,
@@ -49,7 +49,7 @@ def bootstrap(config: Config, cluster_id: str) -> Bootstrap:
 
 
 def raft_config(config: Config, raft_id: int, storage: Storage, applied: int, jitter: random.Random) -> RaftConfig:
-    """The Raft group's; `applied` is the index of the snapshot from which this node starts."""
+    """The settings of the Raft group; `applied` is the index of the snapshot from which this node starts."""
     return RaftConfig(
         id=raft_id,
         storage=storage,
@@ -64,7 +64,7 @@ def raft_config(config: Config, raft_id: int, storage: Storage, applied: int, ji
 
 
 def controller_settings(config: Config) -> ControllerSettings:
-    """The active controller's; a reload changes some of them."""
+    """The settings of the active controller; a reload changes some of them."""
     membership, migrations = config.membership, config.migrations
     return ControllerSettings(
         clearance=membership.clearance_ms / 1000,
@@ -89,7 +89,7 @@ def holder_patience(config: Config) -> float:
 
 
 def member_settings(config: Config) -> MemberSettings:
-    """The membership's."""
+    """The settings of the membership."""
     interval = config.membership.heartbeat_interval_ms / 1000
     clearance = config.membership.clearance_ms / 1000
     return MemberSettings(interval, max(2 * interval, clearance), holder_patience(config))
@@ -104,5 +104,5 @@ def storage_settings(config: Config) -> StorageSettings:
 
 
 def session_settings(config: Config) -> SessionSettings:
-    """The shards' sessions'."""
+    """The settings of the shards' sessions."""
     return SessionSettings(config.shards.heartbeat_interval_ms / 1000, config.shards.failure_timeout_ms / 1000)

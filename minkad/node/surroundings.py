@@ -1,4 +1,4 @@
-"""What the data plane gets of the rest of the node: its table, and the active controller."""
+"""What the data plane gets from the rest of the node: its table, and the active controller."""
 
 from collections.abc import Callable, Collection
 
@@ -33,7 +33,7 @@ class NodeTable:
         return self._state().row(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether it was merged into another one."""
+        """Whether the partition was merged into another one."""
         return self._state().is_gone(partition_id)
 
     def keyspace(self, keyspace_id: int) -> Keyspace | None:

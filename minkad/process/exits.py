@@ -1,4 +1,4 @@
-"""How the process ends when it can't go on: what it says, and its status."""
+"""How the process ends when it can't go on: its message and its exit status."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ _SAYING_SECONDS: Final = 0.5
 
 
 def complain(error: MinkaError, status: int) -> int:
-    """Say to stderr what is wrong and what helps; the status."""
+    """Say on stderr what is wrong and what helps. Returns the exit status."""
     info = error.code.info
     text = f"minkad: {error.code.name}: {error.message}\n  remedy: {info.node_remedy or info.remedy}\n"
     sys.stderr.write(text)

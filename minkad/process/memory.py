@@ -61,14 +61,14 @@ class Memory:
         self._shares.discard(share)
 
     def moved(self, size: int) -> None:
-        """Count so many bytes more, or fewer."""
+        """Count so many more bytes, or fewer."""
         self.used += size
         if size < 0 and self._waiting:
             self._admit_soon()
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits, and so comes first."""
+        """Whether a share waits for memory, and so comes first."""
         return bool(self._waiting)
 
     async def wait(self, share: "Share", size: int, timeout: float | None) -> bool:
@@ -104,7 +104,7 @@ class Memory:
                 future.set_result(None)
 
     def _relieve(self) -> None:
-        """End streams that take nothing, while somebody waits and more than a half is used."""
+        """End streams that take nothing, while a share waits and more than a half is used."""
         self._relief = None
         now = self._clock()
         stalled = [share for share in self._shares if share.is_stalled(now)]
@@ -130,7 +130,7 @@ def malloc_trim() -> None:
 
 
 class Share:
-    """What one stream or call holds."""
+    """The share of one stream or call."""
 
     __slots__ = (
         "_at",

@@ -16,7 +16,7 @@ _SEND_TIMEOUT_SECONDS = 0.5
 
 
 def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Send assignments such as "READY=1" in one datagram; whether systemd asked for them and got them.
+    """Send assignments such as "READY=1" in one datagram. True if systemd asked for them and got them.
 
     A failure is logged, not raised: the daemon's work doesn't depend on its supervisor.
     """

@@ -297,7 +297,7 @@ class Requests:
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
             return
-        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+        self._begin(group, ticket, index, deadline)  # another replica is about to answer it
 
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         keys = checked_read(group.body)
@@ -339,7 +339,7 @@ class Requests:
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
             return
-        self._begin(group, ticket, index, deadline)  # it is about to be somebody else's to answer
+        self._begin(group, ticket, index, deadline)  # another replica is about to answer it
 
 
 async def clear(replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:

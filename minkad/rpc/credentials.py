@@ -23,7 +23,7 @@ class Credentials:
         return {"ca": first_expiry(self._pem.ca), "cert": first_expiry(self._pem.cert)}
 
     def renew(self) -> bool:
-        """Read the files again; whether they have changed. Connections that are made from now on use them.
+        """Read the files again. True if they have changed. Connections that are made from now on use them.
 
         Raises MinkaError(INVALID_CONFIG), and what was in force stays.
         """

@@ -1,4 +1,4 @@
-"""What a file that somebody has uploaded really has: `python -m minkad.spool.inspect`, see `worker`."""
+"""What an uploaded file really has: `python -m minkad.spool.inspect`, see `worker`."""
 
 import os
 import shutil

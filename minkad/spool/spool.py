@@ -56,7 +56,7 @@ class Spool:
     # What is here
 
     def numbers(self) -> list[int]:
-        """The loads of which something is here."""
+        """The numbers of the loads that have files here."""
         return list(self._files)
 
     def files(self, number: int) -> list[LoadFile]:
@@ -82,7 +82,7 @@ class Spool:
     # What comes
 
     def check_room(self, size: int) -> None:
-        """DISK_FULL unless there is room for so many bytes, besides those on their way."""
+        """Raises DISK_FULL unless there is room for so many bytes, besides those on their way."""
         try:
             self._check_room(size + self._expected)
         except MinkaError as error:
@@ -168,7 +168,7 @@ class Spool:
         self._files.setdefault(number, {})[file.name] = kept
 
     async def read(self, number: int, name: str) -> AsyncIterator[bytes]:
-        """Its content, in chunks. Raises UNKNOWN_FILE, STORAGE_FAILED."""
+        """The file's content, in chunks. Raises UNKNOWN_FILE, STORAGE_FAILED."""
         size, path = self.find(number, name).bytes, self.path(number, name)
         for start in range(0, size, _WRITE_BYTES):
             try:
@@ -215,7 +215,7 @@ class Spool:
         return part
 
     async def discard(self, link: Path) -> None:
-        """A link that nobody has taken over is removed."""
+        """Remove a link that was not taken over."""
         await on_thread(_remove, link)
 
     async def remove(self, number: int, names: Iterable[str]) -> None:
@@ -302,7 +302,7 @@ def _remove_files(folder: Path, names: Iterable[str], is_all: bool) -> None:
 
 
 def _found(folder: Path) -> dict[int, dict[str, LoadFile]]:
-    """What was being written at the end of the last process is removed."""
+    """The files that are here; what the last process was writing at its end is removed."""
     shutil.rmtree(folder / _PARTS, ignore_errors=True)
     files: dict[int, dict[str, LoadFile]] = {}
     for load in folder.iterdir() if folder.exists() else ():

@@ -1,4 +1,4 @@
-"""What jobs ask of a node's spool: files that they upload, and files that are made of others."""
+"""The requests of jobs to a node's spool: to upload files, and to make files from others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

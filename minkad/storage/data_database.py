@@ -315,8 +315,8 @@ class DataDatabase:
                 await self.clear(KeyRange(start, end), False)
 
     def keep(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys but these, at once with `applied`; whether there were any. It takes no time for many, and
-        frees no room: `compact_outside` does.
+        """Remove all keys but these, in one write with `applied`. True if there were any. It takes no time for many,
+        and frees no room: `compact_outside` does.
         """
         self.open()
         below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
@@ -381,7 +381,7 @@ class DataDatabase:
         return tables_of(self._opened())
 
     async def compact(self) -> Size:
-        """Leave one version of each key that was there at the beginning; what there is then, measured."""
+        """Leave one version of each key that was there at the beginning. Returns the size after that, measured."""
         db, before = self.raw(), self._estimate.copy()
         self._begin_flush()
         try:

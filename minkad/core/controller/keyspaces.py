@@ -128,8 +128,8 @@ class Creation:
 
 def default_replicas(state: State) -> int:
     """The number of replicas by default: 3 in a cluster of three nodes or more, else 1. Nodes that are not LIVE count,
-    so that a node that is down for a while doesn't leave a keyspace with one replica for good. Of two nodes, none can
-    decide anything without the other, so a second replica would not keep a partition online.
+    so that a node that is down for a while doesn't leave a keyspace with one replica for good. In a cluster of two,
+    neither node can decide anything without the other, so a second replica would not keep a partition online.
     """
     return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
 

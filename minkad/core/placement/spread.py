@@ -106,7 +106,7 @@ def _has_settled(row: Partition) -> bool:
 
 
 def _leaderships(state: State, loads: NodeLoads, rows: list[Partition], ops: Mapping[int, int]) -> Iterator[Shift]:
-    """To replicas that are in sync."""
+    """The shifts of a leadership to a replica in sync."""
     for row in rows:
         for node in row.replicas:
             if node in row.isr and node != row.leader and node in loads.ops:
@@ -117,7 +117,7 @@ def _leaderships(state: State, loads: NodeLoads, rows: list[Partition], ops: Map
 def _copies(
     state: State, loads: NodeLoads, rows: list[Partition], ops: Mapping[int, int], layout: Layout
 ) -> Iterator[Shift]:
-    """The leader's replica to a node that has none and may have one."""
+    """The shifts of the leader's replica to a node that has none and may have one."""
     for row in rows:
         others = [replica for replica in holders(row) if replica != row.leader]
         for node in loads.ops:

@@ -79,7 +79,7 @@ class NotifyShard:
 
 
 def weight_of(duty: Duty) -> int:
-    """What the balancers reckon with."""
+    """The weight that the balancers count for the duty."""
     return duty.reported_weight if duty.HasField("reported_weight") else duty.weight
 
 
@@ -201,7 +201,7 @@ class DutyState:
         return [NotifyShard(row.name)]
 
     def remove_shard(self, name: str) -> list[NotifyShard]:
-        """It is gone, and forgotten."""
+        """Remove a shard's row."""
         self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
         self._note_room_of(self.shards.pop(name))

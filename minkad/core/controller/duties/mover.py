@@ -27,7 +27,7 @@ class DutyMover:
     """The `Mover` of duties: PENDING → (PREPARING →) RELEASING → COMPLETED."""
 
     def name(self, state: State, id_: int) -> str:
-        """The duty's name; of a duty that is gone only the number is known."""
+        """The duty's name. If the duty is gone, only its number is known."""
         row = state.duties.duties.get(id_)
         return f"duty {id_}" if row is None else duty_name(row)
 

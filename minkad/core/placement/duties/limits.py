@@ -9,7 +9,7 @@ Targets = Callable[[], Iterable[str]]  # the open shards, the preferred one firs
 
 
 def relieve(layout: DutyLayout, targets: Targets) -> bool:
-    """Take off what is too much, with few moves; whether any was possible."""
+    """Move duties off shards that have too much, with few moves. True if any move was possible."""
     moved = False
     for source in layout.open:
         while layout.free(source) < 0:

@@ -47,7 +47,7 @@ class _Queue:
         self._most_free = float("inf")
 
     def place(self, duties: Iterable[PlacedDuty]) -> list[PlacedDuty]:
-        """Those for which there is no place."""
+        """Place duties. Returns those for which there is no place."""
         left = []
         for duty in duties:
             target = self._pinned(duty) if duty.only_on else self._first(duty)

@@ -64,7 +64,7 @@ class _Filling:
         self.order = sorted(layout.open, key=lambda name: (named.get(name, len(named)), name))
 
     def place(self) -> bool:
-        """The heaviest duties first; whether any was placed."""
+        """Place duties, the heaviest first. True if any was placed."""
         layout, waiting = self._layout, sorted(self._layout.waiting, key=heaviest_first)
         layout.waiting = []
         first, last_size = 0, -1

@@ -1,6 +1,6 @@
 """The formats of `minka.rows` in Spark: expressions that give the same bytes as `encode_key` and `encode_value`.
 
-As far as Spark has the functions, they are its own expressions, which it compiles, and no row passes through Python.
+As far as Spark has the functions, they are its own expressions, which it compiles; then no row passes through Python.
 """
 
 from collections import Counter
@@ -42,7 +42,8 @@ def key_column(columns: Sequence[T.StructField]) -> Column:
 
     Text, binary, integers, booleans, dates and timestamps are encoded by Spark itself; floats, decimals and
     timestamp_ntz make the key go through Python, as Arrow arrays, at about half the speed.
-    Raises INVALID_ARGUMENT if a column is of another type, or there is none; text that isn't UTF-8 fails the query.
+    Raises MinkaError(INVALID_ARGUMENT) if a column is of another type, or there is none. Text that isn't UTF-8 fails
+    the query.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -63,8 +64,8 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 def value_column(columns: Sequence[T.StructField]) -> Column:
     """The value of these columns of a data frame, as binary.
 
-    Raises INVALID_ARGUMENT if a column is of a type that isn't read back as it was, or two have one name. Text that
-    isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes U+FFFD.
+    Raises MinkaError(INVALID_ARGUMENT) if a column has a type that would not be read back as it was, or if two have one
+    name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes U+FFFD.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}
@@ -76,10 +77,10 @@ def value_column(columns: Sequence[T.StructField]) -> Column:
 
 
 def value_fields(value: Column, schema: T.StructType) -> Column:
-    """A struct of the columns that a value (binary) has; one that it hasn't is null, and so are those of a null value.
+    """A struct of the columns of a value (binary). A column that the value hasn't got is null; a null value gives null.
 
-    The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. As `from_json` is, it
-    is lenient in two ways: what comes after the object is ignored, and a decimal of more places is rounded.
+    The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. Like `from_json`, it
+    is lenient in two ways: what comes after the object is ignored, and a decimal with more places is rounded.
     Raises INVALID_ARGUMENT as `value_column` does.
     """
     _check_values(schema.fields)
@@ -130,18 +131,18 @@ def _string(code: int, column: Column) -> Column:
 
 
 def _integer(value: Column) -> Column:
-    """Short, since the code that Spark makes of a branch a length is too long to be compiled for many columns."""
+    """It is kept short: with a branch for each length, the code for many columns would be too long to be compiled."""
     data = F.unhex(F.hex(value))  # without zero bytes in front
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)
     size = F.length(F.unhex(F.hex(-value)))
-    # The lowest bytes of value - 1 are the complement of ones of a negative value.
+    # The lowest bytes of value - 1 are the ones' complement of a negative value.
     data = F.substring(F.unhex(F.hex(value - 1)), 9 - size, F.lit(8))
     negative = F.concat(F.substring(_literal(*range(ZERO - 8, ZERO)), 9 - size, F.lit(1)), data)
     return (
         F.when(value > 0, positive)
         .when(value == 0, _literal(ZERO))
-        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # it has no negative in 64 bits
+        .when(value == _LEAST, F.lit(encode_key((_LEAST,))))  # its negative doesn't fit in 64 bits
         .when(value < 0, negative)
         .otherwise(_literal(NULL))
     )

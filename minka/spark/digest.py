@@ -19,7 +19,7 @@ _PART_MASK: Final = (1 << 22) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestReport(Report):
-    """What `digest` found; `xor` and `sum` are 16 hexadecimal digits."""
+    """What `digest` found. `xor` and `sum` are 16 hexadecimal digits each."""
 
     job: ClassVar[str] = "digest"
 
@@ -28,7 +28,8 @@ class DigestReport(Report):
 
 
 def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | None = None) -> DigestReport:
-    """The digest of a DataFrame whose columns are the key and the value, or the key alone; text counts as UTF-8.
+    """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text counts as
+    UTF-8.
 
     Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `spark_failures` says.
     """
@@ -65,12 +66,13 @@ def _bytes_of(pairs: DataFrame) -> list[Column]:
 def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
     """The aggregates that make up a digest of binary columns, for `DataFrame.agg`, also by groups.
 
-    `digest_of_row` makes a Digest of them. Without a value each is taken as null. Keys must not be null: look first.
+    `digest_of_row` makes a Digest of them. Without a value column each value is taken as null. The caller has to make
+    sure that no key is null.
     """
     columns = [key] if value is None else [key, value]
     sizes = [F.sum(F.octet_length(column).cast("long")) for column in columns]
     hashed = F.xxhash64(*columns)
-    # A sum of the whole hashes would overflow, which Spark refuses; that of 22 bits of each does so at 2^41 rows.
+    # A sum of whole hashes would overflow, which Spark refuses; sums of 22 bits of each do so only at 2^41 rows.
     parts = [F.sum(F.shiftrightunsigned(hashed, shift).bitwiseAND(_PART_MASK)) for shift in _SHIFTS]
     return [
         F.count(F.lit(1)).alias("count"),

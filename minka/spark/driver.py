@@ -1,4 +1,4 @@
-"""Spark's own process (the driver's JVM): started on the right Java, with all that it prints in a file."""
+"""Spark's own process (the driver's JVM), which is started on the right Java, with all that it prints in a file."""
 
 import os
 import tempfile
@@ -23,14 +23,15 @@ _log_file: Path | None = None
 
 
 def log_file() -> Path | None:
-    """The log of the Spark process that this one has started; None if it has started none."""
+    """The log of the Spark process that this process has started last; None if it has started none."""
     return _log_file
 
 
 def start(
     master: str, app_name: str, settings: Mapping[str, str], environment: Mapping[str, str | None]
 ) -> SparkSession:
-    """A session in a process of Spark that ends with this one; `environment` is added to what it and its tasks get.
+    """Start a session in a process of Spark that ends with this one. It and its tasks get this process's environment
+    with `environment` added; a variable that is None there is left out.
 
     Raises MinkaError: JAVA_MISSING, SPARK_FAILED.
     """
@@ -39,7 +40,7 @@ def start(
         conf.set(name, value)
     with _set({**find_java().environment(), **environment}):
         try:
-            # After a session that was stopped its process goes on, and serves the next one.
+            # The process of a session that was stopped goes on, and serves the next one.
             gateway = _launched(conf) if SparkContext._gateway is None else None
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as error:
@@ -67,7 +68,7 @@ def _end_process() -> None:
 
 @contextmanager
 def _set(environment: Mapping[str, str | None]) -> Iterator[None]:
-    """These environment variables for a while; None is for one that is not set."""
+    """Set these environment variables for a while; None means that one is not set."""
     before = {name: os.environ.get(name) for name in environment}
     _put(environment)
     try:

@@ -25,8 +25,8 @@ _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Report):
-    """What `export` wrote. `versions`: for each partition the offset of its log up to which everything is in the files;
-    an export since then begins there.
+    """What `export` wrote. `versions` has, by partition id, the offset of the log up to which everything is in the
+    files; a later export with `since` begins there.
     """
 
     job: ClassVar[str] = "export"
@@ -52,18 +52,20 @@ def export(
     timeout: float = 60.0,
     on_progress: OnProgress | None = None,
 ) -> ExportReport:
-    """Write the rows as files into a folder. Each partition is as it was at one version.
+    """Write a keyspace's rows as files into the folder `destination`. Each partition is as it was at one offset.
 
-    Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text; with
-    `key_columns` those are read from keys of columns, the others from values of columns. With `since`, the `versions`
-    in the report of an earlier export, it is the changes after them, with the columns _change ("put" or "delete"),
-    _partition and _offset, in order within each partition; a change may be in two exports.
+    Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
+    `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns. With
+    `since`, which is the `versions` of an earlier export's report, the changes after that are written instead, with the
+    columns _change ("put" or "delete"), _partition and _offset, in order within each partition; a change may be in two
+    exports. `timeout` is how many seconds a partition may be without a leader that answers.
 
-    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
+    Raises MinkaError: INVALID_ARGUMENT (also if the folder exists, unless `overwrite`), UNKNOWN_KEYSPACE, CHANGES_GONE,
+    SPARK_FAILED.
     """
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # Before anything is read: what is written meanwhile may be in this export, and is in the next.
+            # This comes before anything is read: what is written meanwhile may be in this export, and is in the next.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))
@@ -98,7 +100,7 @@ def _write(
     file_format: FileFormat,
     overwrite: bool,
 ) -> tuple[int, int]:
-    """By Spark; how many rows and bytes."""
+    """Let Spark write the files; returns the number of rows and of bytes."""
     counted = Observation()
     size = [F.sum(F.octet_length(name)) for name in sized]
     total = sum(size[1:], size[0]) if size else F.lit(0)

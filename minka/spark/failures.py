@@ -1,4 +1,4 @@
-"""What Spark raises, as a MinkaError that says in one line what is wrong, and where Spark's log is."""
+"""Makes a MinkaError of what Spark raises: one line that says what is wrong, and where Spark's log is."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def spark_failures() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the lines of JSON that PySpark writes to stderr about errors that it raises as well."""
+    """Keep PySpark from writing lines of JSON to stderr about errors that it raises as well."""
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:

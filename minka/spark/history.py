@@ -16,7 +16,7 @@ from minka.history_rows import BUCKETS, PartitionInterval, quantile_ms
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 
-# The kinds of row: what a node did in an interval, what a partition did there, and what could not be read.
+# A row says what a node did in an interval, what a partition did there, or what could not be read.
 NODE: Final = "node"
 PARTITION: Final = "partition"
 MISSING: Final = "missing"
@@ -46,9 +46,9 @@ def history(
     tls: Tls | None = None,
     timeout: float = 120.0,
 ) -> DataFrame:
-    """The intervals of all nodes of the table that began at `from_ms` or later and before `to_ms`. docs/pipeline.md has
-    the columns. `timeout` in seconds, of reading a slice of six hours. What a node doesn't tell is a row of the kind
-    MISSING with the reason, and no error.
+    """The intervals of all nodes of the table that began at `from_ms` or later and before `to_ms` (Unix milliseconds).
+    docs/pipeline.md has the columns. To read a slice of six hours may take `timeout` seconds. What a node doesn't tell
+    is a row of the kind MISSING with the reason, and no error.
     """
     nodes = sorted(node.id for node in table.nodes if node.state != NodeState.NODE_STATE_LEFT)
     slices = tuple(
@@ -167,7 +167,7 @@ def _of_partitions(rows: DataFrame) -> DataFrame:
     )
 
 
-# Bucket by bucket. collect_list leaves out the nulls.
+# The histograms are added bucket by bucket; collect_list leaves out the nulls.
 _ADDED: Final = (
     f"aggregate(collect_list({{0}}), array_repeat(0L, {BUCKETS}), (sum, one) -> zip_with(sum, one, (a, b) -> a + b))"
 )

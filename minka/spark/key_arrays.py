@@ -23,15 +23,15 @@ _Flags = npt.NDArray[np.bool_]
 _LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least that needs size + 1 bytes
 _SIGN: Final = np.uint64(1 << 63)
 _ALL: Final = ~np.uint64(0)
-_PADDING: Final = 18  # bytes that are read from the beginning of a column at the most
+_PADDING: Final = 18  # at most so many bytes are read from the beginning of a column
 
 
 def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
-    """The keys of rows whose columns these are; the same bytes as `encode_key` of each row.
+    """The keys of rows that have these columns: for each row the bytes that `encode_key` gives.
 
-    Types: null, bool, int8 to int64, float, double, string, binary, date32, timestamp, decimal128, and binary(16),
-    which is a UUID. Raises INVALID_ARGUMENT with the column, counted from 1: there is none, or it is of another type,
-    or not of UTF-8.
+    The types are null, bool, int8 to int64, float, double, string, binary, date32, timestamp, decimal128, and
+    binary(16), which is a UUID. Raises MinkaError(INVALID_ARGUMENT) if there is no column, or with the number of one,
+    counted from 1, that has another type or isn't UTF-8.
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -45,7 +45,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
-    """Row by row one after the other; a piece of bytes is every row's."""
+    """Concatenate the pieces, row by row; a piece that is bytes is the same for every row."""
     merged: list[Any] = []
     for piece in pieces:
         if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
@@ -61,7 +61,7 @@ def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
 
 
 def _pieces(column: pa.Array, name: str) -> list[bytes | pa.Array]:
-    """What a column adds to each row's key."""
+    """The pieces that a column adds to each row's key."""
     kind = column.type
     if pa.types.is_null(kind):
         return [b"\x00"]
@@ -116,7 +116,7 @@ def _offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _values(column: pa.Array, kind: pa.DataType) -> npt.NDArray[Any]:
-    """The rows as numbers, 0 for null ones."""
+    """The rows as numbers; a null row is 0."""
     numbers = column.cast(kind)
     numbers = pc.fill_null(numbers, 0) if column.null_count else numbers
     array: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
@@ -135,7 +135,7 @@ def _as_integers(column: pa.Array, name: str) -> _Numbers:
 
 
 def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.BinaryArray:
-    """Rows of the first so many bytes of each row of the matrix."""
+    """A binary array; of each row of the matrix it has the first `lengths` bytes."""
     rows, width = data.shape
     offsets = np.zeros(rows + 1, np.int32)
     offsets[1:] = np.cumsum(np.broadcast_to(lengths, rows))
@@ -146,7 +146,7 @@ def _binary(data: _Bytes, lengths: npt.NDArray[np.integer[Any]] | int) -> pa.Bin
 
 
 def _fixed(data: _Bytes, codes: npt.NDArray[Any] | int, column: pa.Array) -> pa.BinaryArray:
-    """A code and the row of the matrix; for null rows, its code."""
+    """A binary array: a code and the row of the matrix; for null rows only the code of null."""
     matrix = np.empty((len(column), data.shape[1] + 1), np.uint8)
     matrix[:, 0] = codes
     matrix[:, 1:] = data
@@ -187,7 +187,7 @@ def _codes(sizes: npt.NDArray[np.int64], negative: _Flags, column: pa.Array) -> 
 
 def _integers(values: _Numbers, column: pa.Array) -> pa.BinaryArray:
     negative = values < 0
-    # The lowest bytes of value - 1 are the complement of ones of a negative value.
+    # The lowest bytes of value - 1 are the ones' complement of a negative value.
     words = values.view(np.uint64) - negative
     sizes = _sizes(np.where(negative, ~words, words))
     matrix = np.empty((len(values), 9), np.uint8)
@@ -206,7 +206,7 @@ def _halves(column: pa.Array) -> tuple[_Words, _Words]:
 
 
 def _wide_integers(low: _Words, high: _Words, column: pa.Array) -> pa.BinaryArray:
-    """As `_integers`, of 128 bits; from 9 bytes on the length has a byte of its own."""
+    """Like `_integers`, for 128 bits; from 9 bytes on, the length has a byte of its own."""
     negative = high >= _SIGN
     high = high - (negative & (low == 0))
     low = low - negative
@@ -261,21 +261,21 @@ class _Keys:
         return codes, codes == key_format.NULL
 
     def advance(self, lengths: npt.NDArray[Any], *, where: _Flags, refused: _Flags) -> None:
-        """Pass the column: a byte where it is null, else so many."""
+        """Go on after the column: by `lengths` bytes where `where` is true, by one byte where it is null."""
         self.at = self.at + np.where(where, lengths, 1)
         self.bad |= refused | (self.at > self.ends)
         self.at = np.minimum(self.at, self.ends)
 
     def words(self, offset: npt.NDArray[np.int64] | int) -> _Words:
-        """The eight bytes that begin so many after the column's beginning."""
+        """The eight bytes that begin `offset` bytes after the beginning of the column."""
         at_each_byte: npt.NDArray[Any] = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))
         words: _Words = at_each_byte[self.at + offset].astype(np.uint64)
         return words
 
     def string_ends(self) -> npt.NDArray[np.int64]:
-        """The end of text that begins here: the first zero byte that no 0xff follows.
+        """The place of the zero byte that ends the text here: the first one that no 0xff follows.
 
-        It may look into the next key, where 0xff is no type of column either.
+        The search may look into the next key, which can't begin with 0xff, since that is no type of column.
         """
         if self._terminators is None:
             zeros = np.flatnonzero(self.data[:-_PADDING] == 0)
@@ -287,7 +287,7 @@ class _Keys:
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of keys, of the types that `key_array` takes; each may have nulls.
 
-    Raises INVALID_ARGUMENT for the first row whose key isn't of these columns, with what is wrong in it.
+    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with what is wrong in it.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
@@ -324,7 +324,7 @@ def _decoder(kind: pa.DataType, name: str) -> Callable[[_Keys, pa.DataType], pa.
 
 
 def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> None:
-    """Raise what is wrong with the first bad row; return when each can be read for itself."""
+    """Raise what is wrong with the first bad row; return if each row can be read on its own."""
     for row in np.flatnonzero(bad):
         key = keys[int(row)].as_py()
         try:
@@ -393,7 +393,7 @@ def _decode_integer(rows: _Keys, kind: pa.DataType) -> pa.Array:
 
 
 def _magnitudes(words: _Words, sizes: npt.NDArray[np.int64], negative: _Flags) -> _Words:
-    """The first so many bytes (0 to 8) of each word as a number, negative ones without their sign."""
+    """The first `sizes` bytes (0 to 8) of each word as a number; of a negative one the absolute value."""
     unused = (64 - 8 * sizes).astype(np.uint64)
     some = unused < 64
     unused = np.minimum(unused, 63)
@@ -411,7 +411,7 @@ def _decode_decimal(rows: _Keys, kind: pa.DataType) -> pa.Array:
     sizes = np.where(null, 0, np.where(long, stated, np.abs(head - key_format.ZERO)))
     upper = np.where(long, sizes - 8, 0)
     refused = ~null & ((sizes > 16) | (long & (upper < 1)) | (~long & (sizes > 8)))
-    # What is refused may have any size, which is then not used.
+    # A row that is refused may have any size here; it is not used.
     upper, lower = upper.clip(0, 8), np.minimum(sizes, 8)
     high = _magnitudes(rows.words(np.where(long, 2, 1)), upper, negative)
     low = _magnitudes(rows.words(np.where(long, 2 + upper, 1)), lower, negative)

@@ -1,4 +1,4 @@
-"""Which columns of a schema are a row's key and which its value, and both ways between columns and bytes."""
+"""Which columns of a schema are a row's key and which its value, and the conversions between columns and bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from minka.v1.snapshots_pb2 import RowBatch
 
 KEY: Final = "key"
 VALUE: Final = "value"
-# Columns of changes, if a schema has them.
+# The columns that only changes have, if a schema names them.
 CHANGE: Final = "_change"  # "put" or "delete"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"  # in the partition's log
@@ -44,7 +44,7 @@ class Layout:
 
     @classmethod
     def of(cls, schema: StructType, options: SourceOptions) -> Self:
-        """Raises INVALID_ARGUMENT for a schema that doesn't fit the options."""
+        """The layout of a schema by these options. Raises INVALID_ARGUMENT if they don't fit."""
         names = options.key_columns or (KEY,)
         by_name = {field.name: field for field in schema.fields}
         for name, kind in _OF_CHANGES.items():
@@ -71,26 +71,26 @@ class Layout:
         return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
 
     def check_no_changes(self) -> None:
-        """Raises INVALID_ARGUMENT if the schema asks for what only changes have."""
+        """Check that the schema asks for nothing that only changes have. Raises INVALID_ARGUMENT."""
         if found := [name for name in self.schema.names if name in _OF_CHANGES]:
             raise MinkaError(Code.INVALID_ARGUMENT, f"column {found[0]!r} is one of changes, which readStream gives")
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """As PySpark wants the batches."""
+        """The schema that PySpark wants batches to have."""
         return to_arrow_schema(self.schema, timezone="UTC")
 
     def batch_of(self, rows: RowBatch) -> pa.RecordBatch:
-        """Raises INVALID_ARGUMENT for a row that doesn't fit the schema."""
+        """The batch of these rows. Raises INVALID_ARGUMENT for a row that doesn't fit the schema."""
         return self._batch(_column(rows.rows, rows.key_offsets, rows.keys), _values_of(rows))
 
     def batch_of_pairs(self, pairs: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        """The same of rows that were read one by one."""
+        """The batch of rows that were read one by one. Raises as `batch_of` does."""
         keys, values = zip(*pairs, strict=True)
         return self._batch(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
     def batch_of_changes(self, changes: ChangeBatch, partition_id: int) -> pa.RecordBatch:
-        """The same of changes; the value of a key that was deleted is null."""
+        """The batch of changes; the value of a key that was deleted is null. Raises as `batch_of` does."""
         rows = len(changes.offsets)
         deleted = np.frombuffer(changes.deleted, np.bool_)
         values = _column(rows, changes.value_offsets, changes.values)
@@ -165,7 +165,7 @@ def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
 
 
 def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
-    """Raises INVALID_ARGUMENT for bytes that are no text, naming the row's key."""
+    """The column in this type. Raises INVALID_ARGUMENT with the row's key for bytes that are no text."""
     if column is None:
         raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
     try:

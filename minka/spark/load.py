@@ -1,9 +1,9 @@
-"""Fills a keyspace from a data frame or files: by ingesting files of sorted rows, or by putting them.
+"""Fills a keyspace from a data frame or files: by ingesting files of sorted rows, or by putting the rows.
 
-An ingest computes each row's partition in Spark, sorts, and writes one file a partition, which is uploaded to every
-replica's spool (minka.loads). Nothing is visible until the commit names one file a partition; from then on the nodes
-take all of them in, whatever becomes of this process. A load that ended before that goes on where it was with the same
-id: what is in the spools already isn't made again.
+An ingest computes each row's partition in Spark, sorts, and writes one file for each partition, which is uploaded to
+the spool of every replica (minka.loads). Nothing is visible until the commit names one file for each partition; from
+then on the nodes take all of them in, whatever becomes of this process. A load that broke off before that goes on with
+the same id where it was: files that are in the spools already aren't made again.
 """
 
 import json
@@ -36,7 +36,7 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 1.0
-_SHARE: Final = 3  # the files may be so many times smaller than the source, since they are compressed
+_SHARE: Final = 3  # the files may be up to so many times smaller than the source, since they are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
 _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abort
@@ -44,9 +44,10 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What a load does with rows. `last_by`: if several rows have one key, the one that is last by this column counts;
-    without it they are refused. Up to `max_bad` rows that can't be in a keyspace are left out, and written with the
-    reason to `bad_rows` (a folder, JSON).
+    """What a load does with rows. `columns` says which are the key and the value. If several rows have one key, the one
+    that is last by the column `last_by` counts; without `last_by` they are refused. `on_conflict` says what becomes of
+    rows whose key the keyspace has already: an "error", "replace", or "keep" what is there. Up to `max_bad` rows that
+    can't be in a keyspace are left out, and written with the reason to `bad_rows` (a folder, JSON).
     """
 
     columns: PairColumns
@@ -58,7 +59,7 @@ class LoadOptions:
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
     def check(self) -> None:
-        """Raises INVALID_ARGUMENT for what doesn't go together."""
+        """Raises INVALID_ARGUMENT for options that don't go together."""
         if self.max_bad < 0 or self.rate_limit < 0:
             raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
         if self.max_bad and not self.bad_rows:
@@ -69,7 +70,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
-    """A load from files, as it is kept with the load, so that anybody can go on with it."""
+    """A load from files. It is kept in the load's row, so that anybody can go on with it."""
 
     source: str
     file_format: FileFormat | None = None
@@ -77,12 +78,12 @@ class FileLoad:
     options: LoadOptions
 
     def to_json(self) -> str:
-        """As it is kept."""
+        """The text that is kept in the load's row."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Raises INVALID_ARGUMENT for what a load from files doesn't keep."""
+        """What `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
         try:
             document = json.loads(text)
             options = document["options"]
@@ -101,7 +102,7 @@ class LoadReport(Report):
 
     load_id: str = ""  # none for puts
     mode: str
-    partitions: int  # that got rows
+    partitions: int  # how many got rows
     repeated: int = 0  # rows left out since another one of their key counted
     kept: int = 0  # rows left out since the keyspace had their key
     bad: int = 0
@@ -122,11 +123,13 @@ def load(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load the data frame. With the id of an earlier load of the same rows it goes on with that one, or says that it
-    was done. `timeout` in seconds: for how long a node that restarts, or an election, is waited for, each time.
+    """Load the data frame into a keyspace. With the id of an earlier load of the same rows this goes on with that one,
+    or reports that it was done. `timeout` is how many seconds each step waits for a node that restarts, or for an
+    election. `job_text` is a note that is kept with the load, up to 8 KiB.
 
-    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS, BAD_ROWS,
-    LOAD_ENDED, SPARK_FAILED. A load that was refused for its rows is aborted; one that broke off waits to be resumed.
+    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS,
+    BAD_ROWS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that broke off waits
+    to be resumed.
     """
     options.check()
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
@@ -150,7 +153,7 @@ def load_files(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load files, in a way that `resume` can go on with. Raises what `load` and `read_files` do."""
+    """Load files in a way that `resume` can go on with. Raises what `load` and `read_files` raise."""
     bad_rows = what.options.bad_rows and absolute(spark, what.options.bad_rows)
     what = replace(what, source=absolute(spark, what.source), options=replace(what.options, bad_rows=bad_rows))
     source = read_files(spark, what.source, what.file_format, what.schema)
@@ -174,8 +177,8 @@ def resume(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Go on with a load of files that broke off: its files have to be as they were. Raises UNKNOWN_LOAD, and what
-    `load_files` does.
+    """Go on with a load of files that broke off. Its files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
+    if the load was not one of files, and what `load_files` raises.
     """
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         (known,) = client.describe(load_id).loads
@@ -210,7 +213,7 @@ class _Run:
         self._bad = 0
 
     def ingest(self, job: Job, source: DataFrame, load_id: str, requested_by: str, job_text: str) -> LoadReport:
-        """Every step from where the load is."""
+        """Take every step that the load has still to take."""
         client = self._client
         with job.stage("check"):
             found = client.begin(
@@ -234,7 +237,7 @@ class _Run:
         return self._report(job, rows, load_id=load_id, written=found, was_done=was_done)
 
     def put(self, job: Job, source: DataFrame) -> LoadReport:
-        """Without a load that is recorded: what is put is visible at once."""
+        """Put the rows. No load is recorded, and each row is visible at once."""
         with job.stage("check"):
             keyspace, partitions, targets = self._targets()
         with job.stage("put"):
@@ -243,7 +246,9 @@ class _Run:
         return self._report(job, rows)
 
     def _upload(self, source: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
-        """A file for each partition that gets rows, but for those that an earlier run has left in the spools."""
+        """Make and upload the files that an earlier run has not left in the spools; returns all files, and the results
+        of the tasks.
+        """
         keyspace, partitions, targets = self._targets()
         staged = self._client.staged(found, targets)
         missing = [place for place, target in enumerate(targets) if target.partition_id not in staged]
@@ -252,7 +257,7 @@ class _Run:
         return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
-        """They come from one table, in the order of slots or ranges."""
+        """The keyspace, its partitions and their targets, from one table, in the order of slots or ranges."""
         keyspace, partitions, targets = self._client.layout(self._name)
         return keyspace, partitions, tuple(targets)
 
@@ -277,8 +282,8 @@ class _Run:
         wanted: Sequence[int],
         there: int = 0,
     ) -> list[Row]:
-        """The tasks' results. `there`: how many rows are in files for the partitions that aren't wanted. Raises what
-        ended the first that failed for good; BAD_ROWS.
+        """Run the tasks and return their results. `there` is how many rows are in files for the partitions that aren't
+        `wanted`. Raises what ended the first task that failed for good, and BAD_ROWS.
         """
         options, counted = self._options, Observation()
         by = [F.col(options.last_by).alias("_by")] if options.last_by else []
@@ -298,7 +303,7 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # The value decides between equals, so that every attempt, and `verify`, takes the same one.
+        # Among rows that are equal by `last_by` the value decides, so that every attempt, and `verify`, takes the same.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
@@ -306,7 +311,7 @@ class _Run:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        # If nothing comes out, Spark may find a plan without what is observed.
+        # If no row comes out, Spark may have found a plan that leaves the observation out.
         counts = counted.get if rows else _counted(found)
         self._bad = counts["bad"]
         self._check_counts(found, counts["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
@@ -315,7 +320,7 @@ class _Run:
         return rows
 
     def _refusal(self, task: LoadTask, error: Exception) -> Exception:
-        """What the first row was refused for: it ends the load, and other tasks say only that it has ended."""
+        """The error for which the first row was refused. It ends the load; other tasks only say that it has ended."""
         found = str(error)
         if _BAD in found:
             why = found.partition(_BAD)[2].splitlines()[0]
@@ -331,8 +336,9 @@ class _Run:
         return error
 
     def _check_counts(self, found: DataFrame, read: int, rows: list[Row], there: int, *, is_all: bool) -> None:
-        """Check that every row that was read is written or counted as left out: rows of a task that Spark gave up
-        silently would not be. Raises INTERNAL."""
+        """Check that every row that was read is written or counted as left out; rows of a task that Spark silently gave
+        up would not be. Raises INTERNAL.
+        """
         options = self._options
         if not is_all and (options.last_by or options.on_conflict == "keep"):
             return  # how many rows were left out of the files that are there is not known
@@ -345,7 +351,7 @@ class _Run:
             raise MinkaError(Code.INTERNAL, text)
 
     def _count_bad(self, task: LoadTask, found: DataFrame) -> None:
-        """Write bad rows to their file, if that is asked for. Raises BAD_ROWS for too many."""
+        """Write bad rows to their folder, if that is asked for. Raises BAD_ROWS if they are too many."""
         options = self._options
         if not options.max_bad:
             return
@@ -368,7 +374,7 @@ class _Run:
 
     @contextmanager
     def _kept_alive(self, load_id: str) -> Iterator[None]:
-        """Say that it goes on while tasks run; when it was aborted, stop them."""
+        """Say that the load goes on while tasks run, and stop them if it is aborted."""
         over = Event()
         tag = f"minka-{load_id}"
 
@@ -431,7 +437,7 @@ def _follow(stage: Stage, answer: GetLoadsResponse) -> None:
 
 
 def _bytes_of(source: DataFrame) -> int:
-    """The size of the files that it is read from; 0 if that can't be known."""
+    """The bytes of the files from which the source is read; 0 if that can't be known."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():

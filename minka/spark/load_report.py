@@ -1,4 +1,4 @@
-"""What the history of the cluster's load says: hot partitions, imbalance, when nodes are full, what would help.
+"""Reports on the history of the cluster's load: hot partitions, imbalance, when nodes will be full, what would help.
 
 Spark reads the history from the nodes, keeps it as Parquet if that is asked for, and sums it; minka.load_report
 says what follows.
@@ -34,8 +34,9 @@ DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPartition:
-    """A partition over the whole time. Operations are a second; `peak_ops` are those of its busiest step, at
-    `peak_node`; `peak_of_node` is their share of all operations of that node then.
+    """A partition over the whole time. `ops` and `peak_ops` are operations a second: on average, and in its busiest
+    step, which was at `peak_node`. `of_cluster` is its share of the cluster's operations, and `peak_of_node` its share
+    of that node's in that step.
     """
 
     partition: str
@@ -52,8 +53,8 @@ class HotPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """What `load_report` found. `rows`: the number of rows of the history, one for each partition, node and interval.
-    `bytes`: those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing
+    """What `load_report` found. `rows` is the number of rows of the history, one for each partition, node and interval;
+    `bytes` is what clients' requests and answers had in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing
     was found.
     """
 
@@ -61,8 +62,8 @@ class LoadReport(Report):
 
     from_ms: int
     to_ms: int
-    step_ms: int  # what `imbalance` and the peaks are by
-    nodes: tuple[str, ...]  # that have told something
+    step_ms: int  # how long a step of `imbalance`, and of the peaks, is
+    nodes: tuple[str, ...]  # those that have told something
     missing: tuple[str, ...]  # what could not be read, a sentence for each node
     hot: tuple[HotPartition, ...]  # the busiest first
     imbalance: tuple[Imbalance, ...]
@@ -74,7 +75,7 @@ class LoadReport(Report):
     plan: Plan | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:
-        """As a JSON object, without the plan."""
+        """The report as a JSON object, without the plan."""
         document = Report.to_document(self)
         del document["plan"]
         return document
@@ -93,12 +94,13 @@ def load_report(
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Report on the load of the time `since` before `until` (default: now). `html`: a file for the page. `parquet`: a
-    folder that isn't there yet, for the history's rows as they are. `plan_file`: the file to which the caller is going
-    to write the plan, which the page names. Nothing in the cluster is changed. A node that doesn't answer is missing in
-    the report; without a controller that answers there is no plan.
+    """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, `parquet` a
+    folder that doesn't exist yet for the rows of the history, and `plan_file` the file to which the caller is going to
+    write the plan; the page names it. To read six hours of a node's history may take `timeout` seconds. Nothing in the
+    cluster is changed. A node that doesn't answer is missing in the report; without a controller that answers there is
+    no plan.
 
-    Raises INVALID_ARGUMENT, UNREACHABLE when no node answers, SPARK_FAILED.
+    Raises MinkaError: INVALID_ARGUMENT, UNREACHABLE if no node answers, SPARK_FAILED.
     """
     from_ms, to_ms = _span(since, until)
     if html and not Path(html).parent.is_dir():
@@ -141,7 +143,7 @@ def load_report(
 
 
 def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
-    """The time to report on, in milliseconds since 1970. Raises INVALID_ARGUMENT."""
+    """The beginning and the end of the time to report on, in Unix milliseconds. Raises INVALID_ARGUMENT."""
     if since < timedelta(minutes=1):
         raise MinkaError(Code.INVALID_ARGUMENT, f"the load of the last {since}: a minute is the least")
     to_ms = round((until.timestamp() if until is not None else time.time()) * 1000)
@@ -149,7 +151,7 @@ def _span(since: timedelta, until: datetime | None) -> tuple[int, int]:
 
 
 def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", list[NodeInterval], LoadAnalysis]:
-    """The history, read, kept as Parquet if that is asked for, and summed up."""
+    """Read the history, keep it as Parquet if that is asked for, and sum it up."""
     read = _read(job, rows)
     if parquet:
         with job.stage("write Parquet"):
@@ -172,7 +174,7 @@ class _Read:
 
 
 def _read(job: Job, rows: DataFrame) -> _Read:
-    """Every task, once; after that the rows are Spark's."""
+    """Let every task read its rows from the nodes; from then on Spark has them."""
     with job.stage("read") as stage:
         counted = rows.groupBy("kind").agg(
             F.count(F.lit(1)).alias("rows"),
@@ -197,8 +199,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """Nodes tell their intervals at different times. A last step that some have not told yet would look as if they did
-    nothing.
+    """The intervals without a last step that some nodes have not told yet. They tell at different times, and such a
+    step would look as if those nodes did nothing.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:
@@ -208,7 +210,7 @@ def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
 
 
 def _planned(control: Control, proposals: Proposals) -> tuple[Proposals, Plan | None]:
-    """Those that can be done, and the plan of them."""
+    """The proposals that can be carried out, and the plan of them."""
     if not proposals.splits and not proposals.moves:
         return proposals, None
     try:

@@ -1,4 +1,4 @@
-"""What a task of a load does: all rows of one partition, in the order of their keys, become a file in the spools of its
+"""The tasks of a load: each makes of all rows of one partition, in the order of their keys, a file in the spools of its
 nodes, or batches of puts.
 """
 
@@ -36,8 +36,8 @@ _Batch = tuple[list[bytes], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """The same for all partitions; picklable. Rows come as (place, key, value), sorted by key; the first of equal keys
-    counts, unless they are `refused`.
+    """What a task does, the same for all partitions; it can be pickled. Rows come as (place, key, value), sorted by
+    key. Of rows with one key the first counts, unless `refuses_repeated`.
     """
 
     endpoints: tuple[str, ...]
@@ -50,7 +50,7 @@ class LoadTask:
     refuses_repeated: bool
 
     def ingest(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the file and upload it. What comes back names it for the commit."""
+        """Write the file and upload it; the row that comes back names the file for the commit."""
         spare_the_collector()
         load = Load.FromString(self.load)
         self._check_goes_on(load)
@@ -59,7 +59,7 @@ class LoadTask:
         if place is None:
             return
         target = self.targets[place]
-        # Spark's numbers of attempts begin at 0 with each driver.
+        # The name is random, since Spark counts attempts from 0 again with each driver.
         name = f"p{target.partition_id}-{uuid.uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="minka-load-", dir=_scratch()) as folder, self._client() as client:
             try:
@@ -88,7 +88,7 @@ class LoadTask:
         yield rows.result(b"")
 
     def _check_goes_on(self, load: Load) -> None:
-        """What is tried again may have ended the load. Raises LOAD_ENDED."""
+        """Before a repetition, look whether the load was aborted meanwhile. Raises LOAD_ENDED."""
         context = TaskContext.get()
         if context is None or not context.attemptNumber():
             return
@@ -98,7 +98,7 @@ class LoadTask:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
-        """What no repetition can help ends the load at once, not when Spark has tried it often enough."""
+        """Abort the load at once for an error against which no repetition helps, before Spark has tried all of them."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
             client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
@@ -107,7 +107,7 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that are to be written, in batches, without those that are not; counts both."""
+    """The rows that are to be written, in batches, without those that are left out; both are counted."""
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch]) -> None:
         self._task = task
@@ -136,7 +136,7 @@ class _Rows:
             batch = next(self._batches, None)
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
-        """A row in another partition's file would never be found by a client. Raises INTERNAL."""
+        """Check that all rows are this task's: no client would find a row in another partition. Raises INTERNAL."""
         places = pc.min_max(batch.column(0)).as_py()
         if batch.column(0).null_count or (places["min"], places["max"]) != (self.place, self.place):
             raise MinkaError(Code.INTERNAL, f"rows of several partitions came to the task of place {self.place}")
@@ -150,7 +150,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(arrays, list(names))
 
     def _without_repeated(self, keys: list[bytes], values: list[bytes]) -> _Batch:
-        """Raises DUPLICATE_KEY if they are refused."""
+        """The rows without those whose key came before. Raises DUPLICATE_KEY if such rows are refused."""
         last, self._last = self._last, keys[-1]
         if keys[0] != last and len(set(keys)) == len(keys):
             return keys, values
@@ -165,7 +165,7 @@ class _Rows:
         return [keys[place] for place in fresh], [values[place] for place in fresh]
 
     def _without_existing(self, existing: "_Existing", keys: list[bytes], values: list[bytes]) -> _Batch:
-        """Raises KEY_EXISTS if they are refused."""
+        """The rows without those whose key the keyspace has. Raises KEY_EXISTS if such rows are refused."""
         there = existing.among(keys)
         if not there:
             return keys, values
@@ -178,14 +178,14 @@ class _Rows:
 
 
 class _Existing:
-    """The keys that a partition has, read beside the rows, both in the order of keys."""
+    """The keys that a partition has. They are read along with the rows, both in the order of keys."""
 
     def __init__(self, task: LoadTask, target: LoadTarget) -> None:
         self._keys = self._read(task, target)
         self._ahead = next(self._keys, [])
 
     def among(self, keys: list[bytes]) -> set[bytes]:
-        """Those of the keys that are there; each call's are greater than the last one's."""
+        """Those of the keys that the partition has. The keys of each call must be greater than those of the last."""
         found: set[bytes] = set()
         while self._ahead and self._ahead[0] <= keys[-1]:
             found.update(set(self._ahead).intersection(keys))
@@ -222,7 +222,7 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def _scratch() -> str | None:
-    """A folder of Spark's own: it is where spark.local.dir says, and Spark removes what killed tasks leave there."""
+    """A folder of Spark's, at spark.local.dir; Spark removes what killed tasks leave there."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 

@@ -34,13 +34,14 @@ def lookup(
     tls: Tls | None = None,
     timeout: float = 60.0,
 ) -> DataFrame:
-    """The rows with one more column, the value (binary) of each row's key: null with `left` if there is none; such rows
-    are left out with `inner`.
+    """The rows of the data frame with one more column named `value`: the value (binary) of each row's key. If a key has
+    none, the column is null with `how` "left"; with "inner" the row is left out.
 
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
-    does. Rows are brought together by the partition of their key first, so that each task asks one node, in batches,
-    and gets the newest values. `endpoints`: those in MINKA_ENDPOINTS unless they are given. Raises INVALID_ARGUMENT for
-    columns that aren't there, or a `value` that is; UNKNOWN_KEYSPACE.
+    does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
+    and gets the newest values. `endpoints` are by default those in MINKA_ENDPOINTS. `timeout`, in seconds, holds for
+    each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a `value` column that is;
+    UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")

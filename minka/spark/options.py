@@ -14,7 +14,9 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """See docs/pipeline.md. Names count without upper and lower case, as Spark's do."""
+    """The options of one use of the data source, which docs/pipeline.md describes. Case doesn't matter in their names,
+    as in those of Spark's own.
+    """
 
     endpoints: tuple[str, ...]
     keyspace: str
@@ -30,7 +32,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """From Spark's. Raises INVALID_ARGUMENT for one that is missing, unknown or can't be."""
+        """The options as Spark gives them. Raises INVALID_ARGUMENT for one that is missing, unknown or not valid."""
         known = {name.lower(): name for name in _NAMES}
         options = {known.get(name.lower(), name): value for name, value in given.items()}
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
@@ -66,7 +68,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _key_format(given: str, key_columns: tuple[str, ...]) -> KeyFormat:
-    """Not given: `columns` if key columns are named, else it is seen by the type of the column `key`."""
+    """The key's format. If none is given, it is `columns` if key columns are named, else the type of `key` decides."""
     if not given:
         return "columns" if key_columns else "binary"
     if given not in get_args(KeyFormat):

@@ -1,4 +1,4 @@
-"""Data frames of any columns as keys and values: the columns `key` and `value`, both binary."""
+"""Makes keys and values of data frames of any columns: the columns `key` and `value`, both binary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,12 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """Which columns of a data frame are the key, and which the value; no value columns: all others.
+    """Which columns of a data frame are the key, and which the value; if no value columns are named, they are all
+    others.
 
-    With `auto` a single column of text or bytes stands for itself; all else, and with `columns` that as well, is
-    encoded as columns of `minka.rows`: a key in an order-preserving form, a value as a JSON object.
+    With the form `auto`, a single column of text or bytes is the key or the value itself. Everything else, and with
+    `columns` such a column as well, is encoded by `minka.rows`: a key so that it keeps its order, a value as a JSON
+    object.
     """
 
     key: tuple[str, ...]
@@ -31,7 +33,7 @@ class PairColumns:
     value_form: Form = "auto"
 
     def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
-        """Those of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them."""
+        """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them."""
         fields = {field.name: field for field in frame.schema.fields}
         for name in (*self.key, *self.value):
             if name not in fields:
@@ -43,12 +45,12 @@ class PairColumns:
         return [fields[name] for name in self.key], [fields[name] for name in value]
 
     def key_of(self, frame: DataFrame) -> Column:
-        """The key as binary; null if a column that stands for itself is null."""
+        """The key as binary; null if a column that is the key itself is null."""
         fields, _ = self.fields_of(frame)
         return _itself(fields[0]) if _is_itself(fields, self.key_form) else key_column(fields)
 
     def value_of(self, frame: DataFrame) -> Column:
-        """The value as binary; null if a column that stands for itself is null."""
+        """The value as binary; null if a column that is the value itself is null."""
         _, fields = self.fields_of(frame)
         if not fields:
             return F.lit(b"")
@@ -58,8 +60,8 @@ class PairColumns:
 
 
 def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
-    """The columns `key` and `value`, and others of the data frame's. Raises INVALID_ARGUMENT for columns that can't be
-    a key or a value.
+    """A data frame with the columns `key` and `value`, and these others of the given one. Raises INVALID_ARGUMENT for
+    columns that can't be a key or a value.
     """
     return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *others)
 

@@ -1,7 +1,7 @@
-"""Parquet files that tasks write themselves, by Arrow. Rows stay the columns that they came as; Spark's writer would
-have each passed to another process, and taken apart there.
+"""Parquet files that tasks write themselves, with Arrow. Rows stay in the columns in which they came; Spark's writer
+would pass each to another process, and take it apart there.
 
-For a session and a folder of this machine; Spark's writer knows every other file system.
+This works for a session and a folder on this machine; Spark's writer knows all other file systems.
 """
 
 import shutil
@@ -23,12 +23,13 @@ from pyspark.sql.utils import is_remote
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import absolute
 
-_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # as Arrow's columns, which a task has in memory
+_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # in Arrow's columns, which a task has in memory
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
     """The folder as a local path, which is the same for the session's tasks and for the caller; None if it isn't local
-    to both."""
+    to both.
+    """
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))
@@ -37,24 +38,24 @@ def local_folder(spark: SparkSession, path: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """The files of one job, in a folder that is made for them. Spark and others don't see one before all are there."""
+    """The files of one job, in a folder that is made for them. They are hidden until all of them are complete."""
 
     folder: Path
-    name: str  # which no other job's files have
+    name: str  # is part of the files' names, and no other job's
     schema: pa.Schema
     sized: tuple[str, ...]  # the columns whose bytes are counted
 
     @classmethod
     def of(cls, folder: Path, schema: pa.Schema, sized: Sequence[str], *, overwrite: bool) -> "ParquetFiles":
-        """Raises INVALID_ARGUMENT for a folder that is there, unless it is to be overwritten."""
+        """Raises INVALID_ARGUMENT if the folder exists, unless it is to be overwritten."""
         if folder.exists() and not overwrite:
             text = f"{folder} already exists; have it overwritten, or choose another one"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
-        """All that the reader has; how many rows and bytes that is. What was in the folder is removed when all is
-        written. Raises INVALID_ARGUMENT if nothing can be written.
+        """Write all that the reader has; returns the number of rows and of bytes. What was in the folder before is
+        removed when everything is written. Raises INVALID_ARGUMENT if the folder can't be written.
         """
         parts = list(reader.partitions())
         try:
@@ -73,7 +74,9 @@ class ParquetFiles:
         return sum(rows for _, rows, _ in written), sum(size for _, _, size in written)
 
     def _write_part(self, reader: DataSourceReader, part: InputPartition) -> tuple[str, int, int]:
-        """In a task. The name of its file, which no other attempt has, its rows and bytes; none for no rows."""
+        """Write a task's file, under a name that no other attempt has. Returns the name ("" without rows), and the
+        number of rows and of bytes.
+        """
         path = self.folder / f".{self.name}-{uuid.uuid4().hex}"
         rows = size = 0
         writer = None

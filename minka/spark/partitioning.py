@@ -29,7 +29,7 @@ def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> 
 
 
 def _by_hash(keyspace: Keyspace) -> _Place:
-    # Without the call in between: every row passes here.
+    # mmh3 is called directly, since every row passes here.
     murmur3 = keyspace.hash == HashFunction.HASH_FUNCTION_MURMUR3
     digest: Final[Any] = mmh3.mmh3_32_uintdigest if murmur3 else HASH_FUNCTIONS[keyspace.hash]
     count = keyspace.partition_count

@@ -1,4 +1,4 @@
-"""Which keys a query's filters leave: ranges, or single keys. Pure."""
+"""Derives from a query's filters which keys can be wanted: a range, or single keys. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from minka.ranges import ALL_KEYS, KeyRange
 from minka.rows import KeyPart, prefix_range, scaled
 from minka.spark.options import KeyFormat
 
-_BEFORE_ALL: Final = b"\x00"  # no key is less
+_BEFORE_ALL: Final = b"\x00"  # no key is smaller
 
 
 @dataclass(frozen=True, slots=True)
 class WantedKeys:
-    """Those in the range; with `keys` only these, which lie in it."""
+    """The keys that a query wants: those in the range; if `keys` is given, only these, which lie in it."""
 
     range: KeyRange = ALL_KEYS
     keys: tuple[bytes, ...] | None = None
@@ -38,12 +38,12 @@ class WantedKeys:
 
 
 def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], key_format: KeyFormat) -> WantedKeys:
-    """What rows that pass all the filters can have as keys. Filters that say nothing of that are passed over."""
+    """The keys that rows which pass all the filters can have. Filters that say nothing about keys are ignored."""
     columns = [_Column(field, filters) for field in key_fields]
     if key_format == "columns":
         try:
             return _of_columns(columns)
-        except MinkaError:  # a value that no key has: what rows there are for it is Spark's to say
+        except MinkaError:  # no key has such a value: Spark decides which rows pass such a filter
             return WantedKeys()
     encode = _text if key_format == "text" else bytes
     wanted = _of_one(columns[0].filters, lambda value: KeyRange(key := encode(value), key + b"\x00"))
@@ -55,17 +55,17 @@ class _Column:
 
     def __init__(self, field: StructField, filters: Iterable[Filter]) -> None:
         self._kind = field.dataType
-        # To Spark -0.0 equals 0.0, and as keys they differ.
+        # For Spark -0.0 equals 0.0, but as keys they differ.
         is_exact = not isinstance(self._kind, FloatType | DoubleType)
         self.filters = [one for one in filters if is_exact and getattr(one, "attribute", None) == (field.name,)]
 
     @property
     def equal(self) -> list[KeyPart]:
-        """What it has to be equal to."""
+        """The values to which the column has to be equal."""
         return [self.part(one.value) for one in self.filters if isinstance(one, EqualTo)]
 
     def part(self, value: Any) -> KeyPart:
-        """What stands for the value in keys."""
+        """The part of a key that stands for the value."""
         part: KeyPart = scaled(value, self._kind.scale) if isinstance(self._kind, DecimalType) else value
         return part
 
@@ -75,7 +75,7 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """The first columns have to be equal to something; bounds, or some values, of the next."""
+    """By the first columns that have to be equal to something, and bounds or values of the next column."""
     prefix: list[KeyPart] = []
     for column in columns:
         if not column.equal:
@@ -93,7 +93,7 @@ def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
 
 
 def _of_one(filters: Iterable[Filter], range_of: Callable[[Any], KeyRange]) -> WantedKeys:
-    """By one column; `range_of` gives the keys that have a value there."""
+    """By one column; `range_of` gives the range of keys that have a value there."""
     starts, ends = [b""], []
     keys: set[bytes] | None = None
     for one in filters:

@@ -1,8 +1,8 @@
 """How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to the caller that asked for it.
 
-A stage's tasks, and the rows that they have read, are what Spark counts (`minka.spark.tasks`): in a session whose
-driver is here also while a task runs, with Spark Connect tasks only. What a job counts by itself, such as uploaded
-bytes, it sets on its `Stage`, and that is then what is told.
+A stage's tasks, and the rows that they have read, are what Spark counts (`minka.spark.tasks`). In a session whose
+driver is in this process the rows are counted also while a task runs; with Spark Connect only tasks are known. What a
+job counts itself, such as the rows that nodes have taken in, it sets on its `Stage`, and that is told instead.
 """
 
 import time
@@ -32,10 +32,10 @@ class Progress:
     stage: str
     number: int  # the stage's, from 1 on
     stages: int
-    seconds: float  # the stage's, as is all below
+    seconds: float  # the stage's, as is everything below
     is_over: bool = False
     tasks_done: int | None = None
-    tasks: int | None = None  # Spark may find on its way that there are more
+    tasks: int | None = None  # may grow, since Spark finds some on its way
     rows: int | None = None
     rows_total: int | None = None
     bytes: int | None = None
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """How long the stage still takes, if it goes on as it went so far."""
+        """How many seconds the stage still takes if it goes on as before; None if that isn't known."""
         fraction = self.fraction
         return self.seconds * (1 - fraction) / fraction if fraction else None
 
@@ -65,13 +65,13 @@ OnProgress = Callable[[Progress], None]
 
 
 class _Rate:
-    """How much a second, over the last `WINDOW_S`."""
+    """A rate a second, over the last `WINDOW_S`."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def update(self, now: float, count: int | None) -> float | None:
-        """The rate with `count` done at `now` (seconds); None until there are samples enough."""
+        """The rate if `count` is done at `now` (seconds); None until there are enough samples."""
         samples = self._samples
         if count is None or (samples and count < samples[-1][1]):
             samples.clear()  # Spark has gone on to the next one of its own stages
@@ -85,7 +85,7 @@ class _Rate:
 
 
 class Stage:
-    """A stage that runs. What the job sets here is told; the rest is what Spark says."""
+    """A stage that runs. What the job sets here is told; for the rest it is what Spark has counted."""
 
     def __init__(self, name: str, rows_total: int | None = None, bytes_total: int | None = None) -> None:
         self.name = name
@@ -136,12 +136,12 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """The seconds since the job began."""
         return time.monotonic() - self._begun
 
     @contextmanager
     def stage(self, name: str, *, rows_total: int | None = None, bytes_total: int | None = None) -> Iterator[Stage]:
-        """One of the stages that the job was made with. What Spark does in it is what this thread asks for."""
+        """Run one of the stages with which the job was made. Spark's work for this thread counts as the stage's."""
         stage = Stage(name, rows_total, bytes_total)
         with tasks_of(self._spark, f"minka {self.name}: {name}") as counted:
             self._tell(stage.progress(self, Counted()))
@@ -157,7 +157,7 @@ class Job:
 
     @contextmanager
     def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
-        """Tell it again and again, from a thread; raises at the end what `on_progress` raised there."""
+        """Tell the progress again and again from a thread; at the end raise what `on_progress` raised there."""
         if self._on_progress is None:
             yield
             return
@@ -185,10 +185,10 @@ class Job:
 def running(
     name: str, spark: SparkSession, stages: Sequence[str], on_progress: OnProgress | None = None
 ) -> Iterator[Job]:
-    """A job with these stages.
+    """Run a job with these stages.
 
-    `on_progress` is called when a stage begins and ends, and between that every half second from a thread. Inside, what
-    Spark raises becomes a MinkaError (see `spark_failures`).
+    `on_progress` is called when a stage begins and ends, and in between every half second from a thread. What Spark
+    raises inside becomes a MinkaError (see `spark_failures`).
 
         with running("digest", spark, ["read"], on_progress) as job:
             with job.stage("read") as stage:

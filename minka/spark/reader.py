@@ -1,4 +1,6 @@
-"""Reads a keyspace for a query: one task a partition, several for a large one, all of it as of one version each."""
+"""Reads a keyspace for a query: one task for each partition, and several for a large one. Each partition is read as it
+was at one offset of its log.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """The keys of a partition in a range, read from this snapshot, or if it is b"" from one that the task takes."""
+    """The keys of a partition in a range. They are read from this snapshot, or if it is b"" from one that the task
+    opens.
+    """
 
     partition_id: int
     wanted: KeyRange
@@ -35,7 +39,7 @@ class PartitionPart(InputPartition):
 
 @dataclass
 class SingleKeys(InputPartition):
-    """Keys of one partition, that are looked up one by one."""
+    """Keys of one partition that are looked up one by one."""
 
     keys: tuple[bytes, ...]
 
@@ -53,7 +57,7 @@ class SnapshotReader(DataSourceReader):
         self._wanted = WantedKeys()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises UNKNOWN_KEYSPACE, UNREACHABLE and the like."""
+        """The inputs of the tasks. Raises UNKNOWN_KEYSPACE, and what Control and SnapshotClient raise."""
         found = [] if self._wanted.is_nothing else self._single_keys() if self._wanted.keys else self._parts()
         return found or [NoRows(None)]
 
@@ -86,7 +90,7 @@ class SnapshotReader(DataSourceReader):
             return found
 
     def _sizes(self) -> dict[int, int]:
-        """Bytes by partition, as the nodes last said; an estimate."""
+        """An estimate of the bytes of each partition, by its id, as the leaders last reported them."""
         with Control(self._options.endpoints, self._options.timeout, tls=self._options.tls) as control:
             return {stats.partition_id: stats.bytes for stats in control.status().replicas}
 
@@ -100,7 +104,7 @@ class SnapshotReader(DataSourceReader):
                 yield PartitionPart(row.id, KeyRange(start, end), snapshot.SerializeToString())
 
     def _single_keys(self) -> list[InputPartition]:
-        """By partition, so that each task asks one node."""
+        """The inputs for single keys, each for one partition, so that each task asks one node."""
         options, table = self._options, RoutingTable()
         with Control(options.endpoints, options.timeout, tls=options.tls) as control:
             table.replace(control.table())
@@ -143,9 +147,9 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Leaves out what the query's filters exclude. Spark applies them all the same."""
+    """Leaves out what the query's filters exclude. Spark applies the filters nevertheless."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """See DataSourceReader."""
+        """Take the filters, and give all of them back to Spark: see `DataSourceReader.pushFilters`."""
         self._wanted = wanted_keys(filters, self._layout.key_fields, self._layout.key_format)
         return filters

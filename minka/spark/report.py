@@ -1,4 +1,4 @@
-"""What a job tells when it has ended: a report that becomes JSON, can be kept, and is read back."""
+"""The report that a job returns when it has ended. It becomes JSON, can be kept, and is read back."""
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -23,8 +23,8 @@ class StageReport:
 class Report:
     """What every job reports; each job's own class adds its fields, whose values are JSON's.
 
-    `keyspace` is "" for a job that has none, `started` the beginning (ISO 8601, UTC), `rows` and `bytes` (keys and
-    values) what the job has read, written or compared.
+    `keyspace` is "" for a job that has none. `started` is when the job began (ISO 8601, UTC), and `seconds` how long it
+    took. `rows` and `bytes` (of keys and values) are what it has read, written or compared.
     """
 
     job: ClassVar[str] = ""
@@ -38,18 +38,18 @@ class Report:
     minka_version: str = field(default=minka.__version__)
 
     def to_document(self) -> dict[str, Any]:
-        """As a JSON object, whose first key is the job's name."""
+        """The report as a JSON object; its first key, "job", has the job's name."""
         return {"job": self.job, **asdict(self)}
 
     def to_json(self) -> str:
-        """As text of JSON."""
+        """The report as JSON text."""
         return json.dumps(self.to_document(), indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The report that `to_json` wrote; keys that a newer version may have added are left out.
+        """The report that `to_json` wrote; keys that a newer version may have added are ignored.
 
-        Raises MinkaError(INVALID_ARGUMENT) when it is none of this job's.
+        Raises MinkaError(INVALID_ARGUMENT) if it isn't a report of this job.
         """
         try:
             document = json.loads(text)

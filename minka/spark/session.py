@@ -52,15 +52,15 @@ def session(
 ) -> SparkSession:
     """The session that is active in this process, if there is one; else a new one.
 
-    `master` is a master's URL (default: `local[*]`, this machine's processors) and `remote` that of a Spark Connect
-    server, sc://host:port. `conf` is Spark's configuration and counts more than what is set here. Start the session
-    before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has threads.
+    `master` is a master's URL (default: `local[*]`, this machine's processors), and `remote` that of a Spark Connect
+    server, sc://host:port. `conf` is Spark's configuration, which takes precedence over what is set here. Start the
+    session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has threads.
 
     On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
-    `driver.log_file()`. Elsewhere minka must be installed where the tasks run; whether it is, is looked at here.
+    `driver.log_file()`. Elsewhere minka must be installed where the tasks run; this function checks that it is.
 
-    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start, or isn't there, or its tasks
-    have no minka, or another version of it.
+    Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start or can't be reached, or if
+    its tasks have no minka or another version of it.
     """
     if master and remote:
         raise MinkaError(Code.INVALID_ARGUMENT, "a session has a master or is a remote one, not both")
@@ -73,7 +73,7 @@ def session(
     master = master or "local[*]"
     settings = _ANYWHERE | _OWN_DRIVER | conf
     if master.partition("[")[0] == "local":
-        # Whatever Spark and Python the environment names for a cluster: tasks here need those that run this.
+        # The environment may name Spark and Python for a cluster, but tasks here need those that run this process.
         environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
         return driver.start(_with_retries(master), app_name, _LOCAL | _memory() | settings, environment)
     spark = driver.start(master, app_name, settings, {})
@@ -98,7 +98,7 @@ def _with_retries(master: str) -> str:
 
 
 def _memory() -> dict[str, str]:
-    """A quarter of this machine's, between 1 and 8 GiB; Spark would take 1 GiB of any machine."""
+    """The driver's memory: a quarter of the machine's, between 1 and 8 GiB. Spark's default is 1 GiB on any machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"spark.driver.memory": f"{min(max(memory // 4, _GIB), 8 * _GIB) >> 20}m"}
 
@@ -151,7 +151,7 @@ _HELPS: Final = 'its machines need minka[spark] of this version: docs/pipeline.m
 
 
 def _own_version(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task runs; that this module can be imported there is half of the answer."""
+    """The task that tells its version of minka; that it can import this module at all is half of the answer."""
     for _ in batches:
         pass
     yield pa.RecordBatch.from_pydict({"version": [minka.__version__]})

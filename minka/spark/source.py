@@ -22,7 +22,7 @@ from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 
 
 class MinkaDataSource(DataSource):
-    """One keyspace of a cluster. See docs/pipeline.md for the options and what rows are like."""
+    """One keyspace of a cluster as a data source. docs/pipeline.md describes the options and the rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -34,42 +34,42 @@ class MinkaDataSource(DataSource):
         return "minka"
 
     def schema(self) -> str:
-        """What rows are like if no schema is given."""
+        """The schema if none is given. Raises INVALID_ARGUMENT with the option keyColumns, which needs one."""
         if self._options.key_columns:
             text = 'with the option keyColumns the types of the columns are needed: .schema("a INT, b STRING, …")'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a query."""
+        """The reader for a query. Raises INVALID_ARGUMENT for a schema that doesn't fit the options."""
         layout = Layout.of(schema, self._options)
         if self._options.changes_since is not None:
             return ChangeReader(self._options, layout)
         layout.check_no_changes()
-        # PySpark (4.1 to 4.3) says nowhere else that the session has push-down switched off, which it has by default,
-        # and then fails a query whose reader could do it.
+        # Push-down is off in a session by default, and then PySpark (4.1 to 4.3) fails a query whose reader has it. It
+        # says nowhere else whether it is on.
         can_push = sys._getframe(1).f_locals.get("enable_pushdown", True)
         return (FilteringReader if can_push else SnapshotReader)(self._options, layout)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`. Raises INVALID_ARGUMENT for the mode overwrite: a keyspace isn't replaced by a write."""
+        """The writer for `df.write`. Raises INVALID_ARGUMENT for the mode overwrite: no write replaces a keyspace."""
         if overwrite:
             text = 'mode "overwrite" is not possible; "append" sets the values of the keys that are written'
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return KeyspaceWriter(self._options, Layout.of(schema, self._options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`: changes."""
+        """The reader for `spark.readStream`, which reads changes. Raises INVALID_ARGUMENT as `reader` does."""
         return ChangeStreamReader(self._options, Layout.of(schema, self._options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `df.writeStream`. A batch that is repeated writes the same again. Raises INVALID_ARGUMENT for the output
-        mode complete, which would replace the keyspace.
+        """The writer for `df.writeStream`. A batch that is repeated writes the same again. Raises INVALID_ARGUMENT for
+        the output mode complete, which would replace the keyspace.
         """
         if overwrite:
             raise MinkaError(Code.INVALID_ARGUMENT, 'output mode "complete" is not possible; use "append" or "update"')
         return KeyspaceStreamWriter(self._options, Layout.of(schema, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By its options."""
+        """The source is pickled as its options."""
         return type(self), (dict(self.options),)

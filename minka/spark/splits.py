@@ -1,7 +1,7 @@
 """Finds keys that divide a keyspace by ranges before it is filled, so that ranges get equal bytes.
 
-Rows are sampled in proportion to their bytes, so that large rows count as much as they weigh (quantiles of a sample of
-rows don't: a few large rows can fill a range of their own).
+Rows are sampled in proportion to their bytes, so that large rows count for what they weigh. With a sample in which
+every row counts the same they would not, and a few large rows can fill a range of their own.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ class ExpectedRange:
 
     start: str
     bytes: int
-    share: float  # its part of all bytes, times the number of ranges: 1 is what each should have
+    share: float  # of all bytes, times the number of ranges: 1 is what each should have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +58,18 @@ def splits(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SplitsReport:
-    """Points that divide the source's keys into so many ranges of about the same bytes; fewer if single keys weigh more
-    than a range. Nothing is written. The same source and seed give the same points.
+    """Find the points that divide the source's keys into `ranges` ranges of about the same bytes, or into fewer if
+    single keys weigh more than a range. Nothing is written. The same source and seed give the same points.
 
-    Raises INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000, and for a source without rows.
+    Raises MinkaError: INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000 and for a source without rows,
+    SPARK_FAILED.
     """
     if not 2 <= ranges <= MAX_RANGES:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{ranges} ranges: 2 to {MAX_RANGES} are possible")
     with running("splits", spark, ["weigh", "sample"], on_progress) as job:
         pairs = pairs_of(source, columns).where("octet_length(key) > 0")
         weight = F.octet_length("key") + F.octet_length(F.coalesce("value", F.lit(b""))) + _ROW_BYTES
-        # By what is in a row, not by where it is: the same rows give the same sample however they are read.
+        # The chance depends on what is in a row, not on where it is: the same rows give the same sample.
         chance = F.shiftrightunsigned(F.xxhash64("key", "value", F.lit(seed)), 11) / float(1 << 53)
         weighed = pairs.select("key", weight.cast("double").alias("weight"), chance.alias("chance"))
         with job.stage("weigh") as stage:
@@ -98,7 +99,9 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """Keys in order, each with what it stands for: a row is there by its share, and one that weighs more, always."""
+    """Keys in order, each with the number of samples that it stands for. A row is there with the probability of its
+    share of them; one whose share is 1 or more is always there.
+    """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
     by_key: dict[bytes, float] = defaultdict(float)
@@ -108,8 +111,8 @@ def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
 
 
 def _points(sample: _Sample, ranges: int) -> list[bytes]:
-    """The keys at which ranges begin, as short as can be. A key that weighs more than a range has one of its own, and
-    what is between such keys is divided by its weight.
+    """The keys at which ranges begin, each as short as it can be. A key that weighs more than a range gets one of its
+    own, and what is between such keys is divided by weight.
     """
     runs = _runs(sample, ranges)
     weights = [sum(stands_for for _, stands_for in run) for run in runs]
@@ -135,8 +138,9 @@ def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
 
 
 def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int) -> list[int]:
-    """How many ranges each run is divided into: one at least, and each further one goes to the run whose ranges weigh
-    most."""
+    """Into how many ranges each run is divided: at least one, and each further one goes to the run whose ranges weigh
+    most.
+    """
     parts = [1] * len(runs)
     for _ in range(ranges - len(runs)):
         each = [
@@ -147,14 +151,14 @@ def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int)
 
 
 def _equal(run: _Sample, parts: int) -> list[int]:
-    """The places in the run at which its parts begin, but for the first."""
+    """The places in the run at which its parts begin, except the first part."""
     ends = list(accumulate(stands_for for _, stands_for in run))
     places = [bisect_left(ends, ends[-1] * part / parts) + 1 for part in range(1, parts)]
     return sorted({place for place in places if place < len(run)})
 
 
 def _shortest(key: bytes, before: bytes) -> bytes:
-    """What is greater than one key and no greater than the next."""
+    """The shortest beginning of `key` that is greater than the key `before`."""
     both = enumerate(zip(key, before, strict=False))
     same = next((place for place, (mine, other) in both if mine != other), len(before))
     return key[: same + 1]

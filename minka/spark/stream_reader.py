@@ -37,8 +37,8 @@ class Lineage(InputPartition):
 
 
 class ChangeStreamReader(DataSourceStreamReader):
-    """Made for a query, and again in each task. An offset: {"offsets": {partition: offset}, "begins": the same of
-    partitions that were split off since the offset before}.
+    """Reads changes. It is made for a query, and again in each task. An offset of the stream is {"offsets": {partition:
+    offset}, "begins": the same for partitions that were split off since the offset before}.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -46,7 +46,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._layout = layout
 
     def initialOffset(self) -> _Offset:
-        """By the option startingOffsets. Raises what ChangeClient does."""
+        """Where the stream begins, by the option startingOffsets. Raises what ChangeClient raises."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             found = client.positions(keyspace).values()
@@ -55,7 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return {"offsets": offsets, "begins": {}}
 
     def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
-        """How far the partitions are. Raises CHANGES_GONE if what is after `start` is not kept."""
+        """How far the partitions' logs go. Raises CHANGES_GONE if changes after `start` are no longer kept."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             ends = {id_: one.end_offset for id_, one in client.positions(keyspace).items()}
@@ -90,7 +90,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         return begins[id_]
 
     def partitions(self, start: _Offset, end: _Offset) -> Sequence[InputPartition]:
-        """The tasks of a batch."""
+        """The inputs of a batch's tasks."""
         segments: dict[int, Segment] = {}
         for id_, until in end["offsets"].items():
             after = start["offsets"].get(id_, end["begins"].get(id_))
@@ -134,7 +134,7 @@ class ChangeReader(DataSourceReader):
         self._stream = ChangeStreamReader(options, layout)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """See ChangeStreamReader. Raises CHANGES_GONE."""
+        """The inputs of the tasks, as of `ChangeStreamReader`. Raises CHANGES_GONE."""
         now = self._stream.latestOffset(self._since, None)
         return [*self._stream.partitions(self._since, now)] or [Lineage(())]
 

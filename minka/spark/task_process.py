@@ -6,7 +6,7 @@ import gc
 
 @functools.cache
 def spare_the_collector() -> None:
-    """PySpark collects garbage after each task, through all modules that were imported: 30 ms, and a task of a small
-    partition takes less. What is there at the first task is left out from then on.
+    """Leave what is there at the first task out of the garbage collections from then on. PySpark collects after each
+    task, through all modules that were imported, which takes 30 ms: longer than a task for a small partition.
     """
     gc.freeze()

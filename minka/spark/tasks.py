@@ -1,6 +1,6 @@
-"""The tasks that Spark runs for one stage of a job, and the rows that they have read: asked of Spark, while they run.
+"""The tasks that Spark runs for one stage of a job, and the rows that they have read, as Spark says while they run.
 
-Spark's own count of bytes is left out: it is of compressed files, and what Parquet reads by vectored I/O isn't in it.
+Spark's own count of bytes is left out: it counts compressed files, and not what Parquet reads by vectored I/O.
 """
 
 import uuid
@@ -20,10 +20,10 @@ CANCEL_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """None is for what isn't known.
+    """What Spark has counted; None is for what isn't known.
 
-    `rows` are those that one of Spark's own stages has read, from files or a shuffle: one that runs, or the one that
-    has read most if none does.
+    `rows` are those that one of Spark's own stages has read, from files or a shuffle: of the stages that run, or of all
+    if none runs, the one that has read most.
     """
 
     tasks_done: int | None = None
@@ -33,9 +33,10 @@ class Counted:
 
 @contextmanager
 def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
-    """Follow what this thread asks of Spark inside: a function, for any thread, that says how far its tasks are.
+    """Follow what this thread asks of Spark inside. Gives a function that says how far its tasks are, which any thread
+    may call.
 
-    `description` is what Spark's own pages call them.
+    `description` is the name of the tasks on Spark's own pages.
     """
     if is_remote():
         remote = _RemoteTasks()
@@ -52,7 +53,7 @@ def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Cou
     try:
         yield _LocalTasks(context, group).counted
     except KeyboardInterrupt:
-        # This thread's connection to Spark waits for an answer still: another's has to end what it waits for.
+        # This thread's connection to Spark still waits for an answer, so another thread has to cancel the tasks.
         cancelling = Thread(target=context.cancelJobGroup, args=(group,), daemon=True)
         cancelling.start()
         cancelling.join(CANCEL_TIMEOUT_S)
@@ -63,12 +64,12 @@ def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Cou
             context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
 
 
-# What setJobGroup sets.
+# The properties that setJobGroup sets.
 _GROUP: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 class _LocalTasks:
-    """The tasks of a session whose driver is here: its job group's, from the records that Spark keeps for its pages.
+    """The tasks of a job group in a session whose driver is here, from the records that Spark keeps for its pages.
 
     PySpark's own StatusTracker knows tasks, but neither rows nor bytes.
     """
@@ -92,7 +93,7 @@ class _LocalTasks:
         return Counted(done, total, rows or None)
 
     def _stages(self) -> list[Any]:
-        """Those of the group that are neither skipped nor failed."""
+        """The group's stages that are neither skipped nor failed."""
         jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
         ids = {stage for job in jobs if job is not None for stage in job.stageIds}
         stages = [self._records.lastStageAttempt(one) for one in sorted(ids)]
@@ -100,13 +101,13 @@ class _LocalTasks:
 
 
 class _RemoteTasks:
-    """The tasks of a session of Spark Connect, whose server tells them with its answers. It says nothing of rows."""
+    """The tasks of a session of Spark Connect, whose server tells about them with its answers, but not about rows."""
 
     def __init__(self) -> None:
         self._operations: dict[str | None, Counted] = {}
 
     def __call__(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """What PySpark calls; see pyspark.sql.connect.shell.progress.ProgressHandler."""
+        """Take what PySpark tells: see pyspark.sql.connect.shell.progress.ProgressHandler."""
         told = list(stages or ())
         if told:
             self._operations[operation_id] = Counted(

@@ -16,9 +16,9 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """The columns of these names; null where an object has none of the name, or there is no value.
+    """The columns of these names and types. They are null where an object hasn't got the name, or there is no value.
 
-    Raises INVALID_ARGUMENT with the key of the first value that is no object of such columns.
+    Raises MinkaError(INVALID_ARGUMENT) with the key of the first value that isn't an object of such columns.
     """
     converters = [_converter(kind) for kind in kinds]
     columns: list[list[Any]] = [[] for _ in names]
@@ -43,7 +43,7 @@ def arrow_values(
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    """From what JSON has to what `pa.array` takes."""
+    """A function that makes of a JSON value what `pa.array` takes for this type."""
     if pa.types.is_floating(kind):
         return float
     if pa.types.is_integer(kind):

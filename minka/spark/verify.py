@@ -1,8 +1,8 @@
-"""Whether a keyspace has just the rows of a source, on every replica; what differs is narrowed down to keys.
+"""Checks that a keyspace has exactly the rows of a source, on every replica, and narrows differences down to keys.
 
-The same digest (minka.digest) is computed in Spark over the source's rows of each partition, and at the nodes
-over a snapshot of each replica. If they differ, digests of buckets of keys, by the keys' hashes, show which buckets do,
-and their keys are compared.
+The same digest (minka.digest) is computed in Spark over the source's rows of each partition, and at the nodes over a
+snapshot of each replica. If they differ, digests of buckets of keys, by the keys' hashes, show which buckets differ,
+and the keys in these are compared.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot, SnapshotDigest
 
 BUCKETS: Final = 1024
-_AT_ONCE: Final = 4  # nodes that read for a digest; each reads a few partitions at a time itself
+_AT_ONCE: Final = 4  # partitions whose digests are asked for at the same time
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]
@@ -42,7 +42,9 @@ Kind = Literal["missing", "different", "extra"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that the keyspace lacks, has with another value, or has and the source hasn't."""
+    """A key that the keyspace lacks ("missing"), has with another value ("different"), or has but the source hasn't
+    ("extra").
+    """
 
     key: str
     kind: str
@@ -55,7 +57,7 @@ class ReplicaDifference:
 
     partition: int
     node: str
-    keys: tuple[str, ...]  # the first of them
+    keys: tuple[str, ...]  # the first thousand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +73,9 @@ class VerifyReport(Report):
     different: int = 0
     extra: int = 0
     differences: tuple[Difference, ...] = ()  # the first thousand
-    replicas: int = 0  # that were read
+    replicas: int = 0  # how many were read
     replicas_different: tuple[ReplicaDifference, ...] = ()
-    repaired: int = 0  # rows that were written
+    repaired: int = 0  # how many rows were written
 
     is_same: bool  # nothing differs, or all that did was written
 
@@ -91,11 +93,12 @@ def verify(
     timeout: float = 60.0,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Compare a keyspace with the data frame that it was loaded from; `last_by` as for the load. Rows that can't be in
-    a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the source doesn't
-    have stay. A repair that broke off goes on when it is run again. What clients write meanwhile is a difference.
+    """Compare a keyspace with the data frame from which it was loaded; `last_by` is as for the load. Rows that can't be
+    in a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the source doesn't
+    have stay. A repair that broke off goes on when it is run again. What clients write meanwhile shows up as a
+    difference. `timeout` is how many seconds a partition may be without a leader that answers.
 
-    Raises INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and what SnapshotClient does.
+    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and what `SnapshotClient` raises.
     """
     with (
         SnapshotClient(endpoints, tls=tls, timeout=timeout) as client,
@@ -108,7 +111,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Replicas:
-    """One partition's snapshot, and the digest of each replica of it."""
+    """The snapshots of one partition (several if it was split), and the digest of each of its replicas."""
 
     snapshots: list[PartitionSnapshot]
     digests: dict[str, Digest] = field(default_factory=dict)
@@ -136,7 +139,7 @@ class _Run:
         self._repair = repair
 
     def all(self, job: Job, source: DataFrame, columns: PairColumns, last_by: str) -> VerifyReport:
-        """Every stage."""
+        """Run every stage; returns the report."""
         placed = self._placed(source, columns, last_by)
         with job.stage("read source") as stage:
             by_place = {
@@ -191,7 +194,7 @@ class _Run:
         return good.select(place.alias("place"), "key", "value")
 
     def _read_replicas(self, row: Partition) -> _Replicas:
-        """Each replica's digest at the same version. One whose node is away is not read."""
+        """The digest of each replica, all at the same offset. A replica whose node is away is not read."""
         range_ = KeyRange(row.start_key, row.end_key)
         with SnapshotClient(self._endpoints, tls=self._tls, timeout=self._timeout) as client:
             client.keyspace(self._keyspace.name)
@@ -210,12 +213,12 @@ class _Run:
     def _compare(
         self, placed: DataFrame, places: list[int], replicas: list[_Replicas]
     ) -> tuple[dict[str, int], list[Difference]]:
-        """The keys that differ, of the partitions that do."""
+        """How many keys differ in these partitions, by kind, and the first of them."""
         counts: dict[str, int] = defaultdict(int)
         if not places:
             return counts, []
         buckets = self._different_buckets(placed, places, replicas)
-        # A partition is a task's even where the source has no row for it, so each gets a row without a key.
+        # A partition needs a task even if the source has no row for it, so each gets a row without a key.
         session = placed.sparkSession
         markers = session.createDataFrame([(place,) for place in places], "place int")
         wanted = F.col("place").isin(places) & _in_buckets(buckets)
@@ -273,7 +276,7 @@ class _Run:
                 yield ReplicaDifference(partition=row.id, node=node, keys=tuple(keys[:_LISTED]))
 
     def _keys_between(self, snapshot: PartitionSnapshot, node: str) -> list[str]:
-        """Those that differ between the leader's replica and another one's."""
+        """The keys that differ between the leader's replica and another node's."""
         both = [
             {one.bucket: one for one in self._client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
             for each in (snapshot.nodes[0], node)
@@ -299,7 +302,7 @@ class _Compare:
     repair: bool
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The keys that differ; writes the rows first, if it is to repair."""
+        """The keys that differ. For a repair, their rows are written before they are given back."""
         spare_the_collector()
         first = next(batches, None)
         if first is None:
@@ -314,7 +317,7 @@ class _Compare:
             for batch in _chained(first, batches):
                 for key, value in zip(*binary_columns(batch, 1, 2), strict=True):
                     if key is None:
-                        continue  # the row that makes this partition a task's
+                        continue  # the row without a key, by which each partition has a task
                     while ahead is not None and ahead[0] < key:
                         found.append((ahead[0], "extra"))
                         ahead = next(there, None)
@@ -349,7 +352,7 @@ def _pair() -> tuple[Column, Column]:
 
 
 def _bucket() -> Column:
-    """By the hash of a key: as the nodes' digests are."""
+    """The bucket of a key, by its hash, as the nodes compute it for digests."""
     # To Spark the hash is a signed number, whose last bits are the same.
     return F.xxhash64("key").bitwiseAND(F.lit(BUCKETS - 1)).cast("int")
 
@@ -369,7 +372,9 @@ def _sum(digest: SnapshotDigest) -> Digest:
 
 
 def _leaders(replicas: _Replicas) -> Digest:
-    """All of it, as the leaders of the snapshots have it."""
+    """The digest of the whole partition, as the leaders of the snapshots have it. Raises STALE_GENERATION if they are
+    different nodes.
+    """
     leaders = {snapshot.nodes[0] for snapshot in replicas.snapshots}
     if len(leaders) == 1:
         return replicas.digests[leaders.pop()]
@@ -378,7 +383,7 @@ def _leaders(replicas: _Replicas) -> Digest:
 
 
 def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """To be read from this node and no other."""
+    """The snapshot, so that it is read from this node and no other."""
     one = PartitionSnapshot()
     one.CopyFrom(snapshot)
     del one.nodes[:]

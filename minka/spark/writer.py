@@ -33,9 +33,9 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """Sets the values of the keys; with a delete column, removes those for which it is true.
+    """Sets the values of the keys; with a delete column, removes the keys for which it is true.
 
-    There is no transaction: what a task that fails has written stays, and its repetition writes the same again.
+    There is no transaction: what a failed task has written stays, and its repetition writes the same again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -46,7 +46,8 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task; if a key comes twice, the last row counts. Raises INVALID_ARGUMENT for a row that
-        can't be one, and what the client does when a partition takes nothing for the option timeout.
+        can't be in a keyspace, and what the client raises if a partition takes no writes for as long as the option
+        timeout says.
         """
         spare_the_collector()
         options = self._options
@@ -56,7 +57,7 @@ class _Writing:
         return done
 
     def _batches(self, iterator: Iterator[pa.RecordBatch], done: Written) -> Iterator[Pairs]:
-        """The newest row of each key, about `batchBytes` at a time."""
+        """Batches of about `batchBytes`, each with the newest row of each of its keys."""
         pairs: Pairs = {}
         size = 0
         for batch in iterator:
@@ -77,15 +78,17 @@ class _Writing:
 
 
 class KeyspaceWriter(_Writing, DataSourceArrowWriter):
-    """For `df.write`."""
+    """The writer for `df.write`."""
 
 
 class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """For `df.writeStream`."""
+    """The writer for `df.writeStream`."""
 
 
 def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> None:
-    """Each batch is acknowledged before the next but one is sent. Raises what the client does after `timeout` s."""
+    """Write the batches; each is acknowledged before the next but one is sent. Raises what the client still raises
+    after `timeout` seconds.
+    """
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:
@@ -98,7 +101,9 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Repeats also what may have been done: it is the same again. Raises what the last try did after `timeout` s."""
+    """Write a batch, and repeat it for `timeout` seconds, also if it may have been done: it is the same again. Raises
+    what the last try raised.
+    """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]
     until, tries = time.monotonic() + timeout, 0

@@ -31,24 +31,14 @@ MAX_BATCH_KEYS: Final = MAX_KEYS
 
 
 class StaleValue(NamedTuple):
-    """A value, None when there is none, as it was at most `age` seconds before it was read."""
+    """What `get_stale` found: the value that the key had at most `age` seconds before the read; None if it had none."""
 
     value: bytes | None
     age: float
 
 
 class _Operations:
-    """Reads and writes by key in one keyspace.
-
-    Keys are bytes; a str stands for its UTF-8 form. Values are bytes. Every call finishes within `timeout` seconds
-    (None: the client's). It raises `MinkaError`, for a batch `BatchError`, which says which keys failed at which node
-    and why:
-
-    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done; the library never repeats it, since
-      somebody else's write may have come in between. Reads are repeated.
-    - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was sent.
-    - any other code: what the node said last, after tries until the deadline if a repetition was safe.
-    """
+    """The reads and writes that `Client` and `Keyspace` share. `Client` says what they accept, promise and raise."""
 
     def __init__(self, core: Core, name: str | None, timeout: float) -> None:
         self._core: Final = core
@@ -56,35 +46,36 @@ class _Operations:
         self._timeout: Final = timeout
 
     async def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
-        """Set the value of a key. It is durable when this returns."""
+        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks."""
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
         await self._one(Op.WRITE, _bytes(key), value, timeout)
 
     async def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, None when it has none."""
+        """The value of a key, as its partition's leader has it; None if the key has none."""
         key = _bytes(key)
         return (await self._one(Op.READ, key, None, timeout)).found[key]
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any replica has it, which may be an older one, and how old it may be.
-
-        It is answered also while the partition has no leader.
+        """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
+        partition has no leader.
         """
         key = _bytes(key)
         call = await self._one(Op.READ_STALE, key, None, timeout)
         return StaleValue(call.found[key], call.age_ms / 1000)
 
     async def delete(self, key: Key, *, timeout: float | None = None) -> None:
-        """Remove a key; one that isn't there counts as removed."""
+        """Remove a key. It is no error if the key isn't there."""
         await self._one(Op.WRITE, _bytes(key), None, timeout)
 
     async def put_many(
         self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
     ) -> None:
-        """Set many keys, up to 32 MiB; if a key is given twice, the last value counts.
+        """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
+        last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
+        1 MiB is sent in pieces, which may fail one by one.
         """
         batch = _batch(pairs)
         if not set(map(type, batch.values())) <= {bytes}:
@@ -94,11 +85,13 @@ class _Operations:
         await self._write_many(cast(dict[bytes, bytes | None], batch), batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys; see `put_many`."""
+        """Remove many keys, within the limits of `put_many` and with what it promises."""
         await self._write_many(dict.fromkeys(_keys(keys)), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of those of the keys that have one, by the keys as they were given."""
+        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
+        that have no value are left out.
+        """
         given = list(keys)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
@@ -126,10 +119,10 @@ class _Operations:
         """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
         the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
 
-        It asks only the partitions in question, page by page, some ahead. Each page is read at one moment after the
-        call began, all of it at the leader, and each key comes once at most, whatever is split or moved meanwhile; the
-        scan as a whole is no snapshot. `timeout` holds for every page. A caller that stops early closes it
-        (`contextlib.aclosing`), so that nothing more is read ahead.
+        It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
+        the leader at one moment after the call began, and each key comes at most once, whatever is split or moved
+        meanwhile; the scan as a whole is no snapshot. `timeout`, in seconds, holds for each page. A caller that stops
+        early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -142,7 +135,7 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """The same pairs as `scan`, in the lists in which they arrive."""
+        """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
         if limit is not None and limit < 1:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {limit}")
         timeout = self._timeout if timeout is None else _checked_timeout(timeout)
@@ -184,17 +177,27 @@ class _Operations:
 
 
 class Keyspace(_Operations):
-    """A handle on one keyspace of a client's cluster."""
+    """A handle on one keyspace, which uses its client's connections. `Client` describes the calls and the errors."""
 
 
 class Client(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
-    `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is what
-    the client's own put, get, … work on; `keyspace(name)` gives handles on others. `timeout` in seconds holds for
-    every call that doesn't state its own. The partition table is fetched again about every `refresh_interval`
-    seconds, and whenever a node's refusal hints at a newer one. `tls` is for a cluster with TLS; its files are read
-    here and now, and a mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is the one
+    that the client's own put, get, … work on; `keyspace(name)` gives handles on others. `timeout`, in seconds, holds
+    for every call that doesn't state its own. The partition table is fetched again about every `refresh_interval`
+    seconds, and whenever a node's refusal hints at a newer one. `rng` makes the client's random choices (which node it
+    asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
+    them raises INVALID_CONFIG.
+
+    Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
+    within `timeout` seconds (None: the client's). It raises `MinkaError`; a batch raises `BatchError`, which says which
+    keys failed at which node and why. The codes are:
+
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats it, since
+      somebody else's write may have come in between. Reads are repeated until the deadline.
+    - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
+    - Any other code is what the node said last. If a repetition was safe, it was tried until the deadline.
     """
 
     def __init__(
@@ -211,11 +214,13 @@ class Client(_Operations):
         super().__init__(core, keyspace, _checked_timeout(timeout))
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name; whether it exists is seen at the first call."""
+        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
         return Keyspace(self._core, name, self._timeout)
 
     async def close(self) -> None:
-        """Close the connections. Calls under way fail; a write of theirs with OUTCOME_UNKNOWN if it was sent."""
+        """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with
+        UNREACHABLE. The client can't be used again.
+        """
         await self._core.close()
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,8 @@
 """Follows what is written to a keyspace, from the logs of its partitions. Synchronous.
 
-Changes of one partition are in their order. A partition that was split off begins where its parent's log says so. How
-far back logs go is `storage.change_retention_mib` of the nodes; what is asked for and gone raises CHANGES_GONE.
+The changes of a partition come in the order of its log. A partition that was split off begins where its parent's log
+says so. How far back logs go is set by `storage.change_retention_mib` at the nodes; to ask for changes that are no
+longer kept raises CHANGES_GONE.
 """
 
 import time
@@ -21,15 +22,18 @@ _CALL_SECONDS: Final = 10.0
 
 
 class ChangeClient(Nodes):
-    """For one thread. `timeout` in seconds: for how long a partition may be without a leader that answers."""
+    """Reads the change feeds of a cluster; to be used by one thread. `endpoints` are addresses host:port of some of the
+    nodes. `timeout` is how many seconds a partition may be without a leader that answers. All errors are `MinkaError`.
+    `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
         super().__init__(endpoints, tls)
         self._timeout: Final = timeout
 
     def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
-        """How far each partition is, at its leader: all that was acknowledged before is included. Raises
-        PARTITION_OFFLINE and the like when one has no leader in time.
+        """How far the log of each partition goes, by partition id, as its leader says: all that was acknowledged before
+        the call is included. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in time.
         """
         until, tries = time.monotonic() + self._timeout, 0
         while True:
@@ -59,7 +63,9 @@ class ChangeClient(Nodes):
         return {position.partition_id: position for position in answer.positions if position.is_leader}
 
     def read(self, partition_id: int, after: int, until: int) -> Iterator[ChangeBatch]:
-        """What was written after one offset, up to and with another one. Raises CHANGES_GONE when no replica has it."""
+        """The changes of a partition after the offset `after`, up to and with `until`, in batches. Raises CHANGES_GONE
+        if no replica has them.
+        """
         while after < until:
             for batch in self._ask(
                 ReadChangesRequest(partition_id=partition_id, after_offset=after, until_offset=until)
@@ -68,8 +74,8 @@ class ChangeClient(Nodes):
                 after = max(after, batch.next_offset)
 
     def child_at(self, parent_id: int, after: int, child_id: int) -> int:
-        """The offset at which a partition was split off from another one, after a given one: changes of its keys
-        up to there are in the parent's. Raises CHANGES_GONE when no log says so now.
+        """The offset, greater than `after`, in the parent's log at which the child was split off. Up to there, the
+        changes of the child's keys are in the parent's log. Raises CHANGES_GONE if no log has the split any longer.
         """
         request = ReadChangesRequest(partition_id=parent_id, after_offset=after, find_child=child_id)
         for batch in self._ask(request):
@@ -79,7 +85,9 @@ class ChangeClient(Nodes):
         raise MinkaError(Code.CHANGES_GONE, text)
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
-        """What a replica has, until it fails: the leader's first, then another one's, which may go back further."""
+        """What one replica answers, until it fails. The leader is asked first, then others, whose logs may go back
+        further.
+        """
         until, tries = time.monotonic() + self._timeout, 0
         gone: set[str] = set()
         while True:

@@ -23,43 +23,51 @@ __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
 
 
 class _Operations:
-    """Reads and writes by key in one keyspace; see `minka.aio.Client` for what is accepted, promised and raised."""
+    """The reads and writes that `Client` and `Keyspace` share. `minka.aio.Client` says what they accept, promise and
+    raise.
+    """
 
     def __init__(self, handle: aio.Client | aio.Keyspace, loop: ClientLoop) -> None:
         self._handle: Final = handle
         self._loop: Final = loop
 
     def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
-        """Set the value of a key. It is durable when this returns."""
+        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks."""
         self._loop.run(self._handle.put(key, value, timeout=timeout))
 
     def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
-        """The value of a key, None when it has none."""
+        """The value of a key, as its partition's leader has it; None if the key has none."""
         return self._loop.run(self._handle.get(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
-        """The value of a key as any replica has it, which may be an older one, and how old it may be."""
+        """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
+        partition has no leader.
+        """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
     def delete(self, key: Key, *, timeout: float | None = None) -> None:
-        """Remove a key; one that isn't there counts as removed."""
+        """Remove a key. It is no error if the key isn't there."""
         self._loop.run(self._handle.delete(key, timeout=timeout))
 
     def put_many(
         self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
     ) -> None:
-        """Set many keys, up to 32 MiB; if a key is given twice, the last value counts.
+        """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
+        last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic.
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
+        1 MiB is sent in pieces, which may fail one by one.
         """
         self._loop.run(self._handle.put_many(pairs, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
-        """The values of those of the keys that have one, by the keys as they were given."""
+        """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
+        that have no value are left out.
+        """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys; see `put_many`."""
+        """Remove many keys, within the limits of `put_many` and with what it promises."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -71,7 +79,14 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs with start <= key < end in the order of their keys; see `minka.aio.Client.scan`."""
+        """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
+        the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
+
+        It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
+        the leader at one moment after the call began, and each key comes at most once, whatever is split or moved
+        meanwhile; the scan as a whole is no snapshot. `timeout`, in seconds, holds for each page. A caller that stops
+        early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
+        """
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         try:
             while page := self._loop.run(_next_page(pages)):
@@ -84,14 +99,16 @@ class _Operations:
 
 
 class Keyspace(_Operations):
-    """A handle on one keyspace of a client's cluster."""
+    """A handle on one keyspace, which uses its client's connections. `minka.aio.Client` describes the calls and the
+    errors.
+    """
 
 
 class Client(_Operations):
-    """A client of one cluster, for any number of threads. See `minka.aio.Client` for the arguments.
+    """A client of one cluster, for any number of threads. `minka.aio.Client` describes the arguments and the errors.
 
-    The clients of a process work on one thread, which is there from the first one on. In a process that was forked
-    from one with a client, none can be made or used: gRPC does not survive a fork.
+    All clients of a process work on one thread, which the first of them starts. A process that was forked from one
+    with a client can neither make nor use one, since gRPC does not survive a fork.
     """
 
     def __init__(
@@ -112,11 +129,13 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name; whether it exists is seen at the first call."""
+        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:
-        """Close the connections. Calls under way in other threads fail."""
+        """Close the connections. Calls under way in other threads fail: a write that was sent with OUTCOME_UNKNOWN,
+        others with UNREACHABLE. The client can't be used again.
+        """
         self._stop()
 
     def __enter__(self) -> Self:

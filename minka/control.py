@@ -30,13 +30,14 @@ _MIN_SHARE_S: Final = 0.02
 
 
 class Control:
-    """The control calls of a cluster, asked of its endpoints in order.
+    """The control calls of a cluster, which are made to its endpoints in turn.
 
-    Every method finishes within `timeout` seconds, redirects and repetitions included, and raises only `MinkaError`:
-    the node's refusal; UNREACHABLE, NO_CONTROLLER or DEADLINE_EXCEEDED, which name every endpoint tried and why it did
-    not do; OUTCOME_UNKNOWN for a change whose answer was lost. A change is repeated only if a refusal, or a connection
-    that was never made, says that nothing was done. `tls` is for a cluster with TLS; its files are read at the start,
-    and a mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
+    and repetitions included, and raises only `MinkaError`: the node's refusal; UNREACHABLE, NO_CONTROLLER or
+    DEADLINE_EXCEEDED, which name every endpoint that was tried and what was wrong with it; OUTCOME_UNKNOWN for a change
+    whose answer was lost. A change is repeated only if a refusal, or a connection that was never made, shows that
+    nothing was done. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
+    INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -60,9 +61,9 @@ class Control:
         self._channels.close()
 
     def status(self) -> admin_pb2.GetStatusResponse:
-        """The active controller's view if it can be reached, else that of the first node that answers.
+        """The active controller's view of the cluster if it can be reached, else that of the first node that answers.
 
-        `from_controller` says which it is, `served_by` names the node.
+        In the answer, `from_controller` says which of these it is, and `served_by` names the node.
         """
         deadline = time.monotonic() + self.timeout
         known = self._known_table
@@ -104,7 +105,7 @@ class Control:
             raise error_from_call(error, address, repeatable=True) from error
 
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
-        """Ask the node at this address of itself, for at most `timeout` seconds, without waiting for the answer.
+        """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
 
         `done` is called with the result on a thread of gRPC's once there is an answer or a failure.
         """
@@ -133,13 +134,14 @@ class Control:
         max_bytes: int = 0,
         max_ops: int = 0,
     ) -> cluster_pb2.Keyspace:
-        """Create a keyspace; its number of partitions is fixed for life. With `split_points`, ascending, it is
-        partitioned by ranges instead, and `partition_count` and `hash_function` count for nothing; a partition with
-        more than `max_bytes`, or with more than `max_ops` keys read and written a second (0: no limit), is split by
-        itself then.
+        """Create a keyspace; its number of partitions is fixed for life. With `split_points`, which ascend, it is
+        partitioned by ranges instead, and `partition_count` and `hash_function` are ignored; a partition that has more
+        than `max_bytes`, or of which more than `max_ops` keys are read and written in a second (0: no limit), is then
+        split automatically.
 
-        `replicas` 0: 3 in a cluster of three nodes or more, else 1; `min_insync` 0: a majority of three replicas and
-        more, else 1; `durability` unspecified: SYNC. The controller decides it when it creates the keyspace.
+        If `replicas` is 0, there are 3 in a cluster of three nodes or more, else 1. If `min_insync` is 0, it is a
+        majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
+        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and what the controller refuses.
         """
         try:
             ranges = None
@@ -171,13 +173,14 @@ class Control:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> admin_pb2.Plan:
-        """The plan that evens replicas over the nodes `to` (none given: all LIVE ones). Nothing is changed.
+        """The plan that spreads replicas evenly over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
-        `drain` are nodes that are to have nothing, `weights` the shares of nodes beside the others' (their own, by
-        configuration), `partitions` the replicas that partitions are to have, by id, in order: exactly these are
+        `keyspaces` are those that are planned (none given: all). `drain` are nodes that are to have nothing. `weights`
+        are the nodes' shares in relation to each other (a node that isn't named has the weight of its configuration).
+        `partitions` gives the replicas that partitions, by id, are to have, the preferred leader first: then these are
         planned, and nothing else. `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are
-        those of the operation that the plan becomes. What operations that have not ended move is left alone; with
-        `queue` the plan begins where they leave things, and the operation waits for those that touch the same.
+        those of the operation that the plan becomes. What is moved by operations that have not ended is left alone;
+        with `queue` the plan begins where they leave things, and its operation waits for those that touch the same.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
         request = admin_pb2.PlanReassignRequest(
@@ -195,8 +198,8 @@ class Control:
     def apply_plan(
         self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
-        """Start exactly this plan, as an operation; STALE_PLAN when what it moves has changed since it was
-        made, OPERATION_RUNNING when another one moves it now.
+        """Start exactly this plan, as an operation. Raises STALE_PLAN if what it moves has changed since it was made,
+        DAMAGED_PLAN if it was edited, and OPERATION_RUNNING if another operation moves the same now.
 
         `reason` and `rate_limit` (what each node may ship, in bytes a second; 0: no limit) take the place of the plan's
         own if they are given.
@@ -215,7 +218,8 @@ class Control:
         queue: bool = False,
     ) -> admin_pb2.ElectLeadersResponse:
         """Let the first replica of each partition lead, in these keyspaces and of these partitions (all if none is
-        named), as an operation if there is any to elect."""
+        named), as an operation if there is any leader to change.
+        """
         request = admin_pb2.ElectLeadersRequest(
             keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
         )
@@ -231,9 +235,9 @@ class Control:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> cluster_pb2.Operation:
-        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too. If
-        others touch the same it raises OPERATION_RUNNING, or with `queue` begins after them, as do the other
-        operations.
+        """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too.
+        `rate_limit` is what each node may ship for it, in bytes a second (0: no limit). If other operations touch the
+        same, it raises OPERATION_RUNNING; with `queue` it waits for them instead.
         """
         request = admin_pb2.DrainNodeRequest(
             node=node,
@@ -246,7 +250,7 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
 
     def undrain(self, node: str) -> None:
-        """Let a node stay after all; a drain that has not ended is cancelled. Nothing to do is no error."""
+        """Let a node stay after all: a drain that has not ended is cancelled, if there is one."""
         request = admin_pb2.UndrainNodeRequest(node=node)
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
@@ -256,12 +260,12 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
     def pallets(self, timeout: float) -> duty_api_pb2.GetPalletsResponse:
-        """All pallets of duties, with what they add up to; within `timeout` seconds."""
+        """All pallets, each with what its duties add up to. It takes at most `timeout` seconds."""
         request = duty_api_pb2.GetPalletsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
 
     def shards(self, timeout: float) -> duty_api_pb2.GetShardsResponse:
-        """All shards, with what they hold; within `timeout` seconds."""
+        """All shards, with what they hold. It takes at most `timeout` seconds."""
         request = duty_api_pb2.GetShardsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
@@ -273,30 +277,37 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
 
     def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Begin no further migration of it; those under way go on."""
+        """Let the operation begin no further migration; those under way go on. Raises UNKNOWN_OPERATION,
+        OPERATION_ENDED.
+        """
         request = admin_pb2.PauseOperationRequest(id=operation_id)
         return self._call(lambda channel: AdminStub(channel).PauseOperation, request, repeatable=True).operation
 
     def resume_operation(self, operation_id: int) -> cluster_pb2.Operation:
-        """Go on with an operation that is paused."""
+        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
         request = admin_pb2.ResumeOperationRequest(id=operation_id)
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
     def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
-        """Migrations that can go back go back, the others are completed. Raises CANCEL_REFUSED if too few replicas
-        would be left."""
+        """Cancel an operation: its migrations that can go back do so, and the others are completed. Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
+        """
         request = admin_pb2.CancelOperationRequest(id=operation_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
 
     def limit_operation(self, operation_id: int, rate_limit: int) -> cluster_pb2.Operation:
-        """What each node may ship for it from now on, in bytes a second; 0: no limit."""
+        """Set what each node may ship for the operation from now on, in bytes a second; 0: no limit. Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED.
+        """
         request = admin_pb2.LimitOperationRequest(id=operation_id, rate_limit=_checked_rate(rate_limit))
         return self._call(lambda channel: AdminStub(channel).LimitOperation, request, repeatable=True).operation
 
     def split(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation | None:
-        """Let new partitions begin at these keys, as an operation; None when one begins at each of them already."""
+        """Let new partitions begin at these keys, as an operation. Returns None if one begins at each of them already.
+        Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """
         request = admin_pb2.SplitRequest(
             keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
         )
@@ -306,8 +317,8 @@ class Control:
     def merge(
         self, keyspace: str, keys: Sequence[bytes], requested_by: str, reason: str = "", *, queue: bool = False
     ) -> cluster_pb2.Operation:
-        """Merge the partitions that begin at these keys into those before them, as an operation. Raises NO_BOUND,
-        MERGE_REFUSED, OPERATION_RUNNING.
+        """Merge the partitions that begin at these keys into those before them, as an operation. Raises
+        UNKNOWN_KEYSPACE, NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
         request = admin_pb2.MergeRequest(
             keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
@@ -317,8 +328,9 @@ class Control:
     def begin_load(
         self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0
     ) -> loads_pb2.Load:
-        """A new load, or the one of this id. `job`: what is noted with it, up to 8 KiB; `rate_limit`: bytes a second
-        that are uploaded to a node; 0: no limit. Raises UNKNOWN_KEYSPACE, LOAD_EXISTS, TOO_MANY_LOADS.
+        """Begin a load, or return the one that has this id already. `job` is a note that is kept with it, up to 8 KiB;
+        `rate_limit` is how many bytes a second may be uploaded to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
+        TOO_MANY_LOADS, and LOAD_EXISTS if a load of another keyspace has the id.
         """
         request = load_api_pb2.BeginLoadRequest(
             load_id=load_id,
@@ -330,60 +342,69 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).BeginLoad, request, repeatable=True).load
 
     def touch_load(self, load_id: str) -> loads_pb2.Load:
-        """Say that somebody goes on with it. Raises UNKNOWN_LOAD."""
+        """Say that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
         request = load_api_pb2.TouchLoadRequest(load_id=load_id)
         return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
 
     def commit_load(self, load_id: str, files: Sequence[loads_pb2.LoadFile]) -> loads_pb2.Load:
-        """These files are the load, all or none. Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD; a load
-        that is committed stays as it is.
+        """Commit the load: these files are taken in, all or none. A load that is committed already stays as it is.
+        Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
         """
         request = load_api_pb2.CommitLoadRequest(load_id=load_id, files=files)
         return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
 
     def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
-        """Nothing of it is to be taken in; LOAD_ENDED once it is committed."""
+        """Abort the load, so that nothing of it is taken in. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
         request = load_api_pb2.AbortLoadRequest(load_id=load_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that are remembered, with what the committed ones wait for. Raises UNKNOWN_LOAD."""
+        """Loads by id, or all that are remembered, with what the committed ones wait for; with `with_parts` also the
+        parts of those that are being taken in. Raises UNKNOWN_LOAD.
+        """
         request = load_api_pb2.GetLoadsRequest(load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
 
     def transfer_leadership(self, node: str) -> None:
-        """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail silently."""
+        """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail without an
+        error.
+        """
         request = admin_pb2.TransferLeadershipRequest(node=node)
         self._call(lambda channel: AdminStub(channel).TransferLeadership, request, repeatable=True)
 
     def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
-        """Ask for learners to become voters and voters learners, at once. The status shows when they are.
+        """Ask for learners to become voters and for voters to become learners, in one change. The status shows when
+        that is done.
 
-        A change that was lost on the way is to be asked for again; one that is done already changes nothing.
+        If the request is lost, make it again: one that is done already changes nothing.
         """
         request = admin_pb2.ChangeVotersRequest(promote=promote, demote=demote)
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that is not LIVE and holds nothing; NODE_IN_USE otherwise."""
+        """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE for another one."""
         request = admin_pb2.RemoveNodeRequest(node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
     def operations(
         self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20). The active controller alone knows progress and blockers."""
+        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations. Only the
+        active controller knows progress and blockers.
+        """
         if with_migrations and not self._controller:
             self.status()
         request = admin_pb2.GetOperationsRequest(ids=ids, limit=limit, with_migrations=with_migrations)
         response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:
-            self._controller = ""  # perhaps another one is it by now: look next time
+            self._controller = ""  # perhaps another node is active by now: look next time
         return response
 
     def count_keys(self, address: str, partition_ids: Sequence[int] = ()) -> list[admin_pb2.PartitionCount]:
-        """Count what one node has on its disks, by reading it (none given: every partition that lies there)."""
+        """Count the keys that the node at this address has on its disks, by reading them, for these partitions (none
+        given: every partition that lies there).
+        """
         request = admin_pb2.CountKeysRequest(partition_ids=partition_ids)
         address = checked_endpoints([address])[0]
         return list(
@@ -393,7 +414,7 @@ class Control:
         )
 
     def split_keys(self, address: str, partition_id: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition, which the node at this address leads, into parts of about the same bytes."""
+        """Keys that divide a partition, which the node at this address leads, into `parts` of about the same size."""
         request = admin_pb2.SplitKeysRequest(partition_id=partition_id, parts=parts)
         address = checked_endpoints([address])[0]
         return list(
@@ -405,7 +426,9 @@ class Control:
     def _call(
         self, rpc: "_Rpc[_Request, _Response]", request: _Request, *, repeatable: bool, timeout: float | None = None
     ) -> _Response:
-        """Ask until someone takes the request; another round only when somebody refused it for the moment."""
+        """Ask one node after the other until one takes the request. There is another round only if some node refused
+        it for the moment.
+        """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         pause = _FIRST_PAUSE_S
         while True:
@@ -448,13 +471,15 @@ class Control:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Described:
-    """The answer of a node about itself, which may be on its way: see `Control.describe_node`."""
+    """A node's answer to `Control.describe_node`, which may still be on its way."""
 
     address: str
     call: "grpc.Future[admin_pb2.DescribeNodeResponse]"
 
     def answer(self) -> admin_pb2.DescribeNodeResponse:
-        """What it said. Raises MinkaError: why it didn't; DEADLINE_EXCEEDED also when it hasn't yet."""
+        """What the node said. Raises MinkaError with the reason why it didn't; DEADLINE_EXCEEDED also while no answer
+        has come yet.
+        """
         if not self.call.done():
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{self.address} has not answered yet", address=self.address)
         try:
@@ -477,7 +502,7 @@ def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]
 
 
 def _share(deadline: float, attempts: int) -> float:
-    """Seconds that this attempt may take so that as many as `attempts` get their turn."""
+    """Seconds that this attempt may take, so that `attempts` of them get their turn before the deadline."""
     return max((deadline - time.monotonic()) / attempts, _MIN_SHARE_S)
 
 

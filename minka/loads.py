@@ -1,5 +1,5 @@
-"""Bulk loads without Spark: files of sorted rows, one a partition, are uploaded to the nodes that have its replicas,
-and taken in all together by one commit. Synchronous; Spark's tasks and driver use it, too.
+"""Bulk loads without Spark: one file of sorted rows for each partition is uploaded to the nodes that have its replicas,
+and one commit takes all of them in together. The client is synchronous; Spark's tasks and driver use it, too.
 
     with LoadClient(["athens:7400"]) as client:
         load = client.begin("flights-2013", "flights")
@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
-_FILE_SECONDS: Final = 3600.0  # for one file to be uploaded, fetched or cut
-_ENOUGH_SECONDS: Final = 5.0  # the wait for nodes that are late, once enough nodes have a file
+_FILE_SECONDS: Final = 3600.0  # how long it may take to upload, fetch or cut one file
+_ENOUGH_SECONDS: Final = 5.0  # how long nodes that are late are waited for, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
-_PASSING_SECONDS: Final = 30.0  # the wait for what is missing before a load, which may come back
+_PASSING_SECONDS: Final = 30.0  # how long a load waits for what it lacks at its start and what may come back
 _RNG: Final = Random()
-# Nothing that is repeated can help.
+# A repetition can't help against these.
 _FINAL: Final = frozenset(
     {Code.DISK_FULL, Code.LOAD_ENDED, Code.UNKNOWN_LOAD, Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.CLUSTER_MISMATCH}
 )
@@ -66,7 +66,7 @@ _FINAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """A partition as it was when the table was asked for. `nodes`: (id, address) of those that have replicas."""
+    """A partition as it was when the table was fetched. `nodes` are (id, address) of those that are to have a file."""
 
     partition_id: int
     slot: int
@@ -76,11 +76,11 @@ class LoadTarget:
 
     @property
     def needed(self) -> int:
-        """How many of the nodes are to have a file before it can be committed."""
+        """How many of the nodes must have a file before it can be committed."""
         return min(max(1, self.min_insync), len(self.nodes))
 
     def file(self, name: str) -> LoadFile:
-        """The row of a file that is cut for it, without what is in it."""
+        """The row of a file that is cut for the partition, without the facts about its contents."""
         start, end = self.range
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
@@ -91,8 +91,11 @@ class LoadTarget:
 
 
 class LoadClient:
-    """For one thread. `timeout` in seconds: for how long a node that restarts, a controller that is being elected, or a
-    partition that is being split is waited for, each time. What can't become better by itself is raised at once.
+    """A client for bulk loads, to be used by one thread. `endpoints` are addresses host:port of some of the nodes.
+    `timeout` is how many seconds a call waits for a node that restarts, an election of the controller, or a partition
+    that is being split. An error against which waiting can't help is raised at once.
+
+    All errors are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -116,7 +119,9 @@ class LoadClient:
     # Loads
 
     def begin(self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0) -> Load:
-        """A new load, or the one of this id, in whatever state that is: see `Control.begin_load`."""
+        """Begin a load, or return the one that has this id already, in whatever state that is. `Control.begin_load`
+        describes the arguments and the errors.
+        """
         return self._patiently(
             lambda: self.control.begin_load(
                 load_id, keyspace, requested_by=requested_by, job=job, rate_limit=rate_limit
@@ -124,23 +129,29 @@ class LoadClient:
         )
 
     def touch(self, load_id: str) -> Load:
-        """Say that it goes on, before `loads.abandoned_after_s` are over."""
+        """Say that somebody still works on the load; one that nobody has touched for `loads.abandoned_after_s` seconds
+        is aborted. Raises UNKNOWN_LOAD.
+        """
         return self._patiently(lambda: self.control.touch_load(load_id))
 
     def abort(self, load_id: str, requested_by: str = "", reason: str = "") -> Load:
-        """Nothing of it is to be taken in; its files are removed. Raises LOAD_ENDED once it is committed."""
+        """Abort the load: nothing of it is taken in, and its files are removed. Raises UNKNOWN_LOAD, and LOAD_ENDED
+        once it is committed.
+        """
         return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
 
     def all(self) -> list[Load]:
-        """Those that have not ended, and the last that have, the newest first."""
+        """The loads that have not ended, and the last that have, the newest first."""
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
-        """One load, its parts while they are taken in, and what they wait for."""
+        """One load, its parts while they are being taken in, and what they wait for. Raises UNKNOWN_LOAD."""
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
 
     def wait(self, load_id: str, on_progress: Callable[[GetLoadsResponse], None] = lambda _: None) -> Load:
-        """Wait until it is DONE, however long that takes. Raises LOAD_ENDED if it was aborted."""
+        """Wait until the load is DONE, however long that takes, and return it. `on_progress` is called about ten times
+        a second. Raises UNKNOWN_LOAD, and LOAD_ENDED if the load was aborted.
+        """
         while True:
             found = self._patiently(lambda: self.control.loads([load_id]))
             on_progress(found)
@@ -151,14 +162,16 @@ class LoadClient:
                 raise MinkaError(Code.LOAD_ENDED, f"load {load_id} is over: {load.outcome}")
             time.sleep(_POLL_SECONDS)
 
-    # Before it
+    # Before a load
 
     def targets(self, keyspace: str) -> list[LoadTarget]:
         """The partitions of a keyspace as they are now, in the order of slots or ranges. Raises UNKNOWN_KEYSPACE."""
         return self.layout(keyspace)[2]
 
     def layout(self, keyspace: str) -> tuple[Keyspace, list[Partition], list[LoadTarget]]:
-        """The same with the rows of which they are made."""
+        """The keyspace, its partitions' rows, and the targets that are made of them, in the same order. Raises
+        UNKNOWN_KEYSPACE.
+        """
         table = self._table()
         found = _keyspace(table, keyspace)
         addresses = {node.id: node.address for node in table.nodes}
@@ -167,8 +180,8 @@ class LoadClient:
         return found, rows, [_target(found, row, addresses) for row in rows]
 
     def staged(self, load: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
-        """Files of the load that are in the spools already, by the partition for which each was cut, if it is as it
-        was, and as many nodes have it as are to. Nodes that don't answer have none.
+        """Files of the load that are in the spools already, by the id of the partition for which each was cut. A file
+        counts if the partition is as it was then, and enough nodes have the file; a node that doesn't answer has none.
         """
         targets = list(targets)
         nodes = dict(node for target in targets for node in target.nodes)
@@ -184,12 +197,13 @@ class LoadClient:
         return found
 
     def check(self, keyspace: str, bytes_: int, version: str = "") -> None:
-        """Whether a load of so many bytes of files can succeed as things are: each node that has replicas of the
-        keyspace answers and has room for its share, and enough replicas are in sync. All that is missing is named by
-        the one error: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE; INVALID_ARGUMENT for another version than `version`.
+        """Check that a load of files of `bytes_` bytes can succeed as things are: each node that has replicas of the
+        keyspace answers and has room for its share, and enough replicas are in sync. One error names all that is
+        missing: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE, or INVALID_ARGUMENT for a node of another version than
+        `version` ("": any). Raises UNKNOWN_KEYSPACE.
 
-        A node that restarts is waited for, for half a minute at most. One that has failed gets its files later, from
-        the others, when enough replicas are in sync without it.
+        It waits for a node that restarts for half a minute at most. A node that has failed gets its files later from
+        the others, if enough replicas are in sync without it.
         """
         deadline = time.monotonic() + min(self._timeout, _PASSING_SECONDS)
         while True:
@@ -235,11 +249,11 @@ class LoadClient:
     # Files
 
     def upload(self, load: Load, target: LoadTarget, written: Written, name: str) -> LoadFile:
-        """Upload a file to the nodes that have replicas of the partition; what names it in the commit. `name`: another
-        one for each attempt, of letters, digits, _, dot and dash.
+        """Upload a file to the nodes that have replicas of the partition, and return the row that names it in the
+        commit. `name` must be another one for each attempt, of letters, digits, _, dot and dash.
 
-        At least `min_insync` of the nodes have it then; those that are away get it later from the others. A node that
-        restarts is waited for. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS after the timeout.
+        At least `min_insync` of the nodes have the file then; those that are away get it later from the others. A node
+        that restarts is waited for. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS after the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -282,7 +296,7 @@ class LoadClient:
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Upload it to one node, again and again until the timeout, unless enough others have it by then."""
+        """Upload the file to one node, again and again until the timeout, unless enough others have it by then."""
         method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         attempt = 0
         while True:
@@ -292,16 +306,16 @@ class LoadClient:
                 return
             except grpc.RpcError as error:
                 failure = error_from_call(error, address, repeatable=True)
-            # A transfer that broke is a damaged one for its receiver.
+            # The receiver takes a transfer that broke for a damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             left = deadline - time.monotonic()
             if is_final or left <= 0 or enough.wait(min(left, delay_s(attempt, _RNG))):
                 raise failure
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
-        """Take in just these files, all or none. If partitions were split or merged since they were cut, new ones are
-        made of them at the nodes; if replicas were moved, the files are brought to the new nodes. What comes back is
-        COMMITTED, or DONE; the same if it had been committed before, with whatever files.
+        """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files
+        were cut, the nodes make new files of them; if replicas were moved, the files are brought to the new nodes. The
+        load that is returned is COMMITTED or DONE, also if it had been committed before, with whatever files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -335,7 +349,7 @@ class LoadClient:
         return {row.id: _target(keyspace, row, addresses) for row in rows}
 
     def _fitting(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> list[LoadFile]:
-        """The files, and in the place of those that were cut for other ranges new ones."""
+        """The files, with new ones in the place of those that were cut for other ranges."""
         fitting, others = list[LoadFile](), list[LoadFile]()
         for file in files:
             target = targets.get(file.partition_id)
@@ -369,7 +383,7 @@ class LoadClient:
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
-        """Bring each file to as many of the nodes that have replicas now as a write asks for."""
+        """Bring each file to as many of the nodes that have replicas now as must have it."""
         nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
         asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
         there: dict[str, set[tuple[str, int]]] = {}
@@ -406,7 +420,7 @@ class LoadClient:
     # What everything needs
 
     def _table(self) -> PartitionTable:
-        """The active controller's, so no older than what it decides by."""
+        """The active controller's table, so that it is no older than the one by which a commit is decided."""
 
         def ask() -> PartitionTable:
             status = self.control.status()
@@ -417,7 +431,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again, while no node that can answer does, until the timeout."""
+        """Ask again until the timeout, as long as no node answers that can."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1
@@ -452,13 +466,13 @@ def _keyspace(table: PartitionTable, name: str) -> Keyspace:
 
 
 def _target(keyspace: Keyspace, row: Partition, addresses: Mapping[str, str]) -> LoadTarget:
-    """A node that is to give its replica away needs no file."""
+    """The target for a partition. A node that is to give its replica away needs no file."""
     nodes = tuple((node, addresses[node]) for node in row.replicas if node not in row.removing_replicas)
     return LoadTarget(row.id, row.slot, KeyRange(row.start_key, row.end_key), nodes, keyspace.min_insync)
 
 
 def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
-    """About what each node gets, when all partitions get the same."""
+    """About how many bytes each node gets, if all partitions get the same."""
     shares: dict[str, int] = {}
     for row in rows:
         for node in row.replicas:
@@ -469,7 +483,9 @@ def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
 def _groups(
     files: Iterable[LoadFile], targets: Iterable[LoadTarget]
 ) -> Iterator[tuple[list[LoadFile], list[LoadTarget]]]:
-    """Files, and the partitions as they are now that their ranges overlap: as few at a time as belong together."""
+    """Groups of files and of the partitions, as they are now, whose ranges they overlap; each group is as small as
+    possible.
+    """
     left, ordered = sorted(files, key=lambda file: file.start_key), sorted(targets, key=lambda target: target.range)
     while left:
         sources = [left.pop(0)]

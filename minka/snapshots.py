@@ -1,4 +1,4 @@
-"""Reads whole partitions, each as it was at one version, from the nodes that host them. Synchronous.
+"""Reads whole partitions, each as it was at one offset of its log, from the nodes that host them. Synchronous.
 
 A snapshot is taken by the partition's leader, and every replica keeps the same one: when the node from which it is read
 dies, the reader goes on at another after the last key that it has.
@@ -33,7 +33,10 @@ _TRIES_A_NODE: Final = 5
 
 
 class SnapshotClient(Nodes):
-    """For one thread. `timeout` in seconds: for how long a partition may be without a leader that answers."""
+    """Opens, reads and compares readers' snapshots; to be used by one thread. `endpoints` are addresses host:port of
+    some of the nodes. `timeout` is how many seconds a partition may be without a leader that answers. All errors are
+    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
         super().__init__(endpoints, tls)
@@ -42,10 +45,11 @@ class SnapshotClient(Nodes):
     def open(
         self, keyspace: Keyspace, partition_id: int, wanted: KeyRange, part_bytes: int = 0
     ) -> Iterator[PartitionSnapshot]:
-        """Snapshots that together have these keys of what is, or was, this partition: one, unless it was split since.
+        """Open snapshots that together have these keys of what is, or was, this partition. There is one, unless the
+        partition was split since the table was fetched.
 
-        With `part_bytes`, the answer also has the keys at which parts of about so many bytes begin. Raises what a
-        leader refuses, and UNREACHABLE and the like when none answered in time.
+        With `part_bytes`, a snapshot also has the keys at which parts of about so many bytes begin. Raises
+        UNKNOWN_PARTITION, what a leader refuses, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
         """
         start = wanted.start
         while True:
@@ -65,8 +69,9 @@ class SnapshotClient(Nodes):
         buckets: Sequence[int] = (),
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
-        """The rows in the range, in the order of their keys. With `buckets`, of those that `digest` counted, hashes of
-        pairs in the place of values. Raises SNAPSHOT_GONE and what a node refuses when no node still has it.
+        """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. With
+        `buckets`, these are the rows of such of the `of_buckets` buckets that `digest` counts, with the hashes of pairs
+        in the place of values. Raises SNAPSHOT_GONE, or what the nodes refuse, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -94,7 +99,9 @@ class SnapshotClient(Nodes):
                 pause(tries)
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
-        """The digest of the replica on this node. Raises SNAPSHOT_GONE, and what the node refuses."""
+        """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
+        keys. Raises SNAPSHOT_GONE, and what the node refuses.
+        """
         if not snapshot.snapshot_id:
             return SnapshotDigest()
         request = DigestSnapshotRequest(
@@ -111,7 +118,7 @@ class SnapshotClient(Nodes):
         raise AssertionError("the last try returns or raises")
 
     def release(self, snapshot: PartitionSnapshot) -> None:
-        """Say that nobody reads it now. A node that isn't reached gives it up by itself later."""
+        """Say that nobody reads the snapshot any longer. A node that can't be reached drops it later on its own."""
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)

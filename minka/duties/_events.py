@@ -8,11 +8,11 @@ from typing import Final
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import HeldDuty, ShardInstruction, ShardMessage
 
-MAX_CALL_DUTIES: Final = 1_000  # that a delegate is given at once
+MAX_CALL_DUTIES: Final = 1_000  # how many duties a delegate is given at once
 
 
 class Method(Enum):
-    """A delegate's methods, in the order in which they come first."""
+    """A delegate's methods. If several are due for a pallet, the one that is first here is called first."""
 
     DETACH = "detach"
     UPDATE = "update"
@@ -23,17 +23,17 @@ class Method(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """Seconds."""
+    """How long a shard waits, in seconds, and how often it tries."""
 
-    call_timeout: float = 30.0  # that one call to the delegate may take
-    retry_first: float = 0.1  # after the first failure of a duty; then twice as long each time
-    retry_most: float = 5.0
+    call_timeout: float = 30.0  # how long one call to the delegate may take
+    retry_first: float = 0.1  # the pause after the first failure of a duty; each further one is twice as long
+    retry_most: float = 5.0  # the longest of these pauses
     tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
-    report_interval: float = 1.0  # between two questions what the delegate holds
+    report_interval: float = 1.0  # between two calls that ask the delegate what it holds
     weight_interval: float = 10.0  # between two reports of one duty's weight
-    weight_change: float = 0.1  # a part of the weight: less than this is jitter
-    first_answer: float = 10.0  # that a node may take to register the shard
-    silence: float = 1.0  # without a grant, and the shard goes to another node; at most a third of the clearance
+    weight_change: float = 0.1  # a smaller change, as a part of the weight, isn't reported
+    first_answer: float = 10.0  # how long a node may take to register the shard
+    silence: float = 1.0  # the shard leaves a node that grants nothing for so long, or for a third of the clearance
 
 
 # Events
@@ -41,12 +41,12 @@ class MachineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """There is a session, and nothing has been said on it."""
+    """A session has begun; nothing has been said on it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The session has ended, or there was none."""
+    """The session has ended, or could not begin."""
 
     code: str  # a name of minka.errors.Code
     reason: str
@@ -54,7 +54,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The node says this."""
+    """The node has sent this instruction."""
 
     instruction: ShardInstruction
 
@@ -65,12 +65,14 @@ class CallEnded:
 
     call: int
     error: str | None = None
-    reported: Mapping[tuple[int, int], int | None] | None = None  # for Method.REPORT: by number and epoch
+    reported: Mapping[tuple[int, int], int | None] | None = None  # for Method.REPORT: weights by number and epoch
 
 
 @dataclass(frozen=True, slots=True)
 class CallOverdue:
-    """The delegate's method takes longer than it may, and can't be ended; it is called no more until it returns."""
+    """The delegate's method takes longer than it may, and can't be ended. Nothing else is called for its pallet until
+    it returns.
+    """
 
     call: int
 
@@ -104,7 +106,7 @@ Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say this on the session."""
+    """Send this message on the session."""
 
     message: ShardMessage
 
@@ -118,7 +120,9 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class CallDelegate:
-    """Call the method with the duties. It is answered by CallEnded, always, perhaps after CallOverdue."""
+    """Call the method with the duties, for at most `timeout` seconds. CallEnded always answers it, perhaps after a
+    CallOverdue.
+    """
 
     call: int
     method: Method
@@ -136,14 +140,14 @@ class CancelCall:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """At once: it may still act for duties that others get."""
+    """End the process at once: it may still act for duties that others get."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """For the log. `level` as in logging."""
+    """Write this to the log. `level` is one of the logging module's."""
 
     level: int
     text: str
@@ -151,7 +155,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Nothing is left to do. `error` is a code and a text if it is not the end that was asked for."""
+    """Nothing is left to do. `error` is a code and a text if this is not the end that was asked for."""
 
     error: tuple[str, str] | None = None
 

@@ -15,12 +15,12 @@ from minka.duties._events import MAX_CALL_DUTIES, CallDelegate, CancelCall, Inst
 from minka.duties._reports import Reports
 from minka.v1.shards_pb2 import HeldDuty, Holding
 
-WARNING: Final = 30  # as in logging, which does I/O
+WARNING: Final = 30  # as in logging, which isn't imported since it does I/O
 ERROR: Final = 40
 
 
 class Phase(Enum):
-    """A duty's on its shard."""
+    """How far a duty is on its shard."""
 
     PREPARING = "preparing"
     ATTACHING = "attaching"
@@ -44,13 +44,13 @@ class Record:
     phase: Phase
     live: bool = False  # the delegate may act for it
     busy: bool = False  # in a call that is under way
-    alone: bool = False  # given to the delegate without others, after a failure
+    alone: bool = False  # to be given to the delegate without others, after a failure
     given: int = 0  # the version that the delegate has
     tries: int = 0  # calls of the present method that failed
     ending: Ending | None = None
     reason: str = ""  # why it is FAILED
     next: HeldDuty | None = None  # a later assignment, for when this one has ended
-    released_epoch: int = 0  # a later one that the shard was to release, which it says when this one has ended
+    released_epoch: int = 0  # of a later assignment to be released; reported when this one has ended
     detach_began: float = 0.0
     attach_ended: float = 0.0
     weight_told: int | None = None
@@ -59,7 +59,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls for one pallet: one at a time."""
+    """The calls for one pallet, of which one runs at a time."""
 
     pallet: str
     running: CallDelegate | None = None
@@ -67,29 +67,29 @@ class Lane:
 
 
 class Hosting:
-    """The duties of one shard. The caller carries out the instructions in `out`, in this order."""
+    """The duties of one shard. The caller carries out the instructions in `out`, in their order."""
 
     def __init__(
         self, pallets: Iterable[str], methods: Iterable[Method], settings: MachineSettings, reports: Reports
     ) -> None:
         self.records: dict[int, Record] = {}
         self.live = 0  # records for which the delegate may act
-        self.may_take = False  # something new: there is clearance enough
+        self.may_take = False  # whether there is clearance enough to take something new
         self.out: list[Instruction] = []
         self._lanes = {"": Lane("")}
         self.take(pallets)
         self._methods = frozenset(methods)
         self._settings = settings
         self._reports = reports
-        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # with when they began
+        self._calls: dict[int, tuple[CallDelegate, float]] = {}  # each with the time at which it began
         self._last_call = 0
         self._retries: list[tuple[float, int, Method]] = []  # a heap
         self._report_due = float("-inf")
 
-    # What is asked of it
+    # Questions
 
     def holdings(self) -> Iterator[Holding]:
-        """All that is here or about to be."""
+        """The assignments that the shard has, or is about to take or to release."""
         for record in self.records.values():
             yield Holding(duty=record.duty.duty, epoch=record.duty.epoch, version=record.duty.version)
 
@@ -99,7 +99,7 @@ class Hosting:
         return record is not None and record.live and record.duty.epoch == epoch
 
     def wake_at(self) -> float:
-        """When there is something to do, if nothing else happens."""
+        """The time at which there is something to do, if nothing else happens before."""
         retry = self._retries[0][0] if self._retries else float("inf")
         return min(retry, self._report_due if self._reports_itself() else float("inf"))
 
@@ -113,15 +113,15 @@ class Hosting:
         self._reports = Reports()
         return self._reports
 
-    # What it is told
+    # What the shard is told
 
     def take(self, pallets: Iterable[str]) -> None:
-        """Duties of these pallets may come, too."""
+        """Accept the duties of these pallets, too."""
         for pallet in pallets:
             self._lanes.setdefault(pallet, Lane(pallet))
 
     def attach(self, duty: HeldDuty) -> None:
-        """The shard is to have it."""
+        """Attach the duty: the shard has been given it."""
         number, record = duty.duty, self.records.get(duty.duty)
         if self._reports.is_spent(number, duty.epoch):
             return
@@ -136,7 +136,7 @@ class Hosting:
             self._release(record, Ending.RELEASED)
 
     def prepare(self, duty: HeldDuty) -> None:
-        """The shard gets it next."""
+        """Prepare for the duty: the shard gets it next."""
         number, record = duty.duty, self.records.get(duty.duty)
         if self._reports.is_spent(number, duty.epoch) or duty.pallet not in self._lanes:
             return
@@ -150,7 +150,7 @@ class Hosting:
             self._reports.prepared(number, duty.epoch)
 
     def update(self, duty: HeldDuty) -> None:
-        """A client has changed it."""
+        """Tell the delegate that a client has changed the duty."""
         record = self.records.get(duty.duty)
         if record is None or record.duty.epoch != duty.epoch or record.duty.version >= duty.version:
             return
@@ -159,8 +159,8 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """The shard is to release it, and says so even if it doesn't have it. An earlier assignment is then over as
-        well, whatever was heard of it.
+        """Release the duty, and report that even if the shard doesn't have it. An earlier assignment of it is then over
+        as well, whatever was heard of that.
         """
         record = self.records.get(holding.duty)
         if record is None:
@@ -209,7 +209,7 @@ class Hosting:
             self._release(record, Ending.REATTACHED)
 
     def _end(self, record: Record, took: float | None) -> None:
-        """The delegate doesn't have it."""
+        """Forget the record: the delegate doesn't have the duty. `took`: seconds of the call that released it."""
         duty, number = record.duty, record.duty.duty
         self._set_live(record, False)
         for method in (Method.ATTACH, Method.PREPARE, Method.UPDATE):
@@ -234,7 +234,7 @@ class Hosting:
     # Calls
 
     def advance(self, now: float) -> None:
-        """Begin what can begin."""
+        """Begin the calls that can begin at `now` (seconds)."""
         while self._retries and self._retries[0][0] <= now:
             _, number, method = heapq.heappop(self._retries)
             record = self.records.get(number)
@@ -280,7 +280,7 @@ class Hosting:
         self.out.append(call)
 
     def overdue(self, number: int) -> None:
-        """The call can't be ended: its pallet waits."""
+        """Note that the call can't be ended, so that its pallet waits."""
         call, _ = self._calls[number]
         text = (
             f"{call.method.value} of {_named(call)} has taken {call.timeout:g} s and can't be ended: nothing else is "
@@ -289,7 +289,7 @@ class Hosting:
         self.out.append(Note(ERROR, text))
 
     def ended(self, number: int, error: str | None, now: float) -> None:
-        """The call has returned or raised."""
+        """Go on with the duties of a call that has returned or raised."""
         call, began = self._calls.pop(number)
         self._lanes[call.pallet].running = None
         if error is not None:
@@ -354,10 +354,10 @@ class Hosting:
         delay = min(settings.retry_most, settings.retry_first * 2.0 ** min(record.tries - 1, 20))
         heapq.heappush(self._retries, (now + delay, record.duty.duty, method))
 
-    # What the delegate says that it has
+    # What the delegate reports
 
     def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
-        """The call of the delegate's report has ended."""
+        """Take what the delegate has reported: weights by number and epoch, None where it states none."""
         _, began = self._calls.pop(number)
         self._lanes[""].running = None
         if error is not None:
@@ -390,7 +390,7 @@ class Hosting:
 
 
 def _method_of(record: Record) -> Method:
-    """What the record waits for, if it waits for anything."""
+    """The method for which the record waits, if it waits for any."""
     return {
         Phase.PREPARING: Method.PREPARE,
         Phase.ATTACHING: Method.ATTACH,

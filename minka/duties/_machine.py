@@ -1,9 +1,10 @@
-"""What a shard does: events in, instructions out, the time as an argument (in the manner of dask.distributed's worker
-state machine). Pure: the shell around it (`minka.duties._session`) and the simulator run the same code.
+"""What a shard does: events come in, instructions go out, and the time is an argument (in the manner of
+dask.distributed's worker state machine). It is pure: the shell around it (`minka.duties._session`) and the simulator
+run the same code.
 
-What it keeps to, whatever happens: the delegate is given nothing without clearance, never two assignments of one duty
-at once, and no assignment again that was given back; everything is released by itself when the clearance gets short;
-and what was released is reported until that is recorded.
+Whatever happens, the delegate is given nothing without clearance, never two assignments of one duty at once, and no
+assignment again that was given back. Everything is released automatically when the clearance gets short, and what was
+released is reported until that is recorded.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,15 +39,14 @@ INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
-_HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try is refused as well
+_HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try would be refused as well
 _SENT_KEPT: Final = 64
-_FAREWELL_S: Final = 1.0  # for the last report, when the process stops without waiting for the cluster
+_FAREWELL_S: Final = 1.0  # how long the last report may take when the process stops without waiting for the cluster
 
 
 class ShardMachine:
-    """`new_incarnation` makes the identity of the process, and another one after the cluster took it for dead.
-
-    `ends_process`: what the delegate has not released when the clearance ends is a reason to end the process.
+    """One shard. `new_incarnation` makes the identity of the process, and another one after the cluster took it for
+    dead. With `ends_process` the process is ended if the delegate has not released everything when the clearance ends.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class ShardMachine:
         self.reports = Reports()
         self.hosting = Hosting([one.pallet for one in shard.pallets], methods, settings, self.reports)
         self.until = float("-inf")  # the end of the clearance
-        self.is_registered = False  # this incarnation
+        self.is_registered = False  # whether a node has registered this incarnation
         self._settings = settings
         self._new_incarnation = new_incarnation
         self._ends_process = ends_process
         self._known_index = 0
-        self._interval = 0.5  # between heartbeats; the node says it
-        self._clearance = 0.0  # as it is granted
+        self._interval = 0.5  # seconds between heartbeats, as the node says
+        self._clearance = 0.0  # seconds, as it is granted
         self._connected = False
         self._heard_at = 0.0
         self._sequence = 0
-        self._sent: dict[int, float] = {}  # when the heartbeats went that are not answered
+        self._sent: dict[int, float] = {}  # when the heartbeats that are not answered were sent
         self._beat_at = float("inf")
         self._releasing = False
         self._patience = float("-inf")  # the delegate may release until then although the clearance has ended
@@ -84,11 +84,11 @@ class ShardMachine:
         self._problem = ""
         self._out: list[Instruction] = []
 
-    # What the shell and the delegate's duties ask; for any thread
+    # What the shell and the delegate's duties ask, on any thread
 
     @property
     def may_connect(self) -> bool:
-        """Not before everything is released, if the cluster took the process for dead."""
+        """Whether a session may begin. If the cluster took the process for dead, everything is released before."""
         return not self._fenced
 
     def holds(self, number: int, epoch: int, now: float) -> bool:
@@ -96,7 +96,7 @@ class ShardMachine:
         return now < self.until and self.hosting.holds(number, epoch)
 
     def wake_at(self) -> float:
-        """When to send a Tick, if nothing else happens before."""
+        """The time at which to send a Tick, if nothing else happens before."""
         times = [self._beat_at, self._farewell, self.hosting.wake_at()]
         if self._connected:
             times.append(self._heard_at + self._silence())
@@ -107,7 +107,7 @@ class ShardMachine:
     # Events
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """What is to be done, in this order. After Stopped or EndProcess there is nothing more."""
+        """What the event makes necessary, in this order. After Stopped or EndProcess there is nothing more to do."""
         if self._ended:
             return []
         self._watch_clearance(now)
@@ -157,7 +157,7 @@ class ShardMachine:
     # The session
 
     def _silence(self) -> float:
-        """Seconds without a word about the clearance after which another node is tried."""
+        """How many seconds without a grant pass before another node is tried."""
         if not self.is_registered:
             return self._settings.first_answer
         return max(2 * self._interval, min(self._settings.silence, self._margin()))
@@ -278,7 +278,7 @@ class ShardMachine:
             self._releasing = False
 
     def _watch_clearance(self, now: float) -> None:
-        """Release everything while there is still time; end the process if that didn't help."""
+        """Release everything while there is still time, and end the process if the delegate doesn't do it in time."""
         if not self.hosting.live:
             if self._releasing and self.until - now > self._margin():
                 self._releasing = False
@@ -292,7 +292,7 @@ class ShardMachine:
             self._note(WARNING, f"the clearance {why}: everything is released ({self.hosting.live} duties)")
             self.hosting.release_all(unbegun=False)
         if self._releasing and self.until <= now and self._patience <= now:
-            self._patience = float("inf")  # said once
+            self._patience = float("inf")  # so that this is noted only once
             text = f"the delegate has not released {self.hosting.live} duties, and the clearance has ended"
             if self._ends_process:
                 self._ended = True
@@ -301,7 +301,7 @@ class ShardMachine:
                 self._note(ERROR, text)
 
     def _fence(self, reason: str, now: float) -> None:
-        """The cluster has taken this process for dead, and may have given its duties to others."""
+        """Release everything: the cluster has taken this process for dead, and may have given its duties to others."""
         if self._fenced:
             return
         self._note(WARNING, f"the cluster took this process for dead, so everything is released: {reason}")
@@ -311,7 +311,7 @@ class ShardMachine:
         self.hosting.release_all(unbegun=True)
 
     def _renew(self) -> None:
-        """Come back as another process, once nothing of the former one is left."""
+        """Come back as another incarnation, once nothing of the former one is left."""
         if not self._fenced or self.hosting.records:
             return
         if self._leaving or self._giving_up:
@@ -350,7 +350,7 @@ class ShardMachine:
             self.hosting.release_all(unbegun=True)
 
     def _end_if_through(self, now: float) -> None:
-        """After GiveUp: nothing is left, and what is left to say is said if somebody hears it."""
+        """After GiveUp, end when nothing is left to release and the last report is recorded, or can't be in time."""
         if not self._giving_up or self.hosting.records:
             return
         self._farewell = min(self._farewell, now + _FAREWELL_S)

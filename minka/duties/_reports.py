@@ -1,4 +1,4 @@
-"""What a shard has to say of its duties: one report under way at a time, repeated until it is recorded. Pure."""
+"""What a shard reports about its duties. One report is under way at a time, and repeated until it is recorded. Pure."""
 
 from collections.abc import Iterator
 
@@ -28,17 +28,19 @@ class Reports:
         return self._spent.get(duty, 0) >= epoch
 
     def attached(self, duty: int, epoch: int, took: float, now: float) -> None:
-        """The delegate has it. `took`: seconds of the call, which has just ended."""
+        """Report that the delegate has the duty. `took`: seconds of the call, which has just ended."""
         self._next.attached.append(Holding(duty=duty, epoch=epoch))
         self._took(duty, took)
         self._attached_at[duty] = now
 
     def prepared(self, duty: int, epoch: int) -> None:
-        """The delegate is ready for it."""
+        """Report that the delegate is ready for the duty."""
         self._next.prepared.append(Holding(duty=duty, epoch=epoch))
 
     def released(self, duty: int, epoch: int, took: float | None) -> None:
-        """The delegate no longer has it, or never had it. `took`: seconds of the call that released it."""
+        """Report that the delegate no longer has the duty, or never had it. `took`: seconds of the call that released
+        it, if there was one.
+        """
         if self.is_spent(duty, epoch):
             return
         self._spend(duty, epoch)
@@ -47,21 +49,21 @@ class Reports:
             self._took(duty, took)
 
     def finished(self, duty: int, epoch: int) -> None:
-        """It has ended by itself."""
+        """Report that the duty, a lazy one, has ended."""
         self._spend(duty, epoch)
         self._next.finished.append(Holding(duty=duty, epoch=epoch))
 
     def failed(self, duty: int, epoch: int, reason: str) -> None:
-        """The delegate can't take it."""
+        """Report that the delegate can't take the duty, and why."""
         self._spend(duty, epoch)
         self._next.failed.append(FailedDuty(holding=Holding(duty=duty, epoch=epoch), reason=reason[:1000]))
 
     def weighed(self, duty: int, epoch: int, weight: int) -> None:
-        """It turned out to weigh so much."""
+        """Report the weight that the duty turned out to have."""
         self._weights[duty] = WeighedDuty(holding=Holding(duty=duty, epoch=epoch), weight=weight)
 
     def next(self, now: float) -> ShardReport | None:
-        """The next report to send, once the one before is recorded."""
+        """The next report to send at `now` (seconds); None if there is none, or the last one isn't recorded yet."""
         if self._under_way is not None or not self._has_next():
             return None
         self._sequence += 1
@@ -75,11 +77,11 @@ class Reports:
         return report
 
     def again(self) -> ShardReport | None:
-        """What has to be repeated on a new session."""
+        """The report that has to be repeated on a new session, if there is one."""
         return self._under_way
 
     def recorded(self, sequence: int) -> None:
-        """The report with this sequence is recorded."""
+        """Note that the cluster has recorded the report with this sequence."""
         report = self._under_way
         if report is None or report.sequence != sequence:
             return

@@ -1,5 +1,5 @@
-"""The session of a shard with the cluster, on a thread and loop of its own: no user code runs on it, so whatever the
-delegate does, heartbeats go on and the clearance is watched.
+"""The session of a shard with the cluster, on a thread and a loop of its own. No user code runs there, so heartbeats go
+on and the clearance is watched whatever the delegate does.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ log: Final = logging.getLogger("minka.duties")
 
 EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
 _CONNECT_S: Final = 2.0
-_LOOK_S: Final = 0.1  # at the longest between two looks at the clock, which goes on while the machine sleeps
-_PAUSE_S: Final = (0.05, 1.0)  # between two tries to find a node, the first and the longest
+_LOOK_S: Final = 0.1  # the longest time between two looks at the clock, which goes on while the machine sleeps
+_PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
 _shared: SharedLoop | None = None
 
 
 def boottime() -> float:
-    """Seconds of a clock that never goes back and goes on while the machine sleeps, if there is one."""
+    """Seconds of a monotonic clock, which goes on while the machine sleeps if the platform has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -67,7 +67,9 @@ def shards_loop() -> asyncio.AbstractEventLoop:
 
 
 class Session:
-    """Carries out what the machine says. Made and used on the thread of `shards_loop`, but for `is_held`."""
+    """Carries out what the machine says. It is made and used on the thread of `shards_loop`, except for `is_held` and
+    `duties`, which any thread may call.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Session:
         self._machine = machine
         self._calls = Calls(delegate, user_loop, self.handle, self.is_held)
         self._endpoints = list(endpoints)
-        self._known: list[str] = []  # what nodes have said of others
+        self._known: list[str] = []  # the addresses that nodes have told
         self._tls = tls
         self._rng = Random()
         self._out: deque[ShardMessage] = deque()
@@ -91,16 +93,16 @@ class Session:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def is_held(self, number: int, epoch: int) -> bool:
-        """For any thread: whether the delegate may act for this assignment now."""
+        """Whether the delegate may act for this assignment now; for any thread."""
         return self._machine.holds(number, epoch, boottime())
 
     def duties(self) -> list[Duty]:
-        """What the delegate has."""
+        """The duties that the delegate has."""
         records = self._machine.hosting.records.values()
         return [duty_of(record.duty, self.is_held) for record in records if record.live]
 
     async def run(self) -> None:
-        """Until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
+        """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
         tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._tick_when_due())]
         try:
             done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +114,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def handle(self, event: Event) -> None:
-        """Something has happened."""
+        """Let the machine handle the event, and carry out what it says."""
         for instruction in self._machine.handle(event, boottime()):
             self._carry_out(instruction)
         self._handled.set()
@@ -159,7 +161,7 @@ class Session:
     # Connections
 
     async def _connect(self) -> None:
-        """One session after the other, with one node after the other."""
+        """Hold one session after the other, with one node after the other."""
         pause, place = _PAUSE_S[0], self._rng.randrange(len(self._endpoints))
         while True:
             while not self._machine.may_connect:  # noqa: ASYNC110 - until the delegate has released everything
@@ -171,7 +173,7 @@ class Session:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
     async def _session(self, endpoint: str) -> bool:
-        """Whether the node took the shard."""
+        """Hold a session with this node until it ends; return whether the node registered the shard."""
         error = MinkaError(Code.UNREACHABLE, f"{endpoint}: the node ended the session")
         welcome = False
         self._out.clear()
@@ -228,6 +230,6 @@ def _options() -> list[tuple[str, int]]:
 
 
 def end_process(shard: str, reason: str) -> NoReturn:
-    """The last line, and the end, without waiting for anybody: what the process would still do, others do already."""
+    """Say why on stderr, and end the process at once: others may do already what it would still do."""
     print(f"minka: shard {shard} ends: {reason}", file=sys.stderr, flush=True)  # noqa: T201
     os._exit(EXIT_STATUS)

@@ -1,4 +1,4 @@
-"""Calls to the user's delegate: coroutines on the user's event loop, functions on threads, each with its time limit."""
+"""Calls to the user's delegate, each with a time limit: coroutines on the user's event loop, functions on threads."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ _CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as o
 
 
 class Calls:
-    """Begins calls and tells how they ended. For the thread of the session's loop, on which no user code runs."""
+    """Begins calls and tells how they ended. It is used on the session's thread, where no user code runs."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Calls:
         running.begin(_runs_on_loop(self._delegate, call.method))
 
     def cancel(self, number: int) -> None:
-        """End a coroutine as soon as it lets itself be ended."""
+        """Cancel the call if it is a coroutine; it ends when the coroutine does."""
         if (running := self._running.get(number)) is not None:
             running.cancel("the duties have to be released")
 
     def _cut(self, number: int) -> None:
-        """The call has taken longer than it may: cancel it, or say that it can't be ended."""
+        """Cancel a call that has taken longer than it may, or say that it can't be ended."""
         running = self._running[number]
         if running.cancel(f"it took longer than {running.call.timeout:g} s"):
             running.limit = self._loop.call_later(_CANCEL_S, self._overdue, number)
@@ -101,7 +101,7 @@ class _Running:
         self._on_loop = on_loop
         if not on_loop:
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # Not one of an executor: the interpreter waits for those when it ends.
+            # It is not a thread of an executor, since the interpreter waits for those when it ends.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
             return
         try:
@@ -110,7 +110,7 @@ class _Running:
             self._on_end(self.call.call, None, error)
 
     def cancel(self, why: str) -> bool:
-        """Whether it can be cancelled: a function on a thread can't."""
+        """Cancel the call; return False if it runs on a thread, and so can't be cancelled."""
         if not self._on_loop:
             return False
         self.cut = self.cut or why
@@ -157,13 +157,15 @@ def _returning(answer: Awaitable[Any]) -> Callable[[], Awaitable[Any]]:
 
 
 def _runs_on_loop(delegate: Delegate, method: Method) -> bool:
-    """A plain `report` beside an asynchronous `attach` reads what tasks of the loop change, so it runs there too."""
+    """Whether the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since it
+    reads what tasks of the loop change.
+    """
     decisive = Method.ATTACH if method is Method.REPORT else method
     return any(inspect.iscoroutinefunction(getattr(delegate, one.value)) for one in (method, decisive))
 
 
 def _reported(result: Any) -> dict[tuple[int, int], int | None]:
-    """By number and epoch: the weights, None if nothing is said of them."""
+    """The weights by number and epoch; None where the delegate states none."""
     if isinstance(result, Mapping):
         pairs: Iterable[tuple[Duty, int | None]] = result.items()
     else:

@@ -53,8 +53,8 @@ _MIN_SHARE_S: Final = 0.02
 
 
 class Client:
-    """A client of one cluster's duties, which belongs to the event loop of its first call; see
-    `minka.duties.Client`.
+    """A client of one cluster's duties, which belongs to the event loop of its first call. `minka.duties.Client`
+    describes the arguments and the errors.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
@@ -120,13 +120,14 @@ class Client:
     async def change(
         self, changes: Iterable[DutyChange], *, consistency: Level = "quorum", timeout: float | None = None
     ) -> list[Duty]:
-        """Make all of the changes, or none; up to 1,000, with payloads of 8 MiB together. See `minka.duties.changes`.
+        """Make all of the changes, or none: up to 1,000, of different duties, with payloads of up to 8 MiB together.
+        `minka.duties.changes` makes them.
 
         Returns the rows as they are now, one for each change, in their order; for a deleted duty its last row.
-        `consistency` says which nodes have it durably when this returns: the "leader" of the coordinator alone, a
-        "quorum" of its voters, all "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY,
-        DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY; CONSISTENCY_NOT_REACHED when it is done, and not all nodes of that
-        level have it in time.
+        `consistency` says which nodes have the changes durably when this returns: only the "leader" of the coordinator,
+        a "quorum" of its voters, all "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY,
+        DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY; CONSISTENCY_NOT_REACHED if the changes are made, but some nodes of
+        that level don't have them in time.
         """
         response = await self._do(_calls.change_duties(changes, consistency), timeout)
         return list(response.duties)
@@ -144,7 +145,9 @@ class Client:
         consistency: Level = "quorum",
         timeout: float | None = None,
     ) -> Duty:
-        """Create a duty: see `minka.duties.changes.create`."""
+        """Create a duty and return its row. `minka.duties.changes.create` describes the arguments; `change` says what
+        `consistency` is, and what is raised.
+        """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
         )
@@ -161,7 +164,9 @@ class Client:
         consistency: Level = "quorum",
         timeout: float | None = None,
     ) -> Duty:
-        """Give it another payload or weight: see `minka.duties.changes.update`. Its shards are told."""
+        """Give a duty another payload or weight, and return its row; its shards are told. Raises UNKNOWN_DUTY, and
+        VERSION_MISMATCH if it doesn't have `if_version` (0: any).
+        """
         made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
@@ -174,26 +179,28 @@ class Client:
         consistency: Level = "quorum",
         timeout: float | None = None,
     ) -> Duty:
-        """Delete it: see `minka.duties.changes.delete`."""
+        """Delete a duty and return its last row; it is gone once the shards that have it have released it. Raises
+        UNKNOWN_DUTY, and VERSION_MISMATCH if it doesn't have `if_version` (0: any).
+        """
         made = changes_.delete(pallet, duty, if_version=if_version)
         return (await self.change([made], consistency=consistency, timeout=timeout))[0]
 
     async def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> Duty:
-        """Place it on this shard by hand; it stays there until it is released."""
+        """Place a duty on this shard by hand; it stays there until `release`. Returns its row. Raises UNKNOWN_DUTY."""
         return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
 
     async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> Duty:
-        """Let the balancer move it again."""
+        """Let the balancer move a duty again that was pinned. Returns its row. Raises UNKNOWN_DUTY."""
         return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
-        """The duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        """A duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
         return (await self.get_many([(pallet, duty)], timeout=timeout))[0]
 
     async def get_many(
         self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
     ) -> list[DutyStatus]:
-        """These, by pallet and id, in their order; up to 1,000. Raises UNKNOWN_DUTY if one of them is not there."""
+        """These duties, by pallet and id, in their order; up to 1,000. Raises UNKNOWN_DUTY if one isn't there."""
         found: list[DutyStatus] = []
         while len(found) < len(names):
             call = _calls.get_duties(names[len(found) :], with_payloads)
@@ -209,8 +216,8 @@ class Client:
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[DutyStatus]:
-        """The duties of a pallet ("" means all pallets), on a shard ("" means any, or none), and with `unplaced` only
-        those that are nowhere, in the order in which they were created. It asks page by page, each within `timeout`;
+        """The duties of a pallet ("" means all pallets) on a shard ("" means any, or none), in the order in which they
+        were created; with `unplaced` only those that are nowhere. It asks page by page, each within `timeout` seconds;
         the whole is no snapshot.
         """
         after, more = 0, True
@@ -233,8 +240,9 @@ class Client:
     async def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes, or none. Returns the rows as they are now, one for each change; for a deleted pallet
-        its last row."""
+        """Make all of the changes of pallets, or none. Returns the rows as they are now, one for each change; for a
+        deleted pallet its last row. `change` says what `consistency` is.
+        """
         response = await self._do(_calls.change_pallets(changes, consistency), timeout)
         return [*response.pallets]
 
@@ -248,24 +256,28 @@ class Client:
     async def update_pallet(
         self, pallet: Pallet, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Replace the settings by those of this row. Raises UNKNOWN_PALLET, VERSION_MISMATCH."""
+        """Replace a pallet's settings by those of this row. Raises UNKNOWN_PALLET, and VERSION_MISMATCH if it doesn't
+        have `if_version` (0: any).
+        """
         made = [PalletChange(update=pallet, if_version=if_version)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     async def delete_pallet(
         self, pallet: str, *, if_version: int = 0, consistency: Level = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET, VERSION_MISMATCH."""
+        """Delete a pallet and return its last row. Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET, and
+        VERSION_MISMATCH if it doesn't have `if_version` (0: any).
+        """
         made = [PalletChange(delete=pallet, if_version=if_version)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     async def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
-        """These (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
+        """These pallets (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
         response = await self._do(_calls.Call("GetPallets", GetPalletsRequest(ids=ids)), timeout)
         return [*response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> GetShardsResponse:
-        """These (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        """These shards (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
         response: GetShardsResponse = await self._do(_calls.Call("GetShards", GetShardsRequest(names=names)), timeout)
         return response
 

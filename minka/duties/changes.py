@@ -1,7 +1,9 @@
 """Changes of duties, to be made together: `client.change([create("feeds", "bbc", b"…"), delete("feeds", "ft")])`.
 
-Ids and pallets have 1 to 256 printable characters, a pallet's no slash. A payload is bytes, up to 1 MiB; a str stands
-for its UTF-8 form. Each raises MinkaError(INVALID_ARGUMENT) for what can't be sent at all.
+Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name no slash. A payload is bytes,
+up to 1 MiB; a str stands for its UTF-8 form. Each function raises MinkaError(INVALID_ARGUMENT) for what can't be sent
+at all. `if_version` makes a change conditional: it is refused with VERSION_MISMATCH if the duty has another version (0:
+any).
 """
 
 from typing import Any
@@ -20,8 +22,9 @@ def create(
     stationary: bool = False,
     lazy: bool = False,
 ) -> DutyChange:
-    """A new duty. `weight` is in the unit of the shards' capacities. A synthetic one is on every shard; a stationary
-    one (not idempotent) is never moved to balance; a lazy one ends when the delegate ceases to report it.
+    """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
+    its pallet; a stationary one (not idempotent) is never moved to balance; a lazy one ends when the delegate no longer
+    reports it.
     """
     return _made(
         lambda: DutyChange(
@@ -46,9 +49,7 @@ def update(
     weight: int | None = None,
     if_version: int = 0,
 ) -> DutyChange:
-    """Another payload, or weight; None leaves it as it is. `if_version`: VERSION_MISMATCH unless it has this one; 0
-    asks for none.
-    """
+    """Give a duty another payload or weight; None leaves it as it is."""
     content = None if payload is None else _bytes(payload)
     return _made(
         lambda: DutyChange(
@@ -58,23 +59,23 @@ def update(
 
 
 def delete(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
-    """It is gone once the shards that have it have released it."""
+    """Delete a duty. It is gone once the shards that have it have released it."""
     return _made(lambda: DutyChange(delete=DutyName(pallet=pallet, id=duty), if_version=if_version))
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int = 0) -> DutyChange:
-    """It goes to this shard and stays there until it is released."""
+    """Place a duty on this shard by hand; it stays there until `release`."""
     name = DutyName(pallet=pallet, id=duty)
     return _made(lambda: DutyChange(pin=DutyPin(duty=name, shard=shard), if_version=if_version))
 
 
 def release(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
-    """The balancer may move it again."""
+    """Let the balancer move a duty again that was pinned."""
     return pin(pallet, duty, "", if_version=if_version)
 
 
 def unquarantine(pallet: str, duty: str) -> DutyChange:
-    """The shards on which it could not be attached may try again."""
+    """Let the shards on which a duty could not be attached try again."""
     return _made(lambda: DutyChange(unquarantine=DutyName(pallet=pallet, id=duty)))
 
 
@@ -87,7 +88,7 @@ def _bytes(payload: bytes | str) -> bytes:
 
 
 def _made(make: Any) -> DutyChange:
-    """Protobuf says what is of the wrong type, or out of its range."""
+    """The change. Protobuf refuses a field of the wrong type or out of its range: that raises INVALID_ARGUMENT."""
     try:
         change: DutyChange = make()
     except (TypeError, ValueError) as error:

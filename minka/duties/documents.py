@@ -1,6 +1,7 @@
-"""Pallets and duties as JSON and YAML documents: what REST takes and gives, what `minkactl apply -f` reads.
+"""Pallets and duties as JSON and YAML documents: REST takes and gives them, and `minkactl apply -f` reads them.
 
-A payload is `payload`, which is text, or `payload_base64` for other bytes, as CloudEvents' JSON format has it.
+A payload is `payload`, which is text, or `payload_base64` for other bytes, in the manner of `data` and `data_base64` in
+the JSON format of CloudEvents.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -94,7 +95,7 @@ class PalletView(PalletSettings, frozen=True, kw_only=True):
 
 
 class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
-    """Which duty."""
+    """The name of a duty, perhaps with the version that it has to have."""
 
     pallet: PalletId
     id: Id
@@ -102,7 +103,7 @@ class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
-    """A duty of which a client says something."""
+    """What a client says about a duty."""
 
     pallet: PalletId
     id: Id
@@ -111,7 +112,7 @@ class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
     weight: Weight | None = None
 
     def content(self) -> bytes | None:
-        """The payload; None: nothing is said of it. Raises MinkaError(INVALID_ARGUMENT)."""
+        """The payload; None if none is given. Raises MinkaError(INVALID_ARGUMENT) if both forms are given."""
         if self.payload is not None and self.payload_base64 is not None:
             text = f"duty {self.pallet}/{self.id} has a payload and a payload_base64: only one is possible"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
@@ -210,7 +211,7 @@ _BY_DEFAULT: Final = Balancer()
 
 
 def pallet_row(document: PalletSettings) -> rows.Pallet:
-    """What is sent of it."""
+    """The row that is sent for the document."""
     balancer = document.balancer
     row = rows.Pallet(
         id=document.id,
@@ -253,12 +254,12 @@ def _settings(row: rows.Pallet) -> dict[str, Any]:
 
 
 def pallet_settings(row: rows.Pallet) -> PalletSettings:
-    """What a client has said of it."""
+    """The settings of a pallet, as a client has given them."""
     return PalletSettings(**_settings(row))
 
 
 def pallet_view(row: rows.Pallet, summary: PalletSummary | None = None) -> PalletView:
-    """With what its duties add up to, if that is known."""
+    """The pallet's document, with what its duties add up to if that is known."""
     counted: dict[str, Any] = {}
     if summary is not None:
         counted = {
@@ -275,7 +276,7 @@ def pallet_view(row: rows.Pallet, summary: PalletSummary | None = None) -> Palle
 
 
 def shard_view(status: ShardStatus) -> ShardView:
-    """With what it holds."""
+    """The shard's document, with what it holds."""
     shard = status.shard
     return ShardView(
         shard.name,
@@ -297,23 +298,23 @@ def shard_view(status: ShardStatus) -> ShardView:
 
 
 def load_view(load: ShardLoad) -> Load:
-    """What a shard has of a pallet."""
+    """The document of what a shard has of a pallet."""
     capacity = load.capacity if load.HasField("capacity") else None
     return Load(load.shard, load.pallet, load.duties, load.weight, capacity)
 
 
 def create_pallet(document: PalletSettings) -> PalletChange:
-    """It is refused if there is one."""
+    """The change that creates the pallet; it is refused if there is one already."""
     return PalletChange(create=pallet_row(document))
 
 
 def update_pallet(document: PalletUpdate) -> PalletChange:
-    """It is refused if there is none."""
+    """The change that replaces the pallet's settings; it is refused if there is no such pallet."""
     return PalletChange(update=pallet_row(document), if_version=document.version)
 
 
 def create_duty(document: DutyDocument) -> DutyChange:
-    """It is refused if there is one."""
+    """The change that creates the duty; it is refused if there is one already."""
     return changes.create(
         document.pallet,
         document.id,
@@ -326,14 +327,14 @@ def create_duty(document: DutyDocument) -> DutyChange:
 
 
 def update_duty(document: DutyUpdate) -> DutyChange:
-    """It is refused if there is none."""
+    """The change that updates the duty; it is refused if there is no such duty."""
     return changes.update(
         document.pallet, document.id, document.content(), weight=document.weight, if_version=document.version
     )
 
 
 def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> DutyView:
-    """With where it is, if that is known."""
+    """The duty's document, with where it is if that is known, and its payload if that is asked for."""
     known: dict[str, Any] = {}
     if status is not None:
         known["assignments"] = [
@@ -364,7 +365,7 @@ def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload:
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
-    """As text if it is text, else as bytes."""
+    """The payload's field: `payload` if it is text, else `payload_base64`."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

@@ -21,7 +21,7 @@ from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
-LEAVE_S: Final = 30.0  # for the cluster to place everything elsewhere when the process stops
+LEAVE_S: Final = 30.0  # how long the cluster may take to place everything elsewhere when the process stops
 _MAX_GRACE_S: Final = 7 * 86_400.0
 _OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
 
@@ -29,13 +29,15 @@ _OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
 class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and they are elsewhere.
 
-    `pallets` are those whose duties it takes, each with its capacity, None if that isn't known. `name` is the
-    shard's for ever: a process that comes back under it within `grace` seconds gets its duties again. `version` is the
-    application's, `node` the one on whose machine it runs, if any. `call_timeout`: seconds that a call to the delegate
-    may take. `on_stuck`: what to do when the clearance ends and the delegate hasn't released everything: "exit" ends
-    the process at once with status 70, since others get what it still does; "report" only logs it.
+    `pallets` are those whose duties it takes, each with its capacity, or None if that isn't known. `endpoints` are
+    addresses host:port of some of the nodes. `name` identifies the shard (default: HOST-PID): a process that comes back
+    under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
+    is the Minka node on whose machine the process runs, if any. `call_timeout` is how many seconds a call to the
+    delegate may take. `on_stuck` says what to do if the delegate hasn't released everything when the clearance ends:
+    "exit" ends the process at once with status 70, since others get what it still does; "report" only logs it. `tls`
+    is for a cluster with TLS.
 
-    Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
+    Raises MinkaError: INVALID_ARGUMENT for what isn't well formed, INVALID_CONFIG for a mistake in the files of TLS.
     """
 
     def __init__(
@@ -84,9 +86,10 @@ class Shard:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Until `stop`, and what follows. Cancelled, it releases everything without waiting for the cluster.
+        """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
+        everything without waiting for the cluster.
 
-        Raises MinkaError when the cluster refuses the shard for good.
+        Raises MinkaError when the cluster refuses the shard for good, and INVALID_ARGUMENT when called again.
         """
         if self._began:
             raise MinkaError(Code.INVALID_ARGUMENT, "a shard runs once: make another one")
@@ -113,8 +116,8 @@ class Shard:
             await session.run()
 
     def stop(self, timeout: float = LEAVE_S) -> None:
-        """Begin to stop; for any thread. The cluster moves the duties away one after the other, each released here
-        first; after `timeout` seconds what is left is released in any case. Again: at once.
+        """Begin to stop; any thread may call this. The cluster moves the duties away one after the other, and each is
+        released here first. After `timeout` seconds all that is left is released; a second call releases it at once.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -129,10 +132,11 @@ class Shard:
             loop.call_soon_threadsafe(session.handle, GiveUp())
 
     def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
-        """Take the duties of these pallets from now on, each up to its capacity; for any thread. Duties of pallets that
-        are no longer there go elsewhere, and so does what a pallet's balancer gives to others by these capacities.
+        """Take the duties of these pallets from now on, each up to its capacity; any thread may call this. Duties of
+        pallets that are no longer named go elsewhere, and so do those that a pallet's balancer gives to others because
+        of the new capacities.
 
-        Raises MinkaError INVALID_ARGUMENT for what isn't well formed.
+        Raises MinkaError(INVALID_ARGUMENT) for what isn't well formed.
         """
         shards_loop().call_soon_threadsafe(self._handle, Resized(tuple(_capacity_rows(pallets))))
 
@@ -140,11 +144,11 @@ class Shard:
         if self._session is not None:
             self._session.handle(event)
         else:
-            self._machine.handle(event, boottime())  # it is said when the session begins
+            self._machine.handle(event, boottime())  # the session tells it when it begins
 
     @property
     def duties(self) -> list[Duty]:
-        """What the delegate has now, or is about to take or to release."""
+        """The duties for which the delegate may act, which includes those that it is taking or releasing now."""
         session = self._session
         return [] if session is None else session.duties()
 
@@ -173,10 +177,11 @@ def run_shard(
     on_stuck: Literal["exit", "report"] = "exit",
     call_timeout: float = 30.0,
 ) -> None:
-    """Host duties until SIGTERM or SIGINT; then they go elsewhere, each released here first. A second signal stops at
-    once. Coroutines of the delegate run on a loop of this thread. For the arguments see `Shard`.
+    """Host duties until SIGTERM or SIGINT; then they go elsewhere, and each is released here first. A second signal
+    releases all at once. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
 
-    Raises MinkaError: INVALID_ARGUMENT on another than the main thread, which gets the signals.
+    Raises MinkaError: what `Shard` and its `run` raise, and INVALID_ARGUMENT on a thread that isn't the main thread,
+    which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise MinkaError(Code.INVALID_ARGUMENT, "run_shard waits for signals on the main thread; elsewhere use Shard")
@@ -203,7 +208,7 @@ async def _until_signalled(shard: Shard) -> None:
 
 
 def default_name() -> str:
-    """HOST-PID: for a process that doesn't come back under its name."""
+    """HOST-PID, the name of a process that doesn't come back under the same name."""
     host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
     return f"{host[:50]}-{os.getpid()}"
 

@@ -1,14 +1,14 @@
 """Keys of several columns, whose bytes are in the order of the columns' values.
 
 The encoding is that of FoundationDB's tuples (design/tuple.md in apple/foundationdb): each column is a type code and
-its bytes, and no column's bytes are the beginning of another's. Spark's types beyond its own stand in it as integers:
+its bytes, and no column's bytes are the beginning of another's. These types of Spark's, which it lacks, are integers:
 
 - date: days from 1970-01-01;
 - timestamp: microseconds from 1970-01-01T00:00:00Z; timestamp_ntz: the same by its own clock;
 - decimal(p, s): its unscaled value, `scaled(value, s)`.
 
-Columns of one type are in the order of their values; None is before everything. Types among each other: None, bytes,
-str, tuple, int, Single, float, bool, UUID.
+Columns of one type are in the order of their values; None is before everything. The types come in this order: None,
+bytes, str, tuple, int, Single, float, bool, UUID.
 """
 
 import math
@@ -37,20 +37,21 @@ TRUE: Final = 0x27
 IDENTIFIER: Final = 0x30  # a UUID
 
 MAX_INTEGER_BYTES: Final = 255
-MAX_DEPTH: Final = 64  # so deep may tuples be in tuples
+MAX_DEPTH: Final = 64  # of tuples in tuples
 _SHORT: Final = 8  # bytes of an integer whose length is in its code
 _SIZES: Final = {SINGLE: 4, DOUBLE: 8, IDENTIFIER: 16}
 NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff8000000000000")}
 
 
 class Single(float):
-    """A number of single precision (32 bits), as Spark's float; a plain float is of double precision."""
+    """A number of single precision (32 bits), like Spark's float. A plain float has double precision."""
 
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
-        """The nearest number of single precision. Raises INVALID_ARGUMENT when the value is finite and too large, or is
-        no number."""
+        """The nearest number of single precision. Raises INVALID_ARGUMENT if the value is finite and too large, or is
+        no number.
+        """
         try:
             return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
         except (OverflowError, struct.error):
@@ -61,10 +62,10 @@ KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPa
 
 
 def encode_key(columns: Sequence[KeyPart]) -> bytes:
-    """The key of these columns. The sender checks that it isn't too long.
+    """The key of these columns. Its length isn't checked here; clients refuse a key of more than 64 KiB.
 
-    An int has at most 255 bytes. Every NaN is the same, and after all numbers; -0.0 is before 0.0. date and datetime
-    become ints, a datetime without a time zone by its own clock.
+    An int has at most 255 bytes. All NaNs are equal, and come after all numbers; -0.0 is before 0.0. A date or datetime
+    becomes an int; a datetime without a time zone is counted by its own clock.
     Raises INVALID_ARGUMENT with the column, counted from 1: there is none, or it is of another type or out of range.
     """
     if not columns:
@@ -73,10 +74,10 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
 
 
 def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
-    """The range of all keys that begin with these columns, also the key of just these; without columns, of all keys of
-    columns.
+    """The range of all keys that begin with these columns, including the key of just these. Without columns it is the
+    range of all keys of columns.
 
-    Raises what `encode_key` raises.
+    Raises what `encode_key` raises for a column.
     """
     # 0xff is no type's code, and comes after a zero byte only where text or a tuple goes on.
     prefix = _joined(columns)
@@ -86,7 +87,7 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises INVALID_ARGUMENT with the byte, counted from 0, at which it isn't what `encode_key` writes.
+    Raises MinkaError(INVALID_ARGUMENT) with the byte, counted from 0, at which it isn't what `encode_key` writes.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")
@@ -120,7 +121,7 @@ def _encoded(part: KeyPart, name: str, depth: int) -> bytes:
             return _floating(DOUBLE, struct.pack(">d", part), math.isnan(part))
         case UUID():
             return b"\x30" + part.bytes
-        case datetime():  # which is a date, too
+        case datetime():  # comes before date, of which it is a subclass
             return _integer(microseconds_of(part), name)
         case date():
             return _integer(days_of(part), name)
@@ -151,11 +152,11 @@ def _integer(value: int, name: str) -> bytes:
         head = bytes([ZERO + size]) if size <= _SHORT else bytes([LONG_POSITIVE, size])
         return head + value.to_bytes(size, "big")
     head = bytes([ZERO - size]) if size <= _SHORT else bytes([LONG_NEGATIVE, size ^ 0xFF])
-    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the complement of ones
+    return head + (value + (1 << 8 * size) - 1).to_bytes(size, "big")  # the ones' complement
 
 
 def _floating(code: int, ieee: bytes, nan: bool) -> bytes:
-    """Negative numbers come in reverse, before the positive ones."""
+    """A float's bytes, so that they sort: a positive one has its sign bit set, a negative one all its bits flipped."""
     if nan:
         return bytes([code]) + NAN[code]
     first = bytes([ieee[0] ^ 0x80]) + ieee[1:] if ieee[0] < 0x80 else bytes(byte ^ 0xFF for byte in ieee)
@@ -173,7 +174,7 @@ def _nested(parts: tuple[KeyPart, ...], name: str, depth: int) -> bytes:
 
 
 def _column(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:
-    """The column that begins at a byte, and where the next one does."""
+    """The column that begins at a byte, and the byte at which the next one begins."""
     code = key[at]
     if code == NULL:
         return None, at + 1

@@ -18,7 +18,7 @@ def days_of(day: date) -> int:
 
 
 def date_of(days: int) -> date:
-    """The date so many days after 1970-01-01. Raises INVALID_ARGUMENT outside of the years 1 to 9999."""
+    """The date so many days after 1970-01-01. Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999."""
     try:
         return _DAY_0 + timedelta(days=days)
     except OverflowError:
@@ -26,14 +26,14 @@ def date_of(days: int) -> date:
 
 
 def microseconds_of(moment: datetime) -> int:
-    """Microseconds from 1970-01-01T00:00:00 to the moment: in UTC when it has a time zone, by its own clock if not."""
+    """Microseconds from 1970-01-01T00:00:00 to the moment: in UTC if it has a time zone, else by its own clock."""
     return (moment - (_MOMENT_0 if moment.tzinfo else _MOMENT_0.replace(tzinfo=None))) // _MICROSECOND
 
 
 def timestamp_of(microseconds: int) -> datetime:
-    """The moment so many microseconds after 1970-01-01T00:00:00Z, in UTC; for Spark's timestamp_ntz drop the zone.
+    """The moment so many microseconds after 1970-01-01T00:00:00Z, in UTC. For Spark's timestamp_ntz, drop the zone.
 
-    Raises INVALID_ARGUMENT outside of the years 1 to 9999.
+    Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999.
     """
     try:
         return _MOMENT_0 + timedelta(microseconds=microseconds)
@@ -43,9 +43,9 @@ def timestamp_of(microseconds: int) -> datetime:
 
 
 def scaled(value: Decimal | int, scale: int) -> int:
-    """A decimal of so many places as the integer that stands for it: with 2 places, 150 for 1.5.
+    """The integer that stands for a decimal with `scale` places: with 2 places, 150 for 1.5.
 
-    Raises INVALID_ARGUMENT when it has more places than that, or is no number.
+    Raises MinkaError(INVALID_ARGUMENT) if it has more places than that, or is no number.
     """
     try:
         number = _EXACT.scaleb(Decimal(value), scale)
@@ -58,5 +58,5 @@ def scaled(value: Decimal | int, scale: int) -> int:
 
 
 def decimal_of(number: int, scale: int) -> Decimal:
-    """The decimal of so many places that the integer stands for: with 2 places, 1.50 for 150."""
+    """The decimal with `scale` places for which the integer stands: with 2 places, 1.50 for 150."""
     return _EXACT.scaleb(Decimal(number), -scale)

@@ -30,10 +30,10 @@ _PLAIN_POWERS: Final = range(-3, 7)  # powers of ten: outside of them Java write
 
 
 def encode_value(row: Mapping[str, Any]) -> bytes:
-    """The value of a row of columns by their names: bool, int, float, Decimal, str, bytes, date, datetime, UUID, None,
-    and lists, tuples and mappings (with keys of text) of those.
+    """The value of a row, which maps columns' names to bool, int, float, Decimal, str, bytes, date, datetime, UUID,
+    None, and lists, tuples and mappings (with keys of text) of those.
 
-    Raises INVALID_ARGUMENT with the column that is of another type.
+    Raises MinkaError(INVALID_ARGUMENT) with the column that is of another type.
     """
     plain = {name: _plain(value, name) for name, value in _named(row, "the row")}
     try:
@@ -47,7 +47,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
 def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
     """The columns of a value, as JSON has them: dates, timestamps, bytes and NaN are the text that they are written as.
 
-    Numbers with a point or an exponent are floats, which decimals of more than 15 digits don't fit; with `exact` they
+    Numbers with a point or an exponent are floats, which can't hold decimals of more than 15 digits; with `exact` they
     are Decimals instead.
     Raises INVALID_ARGUMENT when it isn't a JSON object in UTF-8.
     """
@@ -66,7 +66,7 @@ def _named(mapping: Mapping[Any, Any], name: str) -> list[tuple[str, Any]]:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """As msgspec writes it in the format's form."""
+    """The value as an object that msgspec writes in this format."""
     match value:
         case None | bool() | str():
             return value
@@ -102,10 +102,10 @@ def _as_text(value: Any, name: str) -> str:
 
 
 def _floating(value: float) -> str | msgspec.Raw:
-    """In the form of Java's Double.toString, of the fewest digits that read as the same number."""
+    """A float in the form of Java's Double.toString, with the fewest digits that read as the same number."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    two_digits = f"{value:.1e}"  # are not reduced to one, so that it is 4.9E-324 and not 5.0E-324
+    two_digits = f"{value:.1e}"  # Java writes at least two: 4.9E-324, not 5.0E-324
     number = Decimal(two_digits if float(two_digits) == value else float.__repr__(value))
     sign, digits, _ = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"

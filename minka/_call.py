@@ -1,4 +1,6 @@
-"""One call of the library's user, in parts: each goes to the node that leads its partition, until one took it."""
+"""One call of the library's user. It is divided into parts, each of which is sent to the node that leads its partition
+until a node has taken it.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from minka.wire import Op, ScanBody, ScanPage
 class Part:
     """One call's operations on one partition: sent, refused or answered as a whole.
 
-    `open` ends when the part is answered, given up, or replaced by another try; what comes later is not its business.
+    `open` becomes false when the part is answered, given up, or replaced by another try; later answers are ignored.
     """
 
     call: "Call"
@@ -31,13 +33,13 @@ class Part:
     node: str = ""
     address: str = ""
     sent: bool = False
-    waits: bool = False  # for the moment at which it is sent again
+    waits: bool = False  # until it is sent again
     open: bool = True
     error: MinkaError | None = None  # the last refusal
-    scan: ScanBody | None = None  # it has no keys then
+    scan: ScanBody | None = None  # then there are no keys
 
     def find_route(self) -> Route | None:
-        """The way to its partition, as far as it is known now."""
+        """The route to the part's partition; None while it isn't known."""
         routes = self.call.routes
         if self.scan is None:
             return routes.route(self.place, self.keys)
@@ -46,7 +48,7 @@ class Part:
 
 
 class Client(Protocol):
-    """What a call needs of the client that it is a call of."""
+    """What a call needs of its client."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -137,7 +139,7 @@ class Call:
             raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
     def answered(self, part: Part, values: list[bytes | None] | None, age_ms: int = 0) -> None:
-        """A node did what the part asks; `values` are those read, by position, at most so old."""
+        """Take a node's answer: `values` are those read, by position, at most `age_ms` milliseconds old."""
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
@@ -146,13 +148,13 @@ class Call:
             self._settle(part)
 
     def answered_scan(self, part: Part, page: ScanPage) -> None:
-        """A node has scanned what the part asks."""
+        """Take the page with which a node answered a scan."""
         if part.open:
             self.page = page
             self._settle(part)
 
     def refused(self, part: Part, error: MinkaError) -> None:
-        """A node did not do what the part asks, or it isn't known whether it did."""
+        """Repeat or give up a part that a node did not do, or of which it isn't known whether it was done."""
         if not part.open:
             return
         part.sent = False
@@ -166,7 +168,9 @@ class Call:
             self._give_up(part, error)
 
     def reroute(self, part: Part) -> None:
-        """Send a read that is under way to another node as well, and take that one's answer; or what was not sent."""
+        """Send a read that is under way, or a part that was not sent, to the node that its route names now. The first
+        node's answer is then ignored.
+        """
         assert self.op is not Op.WRITE or not part.sent, "a write under way may have been done"
         self._replace(part)
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))

@@ -21,7 +21,7 @@ class Channels:
         self._lock = Lock()
 
     def to(self, address: str, connect_timeout: float = _CONNECT_SECONDS) -> grpc.Channel:
-        """It connects when first used. `connect_timeout` in seconds counts when the channel is new."""
+        """The channel to an address; it connects when first used. `connect_timeout`, in seconds, holds if it is new."""
         with self._lock:
             channel = self._open.get(address)
             if channel is None:

@@ -1,4 +1,4 @@
-"""What the handles of one client share: the routing table and its refreshing, channels, streams, calls under way."""
+"""What the handles of one client share: the routing table and its refreshes, channels, streams, calls under way."""
 
 import asyncio
 import itertools
@@ -30,8 +30,8 @@ from minka.wire import Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
-_TABLE_TIMEOUT_S: Final = 1.0  # for one node to give its table
-_HEDGE_S: Final = 0.1  # then the next one is asked, too
+_TABLE_TIMEOUT_S: Final = 1.0  # how long one node may take to give its table
+_HEDGE_S: Final = 0.1  # after so long without an answer the next node is asked, too
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
@@ -59,7 +59,9 @@ class Core:
         self._state = "new"
 
     async def begin(self, name: str, op: Op, timeout: float) -> Call:
-        """A call on a keyspace; fetches the table when it must. Raises UNKNOWN_KEYSPACE, UNREACHABLE, OVERLOADED."""
+        """Begin a call on a keyspace; fetch the table first if the keyspace isn't known. Raises UNKNOWN_KEYSPACE,
+        UNREACHABLE, DEADLINE_EXCEEDED, OVERLOADED, and INVALID_ARGUMENT for a client that is closed or another loop's.
+        """
         if self._state != "open" or asyncio.get_running_loop() is not self.loop:
             self._open()
         if len(self.calls) >= MAX_CALLS:
@@ -85,7 +87,8 @@ class Core:
             await channel.close()
 
     def send(self, part: Part) -> None:
-        """Give the part to the stream of the node that leads its partition, a stale read to that of any replica."""
+        """Give the part to the stream of the node that leads its partition; a stale read to that of an in-sync replica.
+        """
         assert self._state == "open", "closing gives up every call"
         if part.keys and not part.call.routes.belong_together(part.keys):
             part.call.regroup(part)
@@ -132,8 +135,8 @@ class Core:
         return self._refresh
 
     def _on_quiet(self, address: str) -> None:
-        """A node answers nothing: find out which nodes lead its partitions by now. Nobody waits for it longer than
-        until others do.
+        """A node answers nothing: find out which nodes lead its partitions by now. As soon as others do, no part waits
+        for it any longer.
         """
         if self._state == "closed":
             return

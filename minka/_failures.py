@@ -37,7 +37,8 @@ class Failure:
 
 
 class BatchError(MinkaError):
-    """A batch of which some keys failed; the others were done. `code` is the gravest of the failures' codes.
+    """Some keys of a batch failed; the others were done. `failures` has a `Failure` for keys that failed together, and
+    `code` is the gravest of their codes.
 
     It is also of the class that other errors of this code have: `except minka.Unavailable` catches it if all that
     failed may work in a moment.
@@ -63,7 +64,7 @@ class BatchError(MinkaError):
         self._key_count: Final = key_count
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With its failures."""
+        """The error is pickled with its failures."""
         return BatchError, (self.failures, self._key_count)
 
 

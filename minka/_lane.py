@@ -29,8 +29,8 @@ MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would m
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 _PART_BYTES: Final = 64  # what a part weighs besides its keys and values
 
-# What parts of one group have in common: partition, generation; the last is 0, or unlike any other's for a part that
-# wants a frame of its own.
+# Parts of one group have the same key: partition, generation, and 0, or a number of its own for a part that wants a
+# frame of its own.
 _Key = tuple[int, int, int]
 
 
@@ -43,10 +43,10 @@ class _Frame:
 
 
 class Lane:
-    """The queue of one op. Reads have one and writes another, so that no read waits for a disk or a paused partition.
+    """The queue of one op. Each op has its own, so that no read waits for a disk or a paused partition.
 
-    Parts that are added before the next frame is taken travel together: in one group those of one partition, in one
-    frame the groups.
+    Parts that are added before the next frame is taken travel together: those of one partition are one group, and the
+    groups are one frame.
     """
 
     def __init__(self, op: Op) -> None:
@@ -78,7 +78,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The frame with this id, from what is queued; None when nobody waits for that."""
+        """The next frame of what is queued, with this id; None if nobody waits for any of it."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0

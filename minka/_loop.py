@@ -1,8 +1,9 @@
-"""The event loop of every synchronous client of this process, on a thread of its own; and that of shards' sessions.
+"""The event loops of this process: one for all synchronous clients and one for shards' sessions, each on its own
+thread.
 
 All event loops of a process share one poller in grpc.aio, and whichever loop it wakes handles what has happened for all
-of them. When one of them has been closed, that fails with "Event loop is closed", and what came after it in the queue
-is left lying: the other clients stall. So there is one loop, made at the first use, and it is never closed.
+of them. If one of them has been closed, that fails with "Event loop is closed", and what came after it in the queue is
+not handled: the other clients stall. So each of these loops is made at its first use, and never closed.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _making: Final = threading.Lock()
 _shared: "SharedLoop | None" = None
 
-# No child is born while another thread holds the lock; it would never be released there.
+# No child is forked while another thread holds the lock, since nobody would release it in the child.
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
@@ -37,9 +38,9 @@ class SharedLoop:
         self.loop: Final = _new_event_loop()
         self.thread: Final = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
-        # Held for good: otherwise the last channel that is freed, on any thread, would take the poller down.
+        # This is held for ever: otherwise the last channel to be freed, on any thread, would shut the poller down.
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
-        # Made before the finalizer of any client, so it is called after them when the interpreter ends.
+        # It is made before the finalizer of any client, so it is called after those when the interpreter ends.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
 
 
@@ -53,7 +54,9 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run it on the loop's thread and wait for it here."""
+        """Run the coroutine on the loop's thread and wait for its result here. Raises what it raises, and
+        INVALID_ARGUMENT for a client that is closed.
+        """
         try:
             future = self._begin(coroutine)
         except MinkaError:
@@ -109,7 +112,7 @@ async def _hold_grpc() -> None:
 
 
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
-    """At the end of the interpreter, when nothing more may run on a daemon's thread."""
+    """Stop the loop at the end of the interpreter, when nothing more may run on a daemon thread."""
     if process == os.getpid():
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_CLOSE_TIMEOUT_S)
@@ -118,6 +121,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not there on every platform; it is faster, and nothing else
+    except ImportError:  # it isn't there on every platform, and only makes clients faster
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -20,7 +20,7 @@ _RNG: Final = Random()
 
 
 class Nodes:
-    """For one thread. The table is as new as the last `refresh`."""
+    """A client's view of the nodes, for one thread. The table is as new as the last `keyspace` or `refresh`."""
 
     def __init__(self, endpoints: Sequence[str], tls: Tls | None) -> None:
         self._control: Final = Control(endpoints, tls=tls)
@@ -39,7 +39,7 @@ class Nodes:
         self._channels.close()
 
     def keyspace(self, name: str) -> Keyspace:
-        """By the newest table. Raises UNKNOWN_KEYSPACE, and what Control does."""
+        """Fetch the table, and return the keyspace's row. Raises UNKNOWN_KEYSPACE, and what `Control` raises."""
         self.table = self._control.table()
         for keyspace in self.table.keyspaces:
             if keyspace.name == name:
@@ -48,7 +48,7 @@ class Nodes:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace is named {name!r}; there are: {names}")
 
     def partitions(self, keyspace: Keyspace) -> list[Partition]:
-        """Its rows, in the order of slots or ranges."""
+        """The rows of the keyspace's partitions, in the order of slots or ranges."""
         rows = [row for row in self.table.partitions if row.keyspace_id == keyspace.id and row.replicas]
         return sorted(rows, key=lambda row: (row.start_key, row.slot))
 
@@ -61,7 +61,7 @@ class Nodes:
                 raise
 
     def channel(self, node: str) -> grpc.Channel:
-        """To the node of this id. Raises UNREACHABLE if the table has none."""
+        """The channel to the node of this id. Raises UNREACHABLE if the table has no address for it."""
         address = next((one.address for one in self.table.nodes if one.id == node), "")
         if not address:
             raise MinkaError(Code.UNREACHABLE, f"the table has no address of {node or 'a leader'}")
@@ -69,7 +69,7 @@ class Nodes:
 
 
 def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
-    """Why a call to a node failed; it only read, so that nothing can be done twice."""
+    """Why a call to a node failed. The call only read, so it can be repeated."""
     return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
 
 

@@ -9,7 +9,7 @@ from minka.wire import Op
 _FIRST_DELAY_S: Final = 0.005
 _MAX_DELAY_S: Final = 0.2
 
-# The node itself works; what it refused has nothing to do with which node leads the partition.
+# A refusal with one of these has nothing to do with which node leads the partition.
 _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 
 

@@ -1,4 +1,4 @@
-"""A scan: pages of pairs in the order of their keys, from one partition after the other, some asked for ahead.
+"""A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
 
 It goes on by key, never by partition: a page says for which keys it is complete, and the next one begins where they
 end, whichever partition has that key by then. So each key comes once, also while partitions are split and moved.
@@ -28,7 +28,9 @@ _PARTITIONS_AHEAD: Final = 3  # besides the one whose turn it is
 async def scan_pages(
     core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float
 ) -> AsyncGenerator[Pairs, None]:
-    """Lists of pairs, none empty. Raises NOT_BY_RANGES and what a read does; every page within `timeout` seconds."""
+    """Lists of pairs, none of them empty. Every page takes at most `timeout` seconds. Raises NOT_BY_RANGES, and what a
+    read raises.
+    """
     routes = (await core.begin(name, Op.SCAN, timeout)).routes
     if not isinstance(routes, RangeRoutes):
         raise MinkaError(Code.NOT_BY_RANGES, f"keyspace {name} is not partitioned by ranges", keyspace=name)
@@ -37,7 +39,7 @@ async def scan_pages(
     waiting = deque(routes.overlapping(wanted))
     if reverse:
         waiting.reverse()
-    # What one page may satisfy is not asked of several.
+    # If one page may be enough, one partition is asked at a time.
     at_once = 1 if limit is not None and limit <= PAGE_ROWS else 1 + _PARTITIONS_AHEAD
     begun: deque[_Stretch] = deque()
     try:
@@ -72,7 +74,7 @@ async def rows_of(pages: AsyncGenerator[Pairs, None]) -> AsyncGenerator[tuple[by
 
 
 class _Stretch:
-    """One range of a scan, which was one partition's when it began: a task that asks for pages ahead."""
+    """One range of a scan, which was one partition's when the scan began. Its task reads pages ahead."""
 
     def __init__(
         self, core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float
@@ -87,7 +89,7 @@ class _Stretch:
         self._task = core.loop.create_task(self._run(), name=f"scan of {name}")
 
     async def next_page(self) -> ScanPage | None:
-        """None after the last. Raises MinkaError."""
+        """The next page; None after the last one. Raises MinkaError."""
         page = await self._pages.get()
         if isinstance(page, Exception):
             raise page
@@ -118,7 +120,7 @@ class _Stretch:
         return call.page
 
     def _go_on_behind(self, page: ScanPage) -> bool:
-        """Take the keys of the page off what is left; whether nothing is left then."""
+        """Take the page's keys off what is left; return whether nothing is left then. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)

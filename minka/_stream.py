@@ -14,10 +14,10 @@ from minka.errors import Code, MinkaError
 from minka.grpc_calls import clipped, error_from_call
 from minka.wire import KV_BATCH_METHOD, Assembly, Op, decode_response, encode
 
-# So long without an answer, and the partition table is asked for, again and again: a silent node is soon replaced.
+# After so long without an answer the partition table is fetched, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
-OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later it is given up
+OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later the stream is given up
 
 
 class NodeStream:
@@ -31,7 +31,7 @@ class NodeStream:
         on_quiet: Callable[[str], object],
     ) -> None:
         self._address = address
-        # Raw bytes both ways.
+        # The stream has raw bytes in both directions.
         self._method: Final[grpc.aio.StreamStreamMultiCallable[bytes, bytes]] = channel.stream_stream(KV_BATCH_METHOD)
         self._loop = loop
         self._on_quiet = on_quiet
@@ -63,7 +63,7 @@ class NodeStream:
             await asyncio.wait([task])
 
     async def _run(self) -> None:
-        """One life of the stream, from the first part to its end; whatever is left then is refused."""
+        """Run the stream from its first part to its end; refuse what is left then."""
         call = self._method()
         self._assembly = Assembly()
         writer = self._loop.create_task(self._write(call))
@@ -115,7 +115,7 @@ class NodeStream:
         self._wake.set()
 
     async def _watch(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
-        """Notice a node that is connected and silent: it hangs, or its machine is gone."""
+        """Notice a node that is connected and silent, since it hangs or its machine is gone."""
         while True:
             await asyncio.sleep(min(QUIET_S / 2, ASK_AGAIN_S))
             now = self._loop.time()

@@ -25,7 +25,7 @@ _Value: TypeAlias = bytes
 
 @dataclass(slots=True)
 class Digest:
-    """See this file's first lines; `xor` and `sum` are from 0 to 2^64 - 1."""
+    """The digest of some rows, which this module describes. `xor` and `sum` are from 0 to 2^64 - 1."""
 
     rows: int = 0
     bytes: int = 0
@@ -51,7 +51,7 @@ class Digest:
         self.sum = (self.sum + hashed) & _MASK
 
     def add_many(self, keys: Sequence[_Key], values: Sequence[_Value]) -> None:
-        """The same for many rows, which costs less a row."""
+        """Count many more rows; this costs less for each row than `add`."""
         hash_of = xxh64_intdigest
         hashes = [hash_of(value, hash_of(key, _SEED)) for key, value in zip(keys, values, strict=True)]
         self.rows += len(hashes)
@@ -60,12 +60,12 @@ class Digest:
         self.sum = (self.sum + sum(hashes)) & _MASK
 
     def to_proto(self) -> LoadDigest:
-        """Without the number of rows, which is beside it."""
+        """The digest as it is sent, without the number of rows, which a `LoadFile` has beside it."""
         return LoadDigest(bytes=self.bytes, xor=self.xor, sum=self.sum)
 
     @classmethod
     def from_proto(cls, rows: int, digest: LoadDigest) -> Self:
-        """As it was sent."""
+        """The digest that was sent, with this number of rows."""
         return cls(rows, digest.bytes, digest.xor, digest.sum)
 
     @classmethod

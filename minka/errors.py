@@ -10,7 +10,7 @@ from minka.v1 import cluster_pb2, errors_pb2
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What a code means, what its reader can do, and whether repeating the same request is safe and sensible.
+    """What a code means, what its reader can do, and whether it is safe and sensible to repeat the same request.
 
     `node_remedy` is the remedy for a reader of the node's own log, if that differs.
     """
@@ -418,15 +418,16 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports: a code, a sentence with the specifics, and details.
+    """Any refusal or failure that Minka reports. `code` says what kind it is, `message` is a sentence with the
+    specifics, and `details` has some of them by name.
 
-    An instance made by this name is of the class that fits its code, one of those below.
+    `MinkaError(…)` makes an instance of the subclass that fits the code.
     """
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the kind that `kind_of` says, if no class in particular was asked for."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
-        # Past MinkaError in the order of that class, since OSError, which a TimeoutError is, insists on making its own.
+        # The class after MinkaError in the order of `kind` makes it: OSError insists on making a TimeoutError itself.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
 
     def __init__(
@@ -440,11 +441,11 @@ class MinkaError(Exception):
         self.partitions = tuple(partitions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As its own wire form, so that it passes between processes."""
+        """The error is pickled as its Protobuf message, so that it passes between processes."""
         return _unpickled, (self.to_proto().SerializeToString(),)
 
     def to_proto(self) -> errors_pb2.Error:
-        """The form in which it travels."""
+        """The Protobuf message in which the error is sent."""
         return errors_pb2.Error(
             code=self.code.name, message=self.message, details=self.details, partitions=self.partitions
         )
@@ -463,7 +464,7 @@ def _unpickled(data: bytes) -> MinkaError:
 
 
 class InvalidArgument(MinkaError, ValueError):
-    """The request, or the configuration, is not well formed; nothing was done, and repeating it helps nothing."""
+    """The request, or the configuration, is not well formed. Nothing was done, and to repeat it doesn't help."""
 
 
 class NotFound(MinkaError, LookupError):
@@ -479,11 +480,11 @@ class Unavailable(MinkaError):
 
 
 class OutcomeUnknown(MinkaError):
-    """It may or may not have been done. Look before repeating it."""
+    """The request may or may not have been done. Look before repeating it."""
 
 
 class DeadlineExceeded(OutcomeUnknown, TimeoutError):
-    """There was no answer in time, so its outcome isn't known either."""
+    """There was no answer in time. A write may or may not have been done."""
 
 
 class InternalError(MinkaError):

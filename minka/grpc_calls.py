@@ -18,7 +18,7 @@ ERROR_METADATA: Final = "minka-error-bin"
 MAX_REASON_CHARS: Final = 200
 _MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 
-_aio_process = 0  # the first that used grpc.aio, of this one and those it was forked from; 0: none
+_aio_process = 0  # the id of the process that first used grpc.aio, this one or an ancestor; 0: none
 
 # How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
@@ -36,7 +36,7 @@ _TLS_HINTS: Final = (
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
     """Options of a channel whose attempts to connect give up after so many seconds (gRPC's own default is 20)."""
     return [
-        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it bounds the attempt itself
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -46,7 +46,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
 
 
 def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
-    """What a channel with these certificates takes; None is a plain one. Raises INVALID_CONFIG for a bad file."""
+    """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG."""
     if tls is None:
         return None
     pem = tls.read()
@@ -135,7 +135,7 @@ def clipped(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The last part of gRPC's chain of reasons, "Connection refused", and what it means if TLS is the reason."""
+    """The last part of gRPC's chain of reasons, such as "Connection refused", with a hint if TLS is the reason."""
     # A handshake's chain ends with ": OK", which says nothing.
     last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
     hint = next((f" ({hint})" for sign, hint in _TLS_HINTS if sign in text), "")

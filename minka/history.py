@@ -23,7 +23,7 @@ class NodeInterval:
     """What a node did from `start_ms` (its wall clock, Unix milliseconds) for `interval_ms`.
 
     `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is what its
-    configuration says that it should hold at most, 0 for nothing said; `cpu_ms` is processor time of its process.
+    configuration says that it should hold at most, 0 if it says nothing; `cpu_ms` is processor time of its process.
     `partitions` has those that answered clients or changed in size, and now and then all that have data.
     """
 
@@ -38,7 +38,9 @@ class NodeInterval:
 
 
 class HistoryClient:
-    """For one thread. `timeout` in seconds: within which a node has to have told all that is asked for."""
+    """Reads the nodes' histories; to be used by one thread. `timeout` is how many seconds a node may take to tell all
+    that is asked for. All errors are `MinkaError`.
+    """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
         self._control: Final = Control(endpoints, tls=tls)
@@ -58,15 +60,15 @@ class HistoryClient:
         self._channels.close()
 
     def nodes(self) -> list[str]:
-        """Those that have not left, by the newest table. Raises what Control does."""
+        """The ids of the nodes that have not left, by the newest table. Raises what `Control` raises."""
         self._table = self._control.table()
         return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
 
     def read(self, node: str, from_ms: int = 0, to_ms: int = 0) -> Iterator[NodeInterval]:
         """The intervals of one node that began at `from_ms` or later and before `to_ms` (0: to the end), in order.
 
-        Raises MinkaError: UNREACHABLE and the like if the node is not there, also after some of its intervals;
-        UNIMPLEMENTED's code if it is of a version without a history.
+        Raises MinkaError: UNREACHABLE or DEADLINE_EXCEEDED if the node doesn't answer, perhaps after some of its
+        intervals; the code for gRPC's UNIMPLEMENTED if its version has no history.
         """
         request = ReadHistoryRequest(from_ms=from_ms, to_ms=to_ms)
         stub = HistoryStub(self._channels.to(self._address(node)))
@@ -79,7 +81,7 @@ class HistoryClient:
         self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
     ) -> Iterator[NodeInterval]:
         """The intervals of all nodes, node by node. `on_missing` is told each node of which some or all are missing,
-        and why. Raises what `nodes` does.
+        and why. Raises what `nodes` raises.
         """
         for node in self.nodes():
             try:
@@ -98,7 +100,7 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The intervals, each with all of its parts. Raises what `unpack` does."""
+    """The intervals, each made of all of its blocks. Raises what `unpack` raises."""
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

@@ -16,7 +16,7 @@ from minka.errors import Code, MinkaError
 FORMAT: Final = 1  # the layout of the rows in a block; another one gets another number
 MAX_ROWS: Final = 1000  # in a block
 
-# Requests by how long they took. Bucket 0 is below 16 µs, then two an octave, and the last one is from 8.4 s on.
+# Requests by how long they took. Bucket 0 is below 16 µs, each octave above has two, and the last one is from 8.4 s on.
 BUCKETS: Final = 40
 _FIRST_S: Final = 16e-6
 _BOUNDS_S: Final = tuple(_FIRST_S * 2 ** (number / 2) for number in range(BUCKETS - 1))
@@ -53,23 +53,24 @@ class PartitionInterval:
 
     @property
     def ops(self) -> int:
-        """Operations, of both kinds."""
+        """The number of reads and writes."""
         return self.reads + self.writes
 
 
 def bucket(seconds: float) -> int:
-    """In which bucket a request belongs."""
+    """The bucket of a request that took so many seconds."""
     return bisect_right(_BOUNDS_S, seconds)
 
 
 def upper_ms(number: int) -> float:
-    """Below how many milliseconds the requests of a bucket took, but for the last one's."""
+    """The upper end of a bucket, in milliseconds; the last bucket has none."""
     return float(_FIRST_S * 2 ** (number / 2) * 1000)
 
 
 def quantile_ms(took: Sequence[int], share: float) -> float | None:
-    """In how many milliseconds `share` of the requests were answered; None without any. It is the upper end of a
-    bucket, so up to 1.41 times too much; below 16 µs and above 8.4 s nothing is known more closely.
+    """The time, in milliseconds, within which the part `share` (0 to 1) of the requests were answered; None if there
+    were none. It is the upper end of a bucket, so up to 1.41 times too much; below 16 µs and above 8.4 s nothing more
+    precise is known.
     """
     left = share * sum(took)
     if not left:
@@ -104,7 +105,7 @@ def _packed(row: PartitionInterval) -> bytes:
 
 
 def unpack(packed: bytes, count: int, layout: int = FORMAT) -> list[PartitionInterval]:
-    """Raises CORRUPT_DATA for what isn't `count` rows, INVALID_ARGUMENT for a layout that this version doesn't know."""
+    """The rows of a block. Raises CORRUPT_DATA if it hasn't `count` rows, INVALID_ARGUMENT for an unknown layout."""
     if layout != FORMAT:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the history has rows of layout {layout}, this reads {FORMAT}")
     try:

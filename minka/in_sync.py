@@ -1,4 +1,4 @@
-"""How a partition does, by its row: what the metrics and minkactl count alike."""
+"""How well a partition is replicated, by its row; the metrics and minkactl both count it so."""
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
 

@@ -1,4 +1,4 @@
-"""What makes a plan that plan and no other."""
+"""The digest of a plan, by which it is applied exactly as it was made."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from minka.v1.admin_pb2 import Plan
 
 
 def without_splits(plan: Plan) -> Plan:
-    """The same moves as a plan of their own."""
+    """The plan with its moves only, and with their own digest."""
     moves = Plan()
     moves.CopyFrom(plan)
     del moves.splits[:]

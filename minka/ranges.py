@@ -32,7 +32,7 @@ class KeyRange(NamedTuple):
         return self.start <= other.start and (not self.end or b"" != other.end <= self.end)
 
     def clip(self, other: "KeyRange") -> "KeyRange":
-        """What is in both, which overlap."""
+        """The range of the keys that are in both; the two must overlap."""
         ends = [end for end in (self.end, other.end) if end]
         return KeyRange(max(self.start, other.start), min(ends, default=b""))
 
@@ -50,7 +50,7 @@ def is_by_ranges(keyspace: Keyspace) -> bool:
 
 
 def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
-    """The ranges that ascending split points give; none: one over all keys.
+    """The ranges that ascending split points give; without points it is one over all keys.
 
     Raises EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS, TOO_LARGE.
     """
@@ -68,7 +68,7 @@ def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
 
 
 def check_split_point(point: bytes) -> None:
-    """Raises EMPTY_SPLIT_POINT, TOO_LARGE."""
+    """Check that a key can be a split point. Raises EMPTY_SPLIT_POINT, TOO_LARGE."""
     if not point:
         raise MinkaError(Code.EMPTY_SPLIT_POINT, 'a split point is empty: "" is where the first range begins anyway')
     if len(point) > MAX_KEY_BYTES:

@@ -1,4 +1,6 @@
-"""The client's copy of the partition table: key → slot or range → partition → node. Pure: it is told what changed."""
+"""The client's copy of the partition table: key → slot or range → partition → node. It is pure: it is told what
+changed.
+"""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
@@ -21,7 +23,7 @@ _MAX_NAMES_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request for one partition needs to know of its row."""
+    """What a request for one partition needs of the partition's row."""
 
     partition_id: int
     partition_epoch: int
@@ -78,7 +80,7 @@ class KeyspaceRoutes(ABC):
 
 
 class HashRoutes(KeyspaceRoutes):
-    """A place is a slot, for life."""
+    """A keyspace by hash. A place is a slot, and a key's slot never changes."""
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
         super().__init__(keyspace.name)
@@ -122,7 +124,9 @@ class HashRoutes(KeyspaceRoutes):
         return self.routes[place]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """The row with the higher partition_epoch stays. Raises INTERNAL for a slot that the keyspace doesn't have."""
+        """Take a row if its partition_epoch is higher than that of the known one; return whether it was. Raises
+        INTERNAL for a slot that the keyspace doesn't have.
+        """
         if row.slot >= self.count:
             raise MinkaError(Code.INTERNAL, f"partition {row.id} has slot {row.slot} of {self.count} in {self.name!r}")
         known = self.routes[row.slot]
@@ -133,11 +137,12 @@ class HashRoutes(KeyspaceRoutes):
 
 
 class RangeRoutes(KeyspaceRoutes):
-    """A place counts the known starts up to a key; below zero where the range is known to end before the key.
+    """A keyspace by ranges. A place is the number of known starts up to a key; it is below zero if the last of these
+    ranges is known to end before the key.
 
-    Rows come one by one, so the ranges need not fit: a key belongs to the last that starts before it, since a split
-    leaves the parent's start and gives the child a new one. What is merged into another one is dropped when that one's
-    row comes.
+    Rows come one by one, so the ranges may overlap or have gaps. A key belongs to the last range that starts at it or
+    before it, since a split leaves the parent's start and gives the child a new one. A range that was merged into
+    another one is dropped when that one's row comes.
     """
 
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
@@ -166,7 +171,7 @@ class RangeRoutes(KeyspaceRoutes):
         return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]
 
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether they lie in one range."""
+        """Whether the keys lie in one range."""
         return len(keys) == 1 or self.place(min(keys)) == self.place(max(keys))
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
@@ -187,8 +192,9 @@ class RangeRoutes(KeyspaceRoutes):
         return [KeyRange(*bounds) for bounds in pairwise((wanted.start, *starts, wanted.end))]
 
     def update(self, row: cluster_pb2.Partition) -> bool:
-        """The row with the higher partition_epoch stays. If two partitions have one key, the one with the greater
-        generation stays: a split and a merge both give a key's partition a greater one than it had.
+        """Take a row if it is newer; return whether it was. Of two rows of one partition, the one with the higher
+        partition_epoch stays. If two partitions have one key, the one with the greater generation stays: a split and a
+        merge both give a key's partition a greater generation than it had.
         """
         route = Route.of(row)
         known = self._routes.get(row.start_key)
@@ -248,7 +254,8 @@ class RoutingTable:
         self._addresses: dict[str, str] = {}
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
-        """A whole table, or what has changed since this one, or neither; return whether any route changed."""
+        """Take an answer: a whole table, what has changed since this one, or neither. Return whether any route changed.
+        """
         if answer.HasField("table"):
             return self.replace(answer.table)
         return answer.HasField("changes") and self.change(answer.changes)

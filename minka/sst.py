@@ -36,7 +36,7 @@ def compression() -> DBCompressionType:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was written: its bytes, the CRC-32 of them, and what rows it has."""
+    """A file that was written: how many bytes it has, their CRC-32, and the digest of its rows."""
 
     path: Path
     bytes: int
@@ -45,7 +45,7 @@ class Written:
 
 
 class SstWriter:
-    """Writes one file. Not finished, it leaves nothing."""
+    """Writes one file, until `finish` or `abandon`."""
 
     def __init__(self, path: Path) -> None:
         """The file is made with the first row."""
@@ -55,7 +55,8 @@ class SstWriter:
         self.digest = Digest()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """The next row. Raises INVALID_ARGUMENT for a key that is empty, or not greater than the last; TOO_LARGE."""
+        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not greater than the last; TOO_LARGE.
+        """
         if key <= self._last:
             what = "comes twice" if key == self._last and key else "is empty" if not key else "is not in order"
             raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path}: the key {key[:100]!r} {what}")
@@ -68,7 +69,7 @@ class SstWriter:
         self.digest.add(key, value)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """The same for the next rows, which costs less a row."""
+        """Write the next rows; this costs less for each row than `put`. Raises what `put` raises."""
         if not keys:
             return
         is_ordered = keys[0] > self._last and all(map(lt, keys, keys[1:]))
@@ -85,7 +86,8 @@ class SstWriter:
         self.digest.add_many(keys, values)
 
     def finish(self) -> Written | None:
-        """The file, complete and synced; None if there was no row, since there can be no empty one."""
+        """Complete and sync the file. Returns None, and there is no file, if there was no row. Raises STORAGE_FAILED.
+        """
         if self._writer is None:
             return None
         writer, self._writer = self._writer, None
@@ -96,7 +98,7 @@ class SstWriter:
         return Written(self._path, self._path.stat().st_size, checksum_of(self._path), self.digest)
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove the file."""
         self._writer = None
         self._path.unlink(missing_ok=True)
 
@@ -114,9 +116,10 @@ def _opened(path: Path) -> SstFileWriter:
 
 
 def write_sst(path: str | os.PathLike[str], pairs: Iterable[tuple[bytes, bytes]]) -> Written | None:
-    """Write sorted pairs (keys ascending bytewise, each once) to a file; None, and no file, for none.
+    """Write sorted pairs (keys ascending bytewise, each once) to a file. Without pairs there is no file, and this
+    returns None.
 
-    Raises INVALID_ARGUMENT, TOO_LARGE, STORAGE_FAILED; then there is no file either.
+    Raises MinkaError: INVALID_ARGUMENT, TOO_LARGE, STORAGE_FAILED; then there is no file either.
     """
     writer = SstWriter(Path(path))
     try:

@@ -1,4 +1,4 @@
-"""Mutual TLS: which files, and whether they are what they should be."""
+"""Mutual TLS: the files that it needs, and the checks of them."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """What the files hold."""
+    """The contents of the files."""
 
     ca: bytes
     cert: bytes
@@ -22,9 +22,9 @@ class Pem:
 class Tls:
     """Paths to PEM files for TLS in which both sides show a certificate.
 
-    `ca` holds the certificates of the authorities from which the other side's must come. `cert` is the own
-    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted. Nobody
-    but its owner may read the key; if root owns it, a group may, too.
+    `ca` holds the certificates of the authorities that must have issued the other side's. `cert` is this side's
+    certificate, followed by those between it and the authority, if any, and `key` its private key, unencrypted. Only
+    its owner may be able to read the key; if root owns it, a group may, too.
     """
 
     ca: str | Path
@@ -43,7 +43,7 @@ class Tls:
         return pem
 
     def mistakes(self) -> dict[str, str]:
-        """What is wrong with `ca`, `cert` and `key`; nothing of the key's content is in it."""
+        """What is wrong, by the names `ca`, `cert` and `key`. None of the key's content is in it."""
         return self._examine()[1]
 
     def _examine(self) -> tuple[Pem, dict[str, str]]:

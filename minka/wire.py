@@ -2,7 +2,7 @@
 
 A message costs the same whatever its size, so a frame carries operations for many partitions of one node.
 Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came.
-A long answer comes in pieces, so that little of what a client doesn't take is out of its node's hands.
+A long answer is sent in pieces, so that only little of what a client doesn't read is in gRPC's buffers.
 """
 
 from collections.abc import Iterator
@@ -89,8 +89,8 @@ class StaleResult(msgspec.Struct, array_like=True, gc=False):
 
 
 class ScanBody(msgspec.Struct, array_like=True, gc=False):
-    """The pairs with start <= key < end are wanted, b"" is no bound; from the end down with `reverse`. A page has no
-    more than so many rows and bytes, but at least one row if there is one.
+    """What a scan asks for: the pairs with start <= key < end, where b"" means no bound; with `reverse` from the end
+    down. A page has at most so many rows and bytes, but at least one row if there is one.
     """
 
     start: bytes
@@ -101,8 +101,8 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
-    """Pairs by position, in the order of the scan: all that there are with start <= key < end, which is the first part
-    of what was asked for, in that order. No more than the partition has: the rest may be another's.
+    """Pairs by position, in the order of the scan: all that there are with start <= key < end. This range is the first
+    part, in the order of the scan, of what was asked for; it goes no further than the partition does.
     """
 
     keys: list[bytes]
@@ -125,7 +125,7 @@ decode_stale: Final = msgspec.msgpack.Decoder(StaleResult).decode
 
 
 def pieces(frame: bytes) -> Iterator[bytes]:
-    """The messages as which a frame is sent."""
+    """The messages in which a frame is sent."""
     if len(frame) <= PIECE_BYTES:
         yield frame
         return
@@ -135,7 +135,8 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """What a frame of so many bytes takes until it has left: the node and gRPC have copies of the piece on its way."""
+    """The memory that a frame of so many bytes takes until it is sent: the node and gRPC also have copies of a piece.
+    """
     return size + 2 * min(size, PIECE_BYTES)
 
 
@@ -146,7 +147,7 @@ class Assembly:
         self._parts: list[memoryview] = []
 
     def add(self, message: bytes) -> bytes | None:
-        """The frame that is whole with this message, if one is."""
+        """The frame that this message completes; None if more pieces have to come."""
         if message[:1] != bytes((_PIECE,)):
             return message
         self._parts.append(memoryview(message)[2:])

@@ -12,7 +12,7 @@ from minkactl.exits import Exit, exit_of
 from minkactl.options import HELP_NAMES, Group, common
 from minkactl.session import Session
 
-# The section of the help → its commands, each `name` in `minkactl/commands/file.py`.
+# For each section of the help its commands, by name, with the file in `minkactl/commands` that each is in.
 SECTIONS: Final[dict[str, dict[str, str]]] = {
     "See": {
         "status": "status",
@@ -67,7 +67,7 @@ class Root(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The sections."""
+        """Write the commands in their sections."""
         width = max(map(len, FILES))
         for section, names in SECTIONS.items():
             with formatter.section(section):
@@ -79,7 +79,7 @@ class Root(Group):
     def main(  # type: ignore[override]  # click overloads it by standalone_mode, which is always on here
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run the command and end the process; no error gets away as a traceback unless --debug asks for it."""
+        """Run the command and end the process. No error is shown as a traceback unless --debug asks for it."""
         session = Session()
         extra.pop("standalone_mode", None)
         try:
@@ -97,14 +97,14 @@ class Root(Group):
 
 
 def misused(error: click.ClickException) -> Exit:
-    """Say what was wrong with the command line, and where to read how it is meant."""
+    """Say what was wrong with the command line, and which help to read."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     report("INVALID_ARGUMENT", error.format_message(), f"See: {context.command_path} --help" if context else "")
     return Exit.USAGE
 
 
 def failed(error: Exception, debug: bool) -> Exit:
-    """Say on stderr what went wrong and what can be done; the exit status that fits."""
+    """Say on stderr what went wrong and what can be done; return the exit status that fits."""
     from minka.errors import Code, MinkaError
 
     if debug:
@@ -121,7 +121,7 @@ def failed(error: Exception, debug: bool) -> Exit:
 
 
 def report(code: str, message: str, remedy: str) -> None:
-    """An error as it is printed everywhere: code, sentence, remedy."""
+    """Print an error as everywhere: code, sentence, remedy."""
     click.echo(f"{click.style('error:', fg='red', bold=True)} {code}: {message}", err=True)
     if remedy:
         click.echo(f"  remedy: {remedy}", err=True)

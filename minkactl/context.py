@@ -59,7 +59,7 @@ def config_path() -> Path:
 
 
 def split_endpoints(text: str, source: str) -> tuple[str, ...]:
-    """host:port, separated by commas or blanks.
+    """The addresses host:port in a text, where commas or blanks separate them.
 
     Raises MinkaError(INVALID_ARGUMENT) naming `source` when one isn't host:port, or when there is none.
     """
@@ -113,7 +113,7 @@ def _parsed_tls(entry: Any, where: str) -> Tls | None:
 
 
 def _tls_of(environ: Mapping[str, str]) -> Tls | None:
-    """What MINKA_TLS_… say. Raises MinkaError(INVALID_ARGUMENT) when only some of them are there."""
+    """The files that MINKA_TLS_… name. Raises MinkaError(INVALID_ARGUMENT) if only some of the variables are set."""
     paths = {name: environ.get(f"MINKA_TLS_{name.upper()}", "") for name in _TLS_FILES}
     if not any(paths.values()):
         return None

@@ -36,7 +36,7 @@ def counted(control: Control, keyspace: str, timeout_s: float) -> list[dict[str,
 
 
 def _partitions(table: PartitionTable, keyspace: str) -> list[Partition]:
-    """Those of the keyspace, by id."""
+    """The keyspace's partitions, in the order of their ids. Raises UNKNOWN_KEYSPACE."""
     row = next((one for one in table.keyspaces if one.name == keyspace), None)
     if row is None:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}")
@@ -44,7 +44,7 @@ def _partitions(table: PartitionTable, keyspace: str) -> list[Partition]:
 
 
 def _by_leader(keyspace: str, partitions: Iterable[Partition]) -> dict[str, dict[int, str]]:
-    """Node → partition id → name."""
+    """By node, the names of the partitions that it leads, by id. Raises PARTITION_OFFLINE."""
     found: dict[str, dict[int, str]] = {}
     for partition in partitions:
         name = f"{keyspace}/{partition.slot}"
@@ -57,7 +57,7 @@ def _by_leader(keyspace: str, partitions: Iterable[Partition]) -> dict[str, dict
 def _ask(
     table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float, tls: Tls | None
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """What each node counted of what it is wanted for and leads, by id and generation."""
+    """What each node counted of the wanted partitions that it leads, by id and generation."""
     addresses = {node.id: node.address for node in table.nodes}
 
     def ask_one(node: str) -> list[PartitionCount]:

@@ -103,7 +103,7 @@ def _plain(view: msgspec.Struct) -> dict[str, Any]:
 
 
 def duty_document(row: Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> dict[str, Any]:
-    """As REST gives it."""
+    """The duty's document, as REST gives it."""
     return _plain(documents.duty_view(row, status, with_payload=with_payload))
 
 
@@ -138,7 +138,7 @@ def duties_page(statuses: Iterable[DutyStatus]) -> Page:
 
 
 def changed_page(duties: Sequence[Duty]) -> Page:
-    """What changes have made of them."""
+    """The duties as changes have made them."""
     found = [duty_document(duty) for duty in duties]
     rows = [duty_row(document) for document in found]
     return Page(found[0] if len(found) == 1 else found, [Listing(DUTY_COLUMNS, rows)], [row["name"] for row in rows])
@@ -166,7 +166,7 @@ def _balancing(settings: Row) -> str:
 
 
 def pallet_document(pallet: Pallet, summary: PalletSummary | None = None) -> dict[str, Any]:
-    """As REST gives it, with how long hand-overs took of late."""
+    """The pallet's document, as REST gives it, with how long its recent hand-overs took."""
     document = _plain(documents.pallet_view(pallet, summary))
     if summary is not None:
         times = summary.hand_overs
@@ -230,7 +230,9 @@ def _load_row(load: Row) -> Row:
 
 
 def shards_page(response: GetShardsResponse, name: str = "") -> Page:
-    """What each has of each pallet beside its capacity; then what moved lately, and why: to and from the one named."""
+    """What each shard has of each pallet beside its capacity; then what moved lately, and why. With `name`, only the
+    moves to and from this shard.
+    """
     shards = [_plain(documents.shard_view(one)) for one in response.shards]
     rows: list[Row] = []
     for shard in shards:
@@ -274,7 +276,7 @@ def _alike(moves: Sequence[Row]) -> list[Row]:
 
 
 def moved_row(moved: DutyMoved) -> Row:
-    """A move that has been."""
+    """The row of a move that was made."""
     return {
         "time_ms": moved.time_ms,
         "name": f"{moved.pallet}/{moved.id}",

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """What a script can tell apart."""
+    """The exit statuses, by which a script can tell outcomes apart."""
 
     OK = 0
     FAILED = 1
@@ -18,10 +18,10 @@ class Exit(IntEnum):
     UNHEALTHY = 5  # or not known to be healthy: `status`, `nodes`, `raft status`
     STALE_PLAN = 6
     TIMEOUT = 124  # as timeout(1)
-    INTERRUPTED = 130  # as a shell says it of SIGINT
+    INTERRUPTED = 130  # what a shell reports for SIGINT
 
 
-# By name: the registry needs protobuf, which costs 50 ms, and most commands never fail.
+# The codes are given by name, since importing the registry imports protobuf, which takes 50 ms.
 EXIT_OF_CODE: Final[dict[str, Exit]] = {
     "UNREACHABLE": Exit.UNREACHABLE,
     "NO_CONTROLLER": Exit.UNREACHABLE,

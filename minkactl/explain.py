@@ -1,4 +1,5 @@
-"""Why a partition is split, or isn't: what it is, its figures beside the limits, what is under way and in the way."""
+"""Explains why a partition is split or isn't: its figures beside the limits, what is under way, and what is in the way.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ Advice = tuple[str, str]  # a sentence without its full stop, and what to do
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A partition, and what is known of it."""
+    """A partition, and what is known about it."""
 
     status: GetStatusResponse
     operations: GetOperationsResponse  # those that have not ended
@@ -54,7 +55,7 @@ def subject(
     split_blockers: GetSplitBlockersResponse | None,
     row: Partition,
 ) -> Subject:
-    """The partition with what is known of it."""
+    """The partition with what is known about it."""
     keyspace = next(one for one in status.table.keyspaces if one.id == row.keyspace_id)
     return Subject(status, operations, split_blockers, row, keyspace, replica_stats(status).get(row.id))
 
@@ -94,7 +95,7 @@ def _percent(part: int | None, whole: int) -> int | None:
 
 
 def _node_ops(about: Subject) -> int:
-    """The load of everything that its leader leads."""
+    """The operations a second on all partitions that have the same leader."""
     led = {one.id for one in about.status.table.partitions if one.leader == about.row.leader}
     return sum(one.ops for one in about.status.replicas if one.partition_id in led)
 
@@ -163,7 +164,7 @@ def _unknown(about: Subject) -> str:
 
 
 def _under_way(about: Subject) -> list[str]:
-    """What happens to it now; what it waits for, if it does."""
+    """Sentences about what happens to the partition now, and what that waits for."""
     row, found = about.row, [text for text, _ in _changing(about)]
     if row.target_replicas:
         joining = f", {', '.join(row.adding_replicas)} is to join" if row.adding_replicas else ""
@@ -190,7 +191,7 @@ def _amount(about: Subject) -> str:
 
 
 def _changing(about: Subject) -> list[Advice]:
-    """What is about to change its bounds: a merge or a split."""
+    """The merge or the split that is about to change the partition's bounds."""
     row, name = about.row, about.keyspace.name
     watch = f"minkactl partitions --keyspace {name} --watch"
     if row.merge_into:
@@ -204,7 +205,7 @@ def _changing(about: Subject) -> list[Advice]:
 
 
 def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
-    """Whether it is to be split, in a word; the sentences why; what to do."""
+    """Whether the partition is to be split, in a word; the sentences that say why; and what to do."""
     keyspace, stats = about.keyspace, about.stats
     by_hand = f"minkactl split {keyspace.name} --partition {about.name} --dry-run"
     if not is_by_ranges(keyspace):
@@ -250,7 +251,7 @@ def _remedies(found: list[Advice]) -> list[str]:
 
 
 def _without_split(about: Subject) -> list[str]:
-    """What helps if no key divides it."""
+    """What helps if no key divides the partition."""
     found = []
     if about.too_large:
         found.append("if all its data is one key's: keep the value in parts, under several keys")

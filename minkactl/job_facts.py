@@ -1,4 +1,4 @@
-"""What is said of a stage of a Spark job."""
+"""What is said about a stage of a Spark job."""
 
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def facts(progress: "Progress") -> list[str]:
 
 
 def rates(progress: "Progress") -> tuple[float | None, float | None]:
-    """Rows and bytes a second: as they are now, and of a stage that is over as they were on the whole."""
+    """Rows and bytes a second: those of now, or the mean if the stage is over."""
     if not progress.is_over:
         return progress.rows_per_s, progress.bytes_per_s
     seconds = max(progress.seconds, 0.001)

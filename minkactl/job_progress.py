@@ -1,4 +1,4 @@
-"""How far a Spark job is, on stderr: its stages drawn in their place on a terminal, else lines, few of them."""
+"""Shows on stderr how far a Spark job is: on a terminal its stages are drawn in place, else there are a few lines."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ LINES_EVERY_S: Final = 10.0
 
 @contextmanager
 def shown(quiet: bool) -> "Iterator[OnProgress | None]":
-    """What a job's progress is told to; None for nobody."""
+    """The function to which a job tells its progress; None if nobody wants to see it."""
     if quiet:
         yield None
     elif sys.stderr.isatty():
@@ -31,7 +31,7 @@ def shown(quiet: bool) -> "Iterator[OnProgress | None]":
 
 
 class Lines:
-    """A line when a stage ends, and one every ten seconds while it runs."""
+    """Prints a line when a stage ends, and one every ten seconds while it runs."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINES_EVERY_S

@@ -56,14 +56,14 @@ class SourceOptions:
         return read_files(spark, path, self.format, self.schema)
 
     def columns(self) -> "PairColumns":
-        """The key's and the value's."""
+        """The columns of the key and of the value."""
         from minka.spark.pairs import PairColumns
 
         return PairColumns(self.key, self.value, self.key_form, self.value_form)
 
 
 class Setting(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
+    """An option's value of the form NAME=VALUE."""
 
     name = "setting"
 
@@ -76,7 +76,7 @@ class Setting(click.ParamType[tuple[str, str]]):
 
 
 def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """a,b as a tuple."""
+    """The names in a text such as a,b, as a tuple."""
     return tuple(name for name in (value or "").split(",") if name)
 
 
@@ -159,7 +159,7 @@ def run(
     from minka.spark.session import session as spark_session
     from minkactl.job_progress import shown
 
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j's tracebacks, at Ctrl-C
+    logging.getLogger().addHandler(logging.NullHandler())  # for py4j's tracebacks at Ctrl-C
     if not options.quiet:
         note(f"starting Spark ({options.remote or options.master or 'local[*]'}) …")
     spark = spark_session(options.master, options.remote, app_name="minkactl", conf=options.conf)
@@ -173,9 +173,9 @@ def run(
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Whatever Ctrl-C makes of the call that waits for Spark's answer, the command was interrupted.
+    """Let Ctrl-C end the command as interrupted, whatever the call raises that waits for Spark's answer.
 
-    PySpark's own handler would ask Spark something on that very connection.
+    PySpark's own handler would ask Spark something on the connection on which that call waits.
     """
     interrupts: list[int] = []
 

@@ -15,7 +15,7 @@ from minkactl.strip import Run, Signs, cells_of, clipped, layout, shade, ticks
 Segment = tuple[str, str]  # text and style
 Line = list[Segment]
 
-# Legible beneath black letters; no red, which is what is hot.
+# Black letters can be read on these. There is no red, since that is the colour of what is hot.
 COLOURS: Final = (
     "dodger_blue1", "orange1", "medium_purple1", "green3", "turquoise2", "gold1", "pink1", "dark_sea_green4",
     "sky_blue1", "light_salmon3", "plum1", "chartreuse3",
@@ -37,7 +37,9 @@ class Canvas:
 
 
 def key_map(keyspace: Keyspace, nodes: Sequence[str], rows: Sequence[Row], canvas: Canvas) -> list[Line]:
-    """`rows` are `range_rows`, `nodes` all of the cluster in the table's order, so that each keeps its letter."""
+    """The lines of the map. `rows` are `range_rows`; `nodes` are all of the cluster in the table's order, so that each
+    keeps its letter.
+    """
     runs = layout([row["bytes"] or 0 for row in rows], canvas.width)
     marks = dict(zip(nodes, letters(nodes), strict=True))
     colours = {node: COLOURS[place % len(COLOURS)] for place, node in enumerate(nodes)}
@@ -76,14 +78,14 @@ def _sum(rows: Iterable[Row], key: str) -> int:
 
 
 def _largest(rows: Sequence[Row], run: Run) -> Row:
-    """The row that a run is drawn as."""
+    """The row that stands for a run: the largest one."""
     return max(rows[run.first : run.end], key=lambda row: row["bytes"] or 0)
 
 
 def _owners(
     rows: Sequence[Row], runs: Sequence[Run], marks: dict[str, str], colours: dict[str, str], canvas: Canvas
 ) -> Line:
-    """Each range begins with its leader's letter."""
+    """The strip of nodes, in which each range begins with its leader's letter."""
     line: Line = []
     for run in runs:
         leader = _largest(rows, run)["leader"]
@@ -94,7 +96,7 @@ def _owners(
 
 
 def _load(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> Line:
-    """Each range is as dark as it is busy; a hot one has a mark in its middle."""
+    """The strip of load, in which each range is as dark as it is busy; a hot one has a mark in its middle."""
     line: Line = []
     for run in runs:
         own = rows[run.first : run.end]

@@ -9,7 +9,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 def parse_key(text: str) -> bytes:
-    """bob, or 0x626f62; `minka.ranges.readable` is the inverse. Raises click.BadParameter for bad hex."""
+    """The key for bob or 0x626f62; `minka.ranges.readable` is the inverse. Raises click.BadParameter for bad hex."""
     if not text.startswith("0x"):
         return os.fsencode(text)
     try:
@@ -19,7 +19,7 @@ def parse_key(text: str) -> bytes:
 
 
 def parse_keys(text: str) -> list[bytes]:
-    """b,d or @FILE with one key a line, in their order. Raises click.BadParameter."""
+    """The keys in b,d or in @FILE, which has one a line, in their order. Raises click.BadParameter."""
     if not text.startswith("@"):
         return [parse_key(part) for part in text.split(",")]
     try:
@@ -33,15 +33,15 @@ def parse_keys(text: str) -> list[bytes]:
 
 
 def key_text(key: bytes) -> str:
-    """In documents: "" for no bound."""
+    """A bound's text in documents; "" if there is no bound."""
     from minka.ranges import readable
 
     return readable(key) if key else ""
 
 
 def columns_text(text: str) -> str:
-    """A key of columns as their values, such as 2013, 1, UA, for people who read a table; any other one as it is. No
-    command takes it: documents have the key.
+    """A key of columns as their values, such as 2013, 1, UA, for people who read a table; any other key as it is. No
+    command takes this form, so documents have the key itself.
     """
     from minka.errors import MinkaError
     from minka.rows import decode_key

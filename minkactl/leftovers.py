@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# Its stdin ends when this process does, by whatever signal. Processes that the same signal ends may still be
-# writing, so it tries again.
+# The helper's stdin ends when this process does, by whatever signal. Processes that the same signal ends may still be
+# writing then, so the helper tries again.
 _KEEPER = """trap '' HUP INT TERM; cat > /dev/null; for wait in 0.2 1 3; do rm -rf -- "$@" && exit; sleep $wait; done"""
 
 

@@ -92,7 +92,7 @@ def _json_lines(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any], str]
 
 
 def batches(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Groups of pairs, by number and size."""
+    """The pairs in batches of limited number and size."""
     batch: list[Pair] = []
     size = 0
     for key, value in pairs:
@@ -107,7 +107,7 @@ def batches(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 @dataclass(slots=True)
 class Loaded:
-    """What has been put, durably, and in how many seconds."""
+    """How many rows and bytes have been put durably, and in how many seconds."""
 
     rows: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""A file of pallets and duties: reading it, how it differs from the cluster, and making it so, batch by batch.
+"""Reads a file of pallets and duties, compares it with the cluster, and makes the cluster so, batch by batch.
 
 YAML has `pallets:` and `duties:`, each a list. JSON Lines has an object a line: one with a `pallet` is a duty, any
 other is a pallet. What is not in the file is left alone.
@@ -38,11 +38,11 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Difference:
-    """What is to be done so that the cluster is as the file says, and what each is for people."""
+    """The changes after which the cluster is as the file says, and a row for each, for people."""
 
     pallets: list[PalletChange] = field(default_factory=list)
     duties: list[DutyChange] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)  # in the order of both
+    rows: list[dict[str, Any]] = field(default_factory=list)  # in the order of the changes, pallets first
     unchanged: int = 0
 
 
@@ -56,7 +56,7 @@ def format_of(name: str) -> str:
 
 
 def read(file: IO[bytes], form: str, name: str) -> Manifest:
-    """Raises MinkaError(INVALID_ARGUMENT), which says where the mistake is."""
+    """Read a file. Raises MinkaError(INVALID_ARGUMENT), which says where the mistake is."""
     manifest = _lines(file, name) if form == "jsonl" else _yaml(file, name)
     names = [f"pallet {pallet.id}" for pallet in manifest.pallets]
     names += [f"duty {duty.pallet}/{duty.id}" for duty in manifest.duties]
@@ -94,7 +94,8 @@ def _lines(file: IO[bytes], name: str) -> Manifest:
 
 
 def compare(client: "Client", manifest: Manifest) -> Difference:
-    """Raises MinkaError; INVALID_DUTY for what can no longer be changed."""
+    """Compare the cluster with the file. Raises MinkaError: INVALID_DUTY for what can't be changed after the creation.
+    """
     found = Difference()
     present = {one.pallet.id: one.pallet for one in client.pallets()}
     for wanted in manifest.pallets:
@@ -151,7 +152,7 @@ def _compare_duties(client: "Client", wanted: Sequence[DutyDocument], pallets: s
 def _with_this_payload(
     client: "Client", wanted: Sequence[DutyDocument], rows: dict[tuple[str, str], Duty]
 ) -> set[tuple[str, str]]:
-    """Those whose payload is what the file says. Only payloads of the same length are read."""
+    """The names of the duties whose payload is as in the file. Only payloads of the same length are fetched."""
     same: set[tuple[str, str]] = set()
     unsure: dict[tuple[str, str], bytes] = {}
     for duty in wanted:
@@ -193,7 +194,7 @@ def _row(change: str, name: str, text: str) -> dict[str, Any]:
 
 
 def batches(wanted: Sequence[DutyChange]) -> Iterator[list[DutyChange]]:
-    """As many as one request may have, each of them."""
+    """The changes in batches, each of as many as one request may have."""
     batch: list[DutyChange] = []
     size = 0
     for change in wanted:
@@ -208,7 +209,7 @@ def batches(wanted: Sequence[DutyChange]) -> Iterator[list[DutyChange]]:
 
 
 def carry_out(client: "Client", difference: Difference, done: Callable[[int], None]) -> None:
-    """Make the changes; `done` is told how many of them are. Raises MinkaError: those before it are made."""
+    """Make the changes; `done` is told how many are made. Raises MinkaError; the changes before it have been made."""
     made = 0
     for start in range(0, len(difference.pallets), MAX_CHANGES):
         made += len(client.change_pallets(difference.pallets[start : start + MAX_CHANGES]))

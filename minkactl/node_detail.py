@@ -45,7 +45,7 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
 
 
 def _by_keyspace(status: GetStatusResponse, name: str) -> list[Row]:
-    """How much of each keyspace it has."""
+    """How much of each keyspace the node has."""
     stats, found = replica_stats(status), list[Row]()
     for keyspace in status.table.keyspaces:
         rows = [one for one in status.table.partitions if one.keyspace_id == keyspace.id]

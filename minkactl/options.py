@@ -65,7 +65,7 @@ class CommonOption(click.Option):
 
 
 def connection_options() -> list[click.Option]:
-    """Which cluster, and how long to wait for it."""
+    """The options that say which cluster to talk to, and how long to wait for it."""
     from minkactl.completion import complete_context
 
     return [
@@ -83,7 +83,7 @@ def connection_options() -> list[click.Option]:
 
 
 def output_options() -> list[click.Option]:
-    """The format, and whether to show it again and again."""
+    """The options for the format, and for showing the result again and again."""
     return [
         CommonOption("-o", "--output", sets="output", type=click.Choice(FORMATS), help="The format. Default: table."),
         CommonOption(
@@ -140,7 +140,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands, and which itself, may have common options."""
+    """A group that may have common options itself, and so may its commands."""
 
     command_class = Command
 
@@ -151,7 +151,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's own, whose suggestions don't know commands that are loaded when they are used."""
+        """Like click's own, whose suggestions don't know commands that are imported only when they are used."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             from minkactl.suggest import did_you_mean

@@ -1,4 +1,4 @@
-"""How a command's result reaches stdout: a table for a person, tab-separated lines for a pipe, JSON, YAML or names.
+"""Prints a command's result to stdout: a table for a person, tab-separated lines for a pipe, JSON, YAML or names.
 
 Only a table on a terminal needs rich, which `minkactl.render` imports.
 """
@@ -22,12 +22,12 @@ def tsv(listing: Listing, wide: bool) -> list[str]:
 
 
 def as_json(document: Any, indent: int | None = 2) -> str:
-    """JSON, with text as it is."""
+    """The document as JSON; text that isn't ASCII is not escaped."""
     return json.dumps(document, indent=indent, ensure_ascii=False)
 
 
 def as_yaml(document: Any) -> str:
-    """YAML in the document's own order, without the last newline."""
+    """The document as YAML, in its own order, without the last newline."""
     import yaml
 
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
@@ -64,6 +64,6 @@ def emit(page: Page, form: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person something that isn't data."""
+    """Tell the person something that isn't data, on stderr."""
     if text:
         print(text, file=sys.stderr, flush=True)

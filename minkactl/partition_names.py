@@ -24,7 +24,7 @@ def find_partition(table: PartitionTable, asked: str) -> Partition:
 
 
 def partition_with_id(table: PartitionTable, partition_id: int) -> Partition:
-    """Raises MinkaError(UNKNOWN_PARTITION)."""
+    """The partition with this id. Raises MinkaError(UNKNOWN_PARTITION)."""
     found = next((row for row in table.partitions if row.id == partition_id), None)
     if found is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {partition_id}")
@@ -37,7 +37,7 @@ def _names(table: PartitionTable) -> dict[int, str]:
 
 
 def _ambiguity(asked: str, named: Sequence[tuple[Partition, str]]) -> str:
-    """7 is the id of flights/6, and flights/7 has the id 8: …."""
+    """The sentence for a number that can mean several partitions: what it is the id of, and what it is the slot of."""
     by_id = next((name for row, name in named if row.id == int(asked)), "")
     others = [name for row, name in named if row.id != int(asked)]
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")

@@ -1,4 +1,6 @@
-"""The splits of a plan: checked with all of the plan against the table, then an operation for each keyspace."""
+"""Makes the splits of a plan: the whole plan is checked against the table, then each keyspace's splits are an
+operation.
+"""
 
 from itertools import groupby
 from typing import TYPE_CHECKING

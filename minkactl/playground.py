@@ -61,33 +61,33 @@ class LocalNode:
 
     @property
     def log(self) -> Path:
-        """What it wrote to stdout and stderr, of all its runs."""
+        """The file with what the node wrote to stdout and stderr in all its runs."""
         return self.directory / "minkad.log"
 
     @property
     def config_path(self) -> Path:
-        """Its configuration file, written at each start."""
+        """The node's configuration file, which is written at each start."""
         return self.directory / "minkad.yaml"
 
     @property
     def data_dir(self) -> Path:
-        """Its data."""
+        """The node's data directory."""
         return self.directory / "data"
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether the node's process is there."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id. Raises MinkaError(PLAYGROUND_FAILED) when it doesn't run."""
+        """The node's process id. Raises MinkaError(PLAYGROUND_FAILED) if the node doesn't run."""
         if self.process is None or not self.running:
             raise MinkaError(Code.PLAYGROUND_FAILED, f"{self.name} is not running", node=self.name)
         return self.process.pid
 
     def ended(self) -> str:
-        """How its last process ended, for people."""
+        """How the node's last process ended, for people."""
         if self.process is None:
             return "was not started"
         status = self.process.poll()
@@ -190,14 +190,14 @@ class LocalCluster:
         return node
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         self.signal(name, signal.SIGKILL)
         process = self.nodes[name].process
         assert process is not None, f"{name} had a process to signal"
         process.wait()
 
     def terminate(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and wait until the process has ended by itself."""
+        """Send SIGTERM, and wait until the process has ended gracefully."""
         self.signal(name, signal.SIGTERM)
         node = self.nodes[name]
         assert node.process is not None, f"{name} had a process to signal"
@@ -207,7 +207,7 @@ class LocalCluster:
             raise self._failure(node, f"did not stop within {timeout_s:g} s of SIGTERM") from error
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a running node; SIGSTOP: and wait until all its threads have stopped."""
+        """Send a signal to a running node; after SIGSTOP, wait until all its threads have stopped."""
         os.kill(self.node(name).pid, number)
         if number == signal.SIGSTOP:
             os.waitid(os.P_PID, self.node(name).pid, os.WSTOPPED)
@@ -259,7 +259,7 @@ class LocalCluster:
         return node
 
     def _load(self) -> bool:
-        """Take the nodes of an earlier run in this directory; whether there was one."""
+        """Take the nodes of an earlier run in this directory; return whether there was one."""
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
@@ -268,7 +268,7 @@ class LocalCluster:
         return True
 
     def configuration(self, node: LocalNode) -> dict[str, Any]:
-        """What the node's file says."""
+        """The content of the node's configuration file."""
         voters = [other for other in self.nodes.values() if other.bootstrap]
         cluster: dict[str, Any] = {"name": "playground", "min_nodes": len(voters)}
         cluster["bootstrap"] = [{"id": voter.name, "address": voter.address} for voter in voters]

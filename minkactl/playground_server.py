@@ -95,7 +95,7 @@ class Server:
                 note(f"{name} {node.ended()}; its log: {node.log}")
 
     def _answer(self, connection: socket.socket) -> None:
-        """Take one request; a bad one, or a caller that leaves early, harms nobody."""
+        """Take one request and answer it. A bad request, or a caller that leaves early, does no harm."""
         connection.settimeout(5)
         try:
             request = json.loads(connection.makefile("rb").readline(MAX_REQUEST_BYTES))
@@ -150,7 +150,7 @@ class Server:
 
 @contextmanager
 def _short_path(socket_path: Path) -> Iterator[str]:
-    """The same socket by a path that a Unix socket's address has room for: 107 bytes, whatever folder it is in."""
+    """A path to the socket that fits into a Unix socket's address (107 bytes), however long its folder's path is."""
     folder = os.open(socket_path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{socket_path.name}"

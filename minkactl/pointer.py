@@ -25,7 +25,7 @@ def path() -> Path:
 
 
 def read() -> Playground | None:
-    """The running playground of this user, or None; what a killed one has left doesn't count."""
+    """The running playground of this user, or None; the file that a killed one has left doesn't count."""
     try:
         with path().open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -38,7 +38,7 @@ def read() -> Playground | None:
 
 
 def write(playground: Playground) -> None:
-    """Say where the playground is, replacing what was said before."""
+    """Write the file, in the place of an older one."""
     target = path()
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -47,5 +47,5 @@ def write(playground: Playground) -> None:
 
 
 def remove() -> None:
-    """Take the file away; it may be gone already."""
+    """Remove the file, if it is there."""
     path().unlink(missing_ok=True)

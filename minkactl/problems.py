@@ -136,7 +136,7 @@ class _Problems:
         self._add(f"no active controller{since}, though enough voters answer{self._deaf()}", [_WATCH], note=note)
 
     def _deaf(self) -> str:
-        """Which voters that answer here don't hear each other."""
+        """A text on which of the voters that answer here don't hear each other."""
         pairs = [
             f"{name} does not hear {voter.node}"
             for name in self._status.coordinator.voters
@@ -151,7 +151,7 @@ class _Problems:
     # Nodes
 
     def failed_nodes(self) -> None:
-        """FAILED ones one by one, and those that were stopped."""
+        """Nodes that FAILED, one by one, and those that were stopped."""
         gone = [node for node in self._nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
         for node in gone[:MAX_COMMANDS]:
             self._failed(node)
@@ -179,7 +179,7 @@ class _Problems:
         self._add(text, self._starts([node.id]), nodes=[node.id], note=note, otherwise=gone)
 
     def _gone_for_good(self, node: Node) -> str:
-        """The commands that do without it, if they can work."""
+        """The commands that help if the node never comes back, if they can work."""
         held = [partition for partition in self._status.table.partitions if node.id in partition.replicas]
         alone = sum(not set(p.isr) - {node.id} for p in held)
         if alone:
@@ -198,7 +198,7 @@ class _Problems:
         return f"If {node.id} is gone for good: {join}minkactl drain {node.id} --decommission, then {remove}"
 
     def silent_nodes(self) -> None:
-        """Those that the table counts among the working ones, and that don't answer here."""
+        """Nodes that work by the table, but don't answer here."""
         heard = {status.node_id: status.heartbeat_age_ms for status in self._status.nodes}
         silent = [node for node in self._nodes.values() if is_up(node) and self._asked.answer(node.id) is None]
         for node in silent:
@@ -219,7 +219,7 @@ class _Problems:
             self._add(text, commands, nodes=names, note=note, severity="warning")
 
     def nodes_without_clearance(self) -> None:
-        """Those that answer, and that the active controller doesn't let serve."""
+        """Nodes that answer, but have no clearance from the active controller."""
         for node in self._nodes.values():
             answer = self._asked.answer(node.id)
             if answer is None or answer.has_clearance or not is_up(node):
@@ -231,7 +231,7 @@ class _Problems:
             self._add(text, self._logs(node.id), nodes=[node.id], note="; ".join(failing))
 
     def too_few_nodes(self) -> None:
-        """Fewer than the cluster's minimum, also if those that are down were started."""
+        """There are fewer nodes than the cluster's minimum, even if those that are down were started."""
         least = self._status.table.cluster.min_nodes
         named = {node for row in self.rows if row["severity"] == "error" for node in row["nodes"]}
         down = sum(not is_up(node) for node in self._nodes.values() if node.id in named)
@@ -243,7 +243,7 @@ class _Problems:
     # Partitions
 
     def offline_partitions(self) -> None:
-        """Those that nobody leads."""
+        """Partitions that nobody leads."""
         offline = _in_state(self._status.table.partitions, PartitionState.PARTITION_STATE_OFFLINE)
         if offline:
             holders = self._down(node for partition in offline for node in partition.isr)
@@ -253,7 +253,7 @@ class _Problems:
             self._add(text, [*self._starts(holders), show], nodes=holders)
 
     def not_in_sync(self) -> None:
-        """Those that refuse writes, and those that have lost a part of their replicas."""
+        """Partitions that refuse writes, and those that have lost a part of their replicas."""
         keyspaces = {keyspace.id: keyspace for keyspace in self._status.table.keyspaces}
         partitions = self._status.table.partitions
         refusing = [p for p in partitions if is_under_min_insync(p, keyspaces[p.keyspace_id])]
@@ -268,12 +268,12 @@ class _Problems:
             self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
 
     def skewed(self) -> None:
-        """What lies or is led unevenly, if there is a command that evens it."""
+        """Replicas or leaders that are spread unevenly, if there is a command that evens them out."""
         for text, command in skews(self._status):
             self._add(text, [command], severity="warning")
 
     def _is_explained(self, partition: Partition) -> bool:
-        """Whether it only lacks nodes whose start is the next command already."""
+        """Whether the partition lacks only nodes whose start is the next command already."""
         missing = {node for node in partition.replicas if node not in partition.isr}
         return missing - {*partition.adding_replicas} <= self._told
 
@@ -294,7 +294,7 @@ class _Problems:
         return f"{node} ({self._reason(node)})"
 
     def _starts(self, nodes: Iterable[str]) -> list[str]:
-        """How each of them is started, those for which that is said already left out."""
+        """The commands that start these nodes, without those that were named already."""
         found = []
         for node in nodes:
             if node not in self._told:
@@ -321,7 +321,7 @@ def _in_state(partitions: Iterable[Partition], state: PartitionState.ValueType) 
 
 
 def _list(names: Iterable[str]) -> str:
-    """Up to eight of them."""
+    """A text with up to eight of the names, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more

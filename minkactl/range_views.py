@@ -1,4 +1,4 @@
-"""The partitions of a keyspace by ranges as rows: bounds, size and load beside their limits, which are hot."""
+"""The partitions of a keyspace by ranges as rows: bounds, size and load beside their limits, and which are hot."""
 
 from dataclasses import replace
 from typing import Final
@@ -78,7 +78,7 @@ def hot(ops: int, max_ops: int, mean: float) -> str:
 
 
 def under_way(row: Row, keyspace: str) -> str:
-    """What is happening to it now, for people; "" for nothing."""
+    """What is happening to the partition now, for people; "" if nothing is."""
     if row["merge_into"]:
         return f"becomes part of {keyspace}/{row['merge_into']}"
     if row["merge_from"]:

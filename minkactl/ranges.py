@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition]":
-    """In the order of their keys. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    """The keyspace's partitions in the order of their keys. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     from minka.errors import Code, MinkaError
     from minka.ranges import is_by_ranges
     from minkactl.range_views import keyspace_named

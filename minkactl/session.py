@@ -63,7 +63,7 @@ class Session:
 
     @contextmanager
     def duties(self) -> "Iterator[Client]":
-        """The cluster's pallets and duties, closed at the end. Raises MinkaError."""
+        """A client of the cluster's pallets and duties, closed at the end. Raises MinkaError."""
         endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from minka.duties.client import Client

@@ -1,4 +1,4 @@
-"""Whether partitions lie, or are led, so unevenly that it should be changed; and by which command."""
+"""Finds out whether replicas or leaders are spread so unevenly that it should be changed, and by which command."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Final
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
 
-SHARE: Final = 0.3  # a part of what a node should have: a smaller difference is no problem
-AT_LEAST: Final = 4  # nor is one of so few partitions
+SHARE: Final = 0.3  # of what a node should have: a smaller difference is no problem
+AT_LEAST: Final = 4  # nor is a difference of so few partitions
 REASSIGN: Final = "minkactl reassign"
 ELECT: Final = "minkactl elect-leaders --preferred"
 
@@ -58,7 +58,7 @@ def _leader_after_election(partition: Partition) -> str:
 
 
 def _span(counts: Mapping[str, int], nodes: Sequence[Node]) -> str:
-    """As in 4 (cyrene) to 60 (athens)."""
+    """A text such as: 4 (cyrene) to 60 (athens)."""
     ordered = sorted(nodes, key=lambda node: counts[node.id])
     least, most = ordered[0].id, ordered[-1].id
     return f"{counts[least]:,} ({least}) to {counts[most]:,} ({most})"

@@ -8,7 +8,8 @@ LOOPBACK = ("localhost", "::1", "")
 
 
 def start_command(node: str, address: str, ended: bool) -> str:
-    """Starts the node, or if its process is there and doesn't answer (`ended` is False), starts it again."""
+    """The command that starts the node, or restarts it if its process is there and doesn't answer (`ended` is False).
+    """
     if in_playground(address):
         restart = f"minkactl playground restart {node}"
         return restart if ended else f"minkactl playground kill {node} && {restart}"
@@ -16,7 +17,7 @@ def start_command(node: str, address: str, ended: bool) -> str:
 
 
 def look_command(node: str, address: str) -> str:
-    """Shows the end of the node's log, or where it is."""
+    """The command that shows the end of the node's log, or where the log is."""
     if in_playground(address):
         return "minkactl playground list"
     return _on_host(node, address, "journalctl -u minkad -n 50")
@@ -29,7 +30,9 @@ def in_playground(address: str) -> bool:
 
 
 def _on_host(node: str, address: str, command: str) -> str:
-    """The command on the node's machine; on this one, which may have several nodes, with a word on which is meant."""
+    """The command, to be run on the node's machine. If that is this one, which may have several nodes, a comment names
+    the node.
+    """
     host = address.rpartition(":")[0].strip("[]")
     here = host in LOOPBACK or host.startswith("127.")
     return f"{command}  # {node}, on this machine" if here else f"ssh {shlex.quote(host)} {command}"

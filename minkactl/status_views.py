@@ -35,7 +35,8 @@ def duty_totals(control: Control) -> Row | None:
 
 
 def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
-    """Everything that `minkactl status` says. What only a memory of is there is null, and in `remembered`."""
+    """Everything that `minkactl status` says. What is only remembered is null, and its last value is in `remembered`.
+    """
     status = asked.status
     nodes, found = node_rows(status, asked), problems(asked)
     return {
@@ -59,7 +60,9 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
 
 
 def _coordinator(asked: Survey) -> dict[str, Any]:
-    """The leader is not taken from a node without clearance: one that does not vote may never hear of its end."""
+    """The coordinator's document. Its leader is not taken from a node without clearance: a learner may never hear that
+    the leader is gone.
+    """
     document = to_document(asked.status.coordinator)
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     if not asked.known and not any(answer.has_clearance or answer.is_controller for answer in answers):

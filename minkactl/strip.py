@@ -100,7 +100,7 @@ def _widths(weights: Sequence[int], total: int) -> list[int]:
 
 
 def clipped(text: str, most: int, gap: str = UNICODE.gap) -> str:
-    """At most `most` characters of it, which is more than `gap` has: its beginning and its end."""
+    """The beginning and the end of a text, at most `most` characters, which must be more than `gap` has."""
     if len(text) <= most:
         return text
     kept = most - len(gap)
@@ -128,14 +128,14 @@ def ticks(labels: Sequence[tuple[int, str]], width: int, signs: Signs) -> list[s
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal it takes: two for a wide character, none for one that only changes another."""
+    """How many cells of a terminal a text takes: a wide character takes two, a combining one none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def _is_free(row: dict[int, str], start: int, end: int) -> bool:
-    """Whether nothing is there, nor touches it."""
+    """Whether these cells of the line are free, and so are their neighbours."""
     return all(end < at or at + cells_of(text) < start for at, text in row.items())
 
 

@@ -1,7 +1,6 @@
-"""What each node says of itself, all of them asked at once, and the table of the one that knows most.
+"""Asks all nodes at once what they say about themselves, and takes the table of the one that knows most.
 
-Nobody has to lead for that, and one that hangs delays nothing: a node that has not answered after `ANSWER_S` counts as
-silent.
+This needs no leader, and a node that hangs delays nothing: one that has not answered after `ANSWER_S` counts as silent.
 """
 
 import time
@@ -58,7 +57,7 @@ class Survey:
         return self.taken_ms if report.answer.has_clearance else None
 
     def last_heard_ms(self, node: Node) -> int | None:
-        """When a node that answers last knew that this node, which doesn't, was there; None: none says."""
+        """When a node that answers last knew that this one, which doesn't, was there; None if no node says."""
         ages = [status.heartbeat_age_ms for status in self.status.nodes if status.node_id == node.id]
         if self.known and is_up(node):
             return self.taken_ms - ages[0] if ages else None
@@ -78,12 +77,12 @@ class Survey:
 
 
 def is_up(node: Node) -> bool:
-    """Whether the table counts it among those that work."""
+    """Whether the node works, by the table."""
     return node.state in (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
 
 
 def survey(control: Control) -> Survey:
-    """Ask every node. Raises MinkaError when not one of the endpoints leads to the table."""
+    """Ask every node. Raises MinkaError if no endpoint leads to the table."""
     asking = _Asking(control)
     try:
         asking.ask(control.endpoints)
@@ -194,7 +193,7 @@ class _Asking:
 def _failed(error: MinkaError, answer_s: float) -> Report:
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
-    # By gRPC's words: the kernel has taken the connection, and the process says nothing on it.
+    # When gRPC says so, the kernel has accepted the connection, but the process says nothing on it.
     if error.code is Code.DEADLINE_EXCEEDED or text.startswith("connection attempt timed out"):
         return Report(None, f"no answer within {answer_s:g} s")
     refused = "Connection refused" in text

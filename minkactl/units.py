@@ -20,17 +20,17 @@ def rate(bytes_per_second: float) -> str:
 
 
 def number(count: int) -> str:
-    """336,776."""
+    """A number such as 336,776."""
     return f"{count:,}"
 
 
 def counted(count: int, noun: str, many: str = "") -> str:
-    """1 move, 7 moves; 1 duty, 7 duties."""
+    """A number with its noun: 1 move, 7 moves; 1 duty, 7 duties."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"
 
 
 def duration(seconds: float) -> str:
-    """12 ms, 1.3 s, 2 min 03 s, 4 h 05 min, 3 d 4 h."""
+    """A length of time: 12 ms, 1.3 s, 2 min 03 s, 4 h 05 min, 3 d 4 h."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:

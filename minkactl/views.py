@@ -152,7 +152,7 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
 
 
 def _disk(runtime: NodeStatus | None) -> Row:
-    """The free space that the node has last told of."""
+    """The free space on the node's disk, as the node last told it."""
     if runtime is None or not runtime.disk.total_bytes:
         return {"disk": None, "disk_free_bytes": None, "disk_total_bytes": None}
     disk = runtime.disk
@@ -164,7 +164,7 @@ def _disk(runtime: NodeStatus | None) -> Row:
 
 
 def _said(node: Node, asked: "Survey") -> Row:
-    """What the node says of itself; "trouble" is a word on it, None if all is as it should be."""
+    """What the node says about itself; "trouble" is a word for what is wrong, None if nothing is."""
     report = asked.reports.get(node.id)
     answer = report.answer if report else None
     if report is None or answer is None:
@@ -198,7 +198,7 @@ def raft_document(status: GetStatusResponse) -> dict[str, Any]:
         row = nodes.get(node, {"id": node, "role": "voter" if node in coordinator.voters else "learner"})
         member = {column.key: row.get(column.key) for column in MEMBER_COLUMNS}
         applied = member["applied_index"]
-        # A heartbeat told it, so a member that keeps up lags by what was committed since.
+        # The index is from the last heartbeat, so even a member that keeps up lags by what was committed since.
         member["lag"] = None if applied is None else max(coordinator.commit_index - applied, 0)
         members.append(member)
     return {"served_by": status.served_by, **to_document(coordinator), "members": members}

@@ -16,7 +16,7 @@ Connection = TypeVar("Connection")
 
 
 class Appender:
-    """A pipe: JSON Lines, YAML documents, or those lines of a table that are new or have changed."""
+    """Shows pages on a pipe: JSON Lines, YAML documents, or those lines of a table that are new or have changed."""
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -42,7 +42,7 @@ class Appender:
 
 
 class Redrawer:
-    """A terminal: the page in its place."""
+    """Shows pages on a terminal, each in the place of the one before."""
 
     def __init__(self, form: str, way_out: str) -> None:
         from minkactl.render import tables, terminal
@@ -109,7 +109,7 @@ def repeated(
 
 
 def show(session: "Session", fetch: "Callable[[Control], Page]") -> Page:
-    """What every listing does: show it, again and again with --watch. The page shown (last). Raises MinkaError."""
+    """Show a page, with --watch again and again; returns the last one. Raises MinkaError."""
     return show_from(session.control, session, fetch)
 
 
@@ -118,7 +118,7 @@ def show_from(
     session: "Session",
     fetch: "Callable[[Connection], Page]",
 ) -> Page:
-    """The same over another connection than that of the control calls."""
+    """Like `show`, over another connection than that of the control calls."""
     with connect() as connection:
         page = fetch(connection)
         if session.watch_s is None:

@@ -1,5 +1,5 @@
-"""What the history of all nodes says: how busy everything was over time, which partitions are hot, how even the nodes
-are. Pure: the rows in, figures out.
+"""Analyses the history of all nodes: how busy everything was over time, which partitions are hot, how even the nodes
+are. Pure.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ _SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node tells all its sizes at
 
 @dataclass(frozen=True, slots=True)
 class ClusterPoint:
-    """All partitions in one step. Rates are a second; a latency is None if nothing was answered."""
+    """All partitions in one step. Rates are per second; a latency is None if nothing was answered."""
 
     at_ms: int
     reads: float
@@ -102,14 +102,14 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """How long a step is so that a plot of this time has not too many points, in milliseconds."""
+    """The length of a step, in milliseconds, with which a plot of this time doesn't have too many points."""
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 
 
 def coarser(intervals: Iterable[NodeInterval], step_ms: int) -> list[NodeInterval]:
-    """One interval a node and step, which begins at a multiple of `step_ms`; what each began in a step is its. In the
-    order of time and node. Intervals of a node have to come in the order of time.
+    """Sum up the intervals: one for each node and step, in the order of time and node. A step begins at a multiple of
+    `step_ms`, and has the intervals that began in it. The intervals of a node have to come in the order of time.
     """
     steps: dict[tuple[int, str], NodeInterval] = {}
     rows: dict[tuple[int, str], dict[int, PartitionInterval]] = {}
@@ -153,7 +153,7 @@ def _added(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
 
 
 def analyse(intervals: Sequence[NodeInterval], step_ms: int) -> LoadAnalysis:
-    """`intervals`: as `coarser` makes them for the same `step_ms`."""
+    """Analyse intervals that `coarser` has made with the same `step_ms`."""
     if not intervals:
         return LoadAnalysis(0, 0, step_ms)
     found = LoadAnalysis(intervals[0].start_ms, intervals[-1].start_ms + step_ms, step_ms)
@@ -215,7 +215,7 @@ def _unevenness(values: Sequence[float]) -> float | None:
 
 
 class _Sizes:
-    """What each node's replicas were last told to have; what isn't told again has gone elsewhere."""
+    """The sizes that each node last told of its replicas. A replica of which it tells no more has gone elsewhere."""
 
     def __init__(self, holds_ms: int) -> None:
         self._holds_ms = holds_ms
@@ -240,7 +240,7 @@ class _Totals:
         self._seconds = 0.0
 
     def add(self, at: Sequence[NodeInterval], nodes: Sequence[NodePoint]) -> None:
-        """One step."""
+        """Add the intervals of one step."""
         cluster = sum(node.ops for node in nodes)
         self._seconds += max(one.interval_ms for one in at) / 1000
         for one, node in zip(at, nodes, strict=True):
@@ -271,7 +271,7 @@ class _Totals:
             self._peaks[row.partition_id] = point
 
     def partitions(self) -> dict[int, PartitionLoad]:
-        """All that had operations or data."""
+        """The partitions that had operations or data, by id."""
         total = sum(row.ops for row in self._rows.values())
         return {
             id_: PartitionLoad(

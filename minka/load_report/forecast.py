@@ -1,8 +1,8 @@
-"""When a node will be full, if it goes on as it did.
+"""Forecasts when a node will be full, if it goes on as it did.
 
-The trend is Theil and Sen's: the median of the slopes between all pairs of points, which a third of the points may be
-wild without moving (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968). The same
-paper gives the interval in which the true slope is with 95 %.
+The trend is Theil and Sen's: the median of the slopes between all pairs of points, which outliers hardly move as long
+as they are less than 29 % of the points (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau,
+JASA 63, 1968). The same paper gives the interval in which the true slope lies with a probability of 95 %.
 """
 
 import math
@@ -46,7 +46,7 @@ class FullForecast:
     full_ms: int | None
     earliest_ms: int | None
     latest_ms: int | None
-    hours: int  # that the forecast stands on
+    hours: int  # on which the forecast is based
     said: str
 
 

@@ -243,7 +243,7 @@ def _svg(title: str, lines: Sequence[Line], show: Callable[[float], str]) -> str
 
 
 def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) -> str:
-    """A point between gaps is a ring, so that it is seen."""
+    """The line's path; a single point between gaps is a ring, so that it can be seen."""
     parts = []
     for is_gap, run in groupby(line.points, lambda point: point[1] is None):
         places = [f"{x(at):.1f} {y(value):.1f}" for at, value in run if value is not None]
@@ -253,7 +253,7 @@ def _path(line: Line, x: Callable[[int], float], y: Callable[[float], float]) ->
 
 
 def _figures(lines: Sequence[Line], show: Callable[[float], str]) -> str:
-    """Every time, or every nth if there are many."""
+    """The table of the figures: at every time, or at every nth if there are many."""
     times = sorted({at for line in lines for at, _ in line.points})
     step = math.ceil(len(times) / _MAX_TABLE_ROWS)
     values = [dict(line.points) for line in lines]

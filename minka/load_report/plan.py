@@ -1,4 +1,4 @@
-"""Proposals as a plan that `minkactl apply` takes: the controller makes the moves, and leaders say where to cut."""
+"""Makes a plan for `minkactl apply` of proposals: the controller plans the moves, and leaders say where to split."""
 
 from minka.control import Control
 from minka.errors import Code, MinkaError

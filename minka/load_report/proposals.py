@@ -31,7 +31,7 @@ _LITTLE_ROOM: Final = 0.1  # a part of the file system
 
 @dataclass(frozen=True, slots=True)
 class ProposedSplit:
-    """Into `parts` of equal bytes."""
+    """A split of a partition into `parts` of equal bytes."""
 
     partition_id: int
     partition: str
@@ -57,7 +57,7 @@ class ProposedMove:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """`notes`: what is wrong and has no remedy here."""
+    """What is proposed. `notes` say what is wrong and has no remedy here."""
 
     splits: list[ProposedSplit] = field(default_factory=list)
     moves: list[ProposedMove] = field(default_factory=list)
@@ -70,7 +70,7 @@ def propose(
     forecasts: Iterable[FullForecast],
     table: PartitionTable,
 ) -> Proposals:
-    """`intervals`: those of which `analysis` was made."""
+    """Propose splits and moves. `intervals` are those of which `analysis` was made."""
     found = Proposals()
     if not intervals:
         return found
@@ -158,7 +158,7 @@ def _recent_ops(intervals: Sequence[NodeInterval], since_ms: int) -> dict[tuple[
 
 
 def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
-    """A partition that is more than a node's share can't be evened out by moving it."""
+    """Propose to split a partition that is too busy or too large: to move it whole can't even out the nodes."""
     ops, mean = view.ops[id_], fmean(view.node_ops.values()) if view.node_ops else 0.0
     parts, reasons = 1, []
     if len(view.live) > 1 and ops >= _LEAST_OPS and ops >= _UNEVEN * mean > 0:
@@ -184,7 +184,7 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """From the busiest node to others, the move first after which the two of them are the most even."""
+    """Moves from the busiest node to others; first comes the move after which the two of them are the most even."""
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
     if not load or max(load.values()) < max(_UNEVEN * mean, _LEAST_OPS):
@@ -229,7 +229,7 @@ def _led_by(view: _View, node: str, but: set[int]) -> list[int]:
 
 
 def _make_room(view: _View, forecast: FullForecast, taken: set[int], notes: list[str]) -> list[ProposedMove]:
-    """The largest replicas to the nodes with most room, until the node has as much as the others on average."""
+    """Moves of the largest replicas to the nodes with most room, until the node has the others' average room."""
     source = forecast.node
     if source not in view.room or not _is_filling(view, forecast):
         return []

@@ -1,1 +1,1 @@
-"""One file a noun; loaded when the noun is used."""
+"""The commands. Each noun has its own file, which is imported when the noun is used."""

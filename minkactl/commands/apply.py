@@ -86,7 +86,9 @@ def apply(
 
 
 def _apply_manifest(session: Session, file: BinaryIO, form: str | None, dry_run: bool, yes: bool) -> Exit:
-    """Read it whole, so that a mistake in its last line changes nothing."""
+    """Apply a file of pallets and duties. It is read as a whole first, so that a mistake in its last line changes
+    nothing.
+    """
     from minkactl import manifest
 
     name = "stdin" if file is sys.stdin.buffer else getattr(file, "name", "stdin")
@@ -109,7 +111,7 @@ def _apply_manifest(session: Session, file: BinaryIO, form: str | None, dry_run:
 
 
 def _show(session: Session, difference: "Difference") -> None:
-    """The changes; a table has the first of many."""
+    """Show the changes; a table has only the first of many."""
     rows = difference.rows
     shown = rows if session.output not in ("table",) else rows[:MAX_SHOWN]
     document = {"changes": rows, "unchanged": difference.unchanged}
@@ -122,13 +124,13 @@ def _show(session: Session, difference: "Difference") -> None:
 
 
 def _summary(difference: "Difference") -> str:
-    """12 to create, 3 to update, 40 unchanged."""
+    """A text such as: 12 to create, 3 to update, 40 unchanged."""
     counts = {change: sum(row["change"] == change for row in difference.rows) for change in ("create", "update")}
     return f"{counts['create']:,} to create, {counts['update']:,} to update, {difference.unchanged:,} unchanged"
 
 
 def _ask(difference: "Difference") -> None:
-    """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
+    """Go on only if the answer is yes. Raises UsageError if nobody can answer, Exit(1) for a no."""
     if not sys.stdin.isatty():
         raise click.UsageError(
             "this asks before it acts, and stdin is not a terminal: --yes goes ahead, --dry-run only looks",
@@ -140,7 +142,7 @@ def _ask(difference: "Difference") -> None:
 
 
 def _carry_out(client: "Client", difference: "Difference") -> None:
-    """Say how far it is; if it ends early, what is done."""
+    """Make the changes and say how far that is; if it ends early, say what was done."""
     from minka.errors import MinkaError
     from minkactl.manifest import carry_out
 

@@ -79,7 +79,7 @@ def set_(
     tls = before.tls if before is not None and not no_tls else None
     if files:
         tls = Tls(*(path.absolute() for path in files))
-        tls.read()  # a mistake in them is better known now
+        tls.read()  # so that a mistake in them is reported now
     config.contexts[name] = Context(split_endpoints(endpoints, f"context {name}"), tls)
     config.current = config.current or name
     save(config)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetDrainStatusResponse
     from minkactl.progress import Tracker
 
-STUCK_S: Final = 30.0  # how long nothing must change before it is said that something holds it up
+STUCK_S: Final = 30.0  # a drain in which nothing changes for so long counts as held up
 MAX_NAMED: Final = 8
 
 DRAIN_COLUMNS = (
@@ -81,7 +81,7 @@ def _running(control: "Control", node: str, decommission: bool) -> int:
 
 
 def _ask(control: "Control", node: str, yes: bool, queue: bool) -> None:
-    """Say how much is to be moved, and go on only with a yes."""
+    """Say how much is to be moved, and go on only if the answer is yes."""
     from minkactl.units import counted, size
 
     plan = control.plan_reassign(drain=[node], queue=queue)
@@ -128,7 +128,7 @@ def _signature(document: dict[str, Any]) -> Any:
 
 
 def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) -> Page:
-    """One look: the node, then the migrations of its replicas, then what would be hurt and what holds it up."""
+    """The page: the node, then the migrations of its replicas, then what would be hurt and what holds the drain up."""
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
 
     looked = operation_page(control, tracker, operation_id).document
@@ -154,7 +154,7 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
 
 
 def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any]:
-    """What the active controller says of the node."""
+    """What the active controller says about the node, as a document."""
     from minkactl.documents import enum_name, to_document
     from minkactl.views import NODE_STATE
 
@@ -170,7 +170,7 @@ def blockers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _say(document: dict[str, Any]) -> Exit:
-    """The sentence at the end, and the exit status that goes with it."""
+    """Say how the drain ended, and return the exit status that goes with that."""
     from minkactl.units import counted
 
     operation, drain = document["operation"], document["drain"]

@@ -197,14 +197,14 @@ def retry(session: Session, duty: str) -> None:
 
 
 def _content(payload: str | None, file: BinaryIO | None) -> bytes | None:
-    """What is given; None: nothing is."""
+    """The payload that is given; None if none is."""
     if payload is not None and file is not None:
         raise click.UsageError("give --payload or --payload-file, one of them", click.get_current_context())
     return file.read(MAX_READ) if file is not None else None if payload is None else payload.encode()
 
 
 def _change(session: Session, changes: "list[DutyChange]", consistency: "Level") -> None:
-    """Make them, and show what has become of the duties."""
+    """Make the changes, and show what has become of the duties."""
     from minkactl.duty_views import changed_page
 
     with session.duties() as client:

@@ -29,7 +29,7 @@ def help(ctx: click.Context, words: tuple[str, ...]) -> None:  # noqa: A001  # t
 
 
 def _found(root: click.Context, words: tuple[str, ...]) -> tuple[click.Command, click.Context]:
-    """The command and its context. Raises UsageError for one that there isn't."""
+    """The command that the words name, and its context. Raises UsageError if there is no such command."""
     command, context = root.command, root
     for word in words:
         if not isinstance(command, click.Group):

@@ -180,7 +180,7 @@ def map_(session: Session, keyspace: str) -> None:
 
 
 def _map(status: "GetStatusResponse", name: str) -> Page:
-    """Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    """The page of the map. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
     from minka.errors import Code, MinkaError
     from minka.ranges import is_by_ranges
     from minkactl.range_views import DRAWN, keyspace_named, range_columns, range_rows

@@ -178,7 +178,7 @@ def load(session: Session, keyspace: str, file: str, key_columns: str, form: str
 
 
 class Progress:
-    """How far a load is, on stderr: one line that changes on a terminal, else a line every ten seconds."""
+    """Shows on stderr how far a load is: on a terminal in one line that changes, else with a line every ten seconds."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -200,7 +200,7 @@ class Progress:
             print(f"{before}{text}{after}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """The last word, also of a load that broke off."""
+        """Show the last line, also of a load that broke off."""
         self._say("\r" if self._live else "", "\x1b[K\n" if self._live else "\n")
 
 

@@ -71,7 +71,7 @@ def merge(
 
 
 def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes:
-    """Raises UNKNOWN_PARTITION, NO_BOUND."""
+    """The key at which the partition ends. Raises UNKNOWN_PARTITION, and NO_BOUND for the last one."""
     from minka.errors import Code, MinkaError
 
     row = row_named(rows_by_range(status, keyspace), keyspace, partition)
@@ -81,7 +81,7 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
 
 def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
-    """What would be merged, a row for each partition that goes. Raises NO_BOUND."""
+    """What would be merged: a row for each partition that would go away. Raises NO_BOUND."""
     from minka.errors import Code, MinkaError
     from minka.ranges import KeyRange, readable
     from minkactl.keys import key_text

@@ -102,7 +102,7 @@ def watch(session: Session, operation_id: int | None) -> Exit:
 
 
 def watched_one(control: "Control") -> int | None:
-    """The id of the operation that runs, else of the newest; None, and a word about it, when there is none."""
+    """The id of the operation that runs, else of the newest one; None, with a note about it, if there is none."""
     newest = control.operations(limit=LIMIT).operations
     if not newest:
         note("No operation yet: minkactl reassign --help.")
@@ -111,7 +111,7 @@ def watched_one(control: "Control") -> int | None:
 
 
 def note_begun(operation: "Operation") -> None:
-    """Say on stderr that it has begun, or is to begin."""
+    """Say on stderr that the operation has begun, or is queued."""
     from minka.v1.cluster_pb2 import OperationState
 
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
@@ -121,7 +121,7 @@ def note_begun(operation: "Operation") -> None:
 
 
 def watch_operation(session: Session, control: "Control", operation_id: int) -> Exit:
-    """Show the operation until it has ended; says on stderr how it ended, or how to watch it again."""
+    """Show the operation until it has ended; say on stderr how it ended, or how to watch it again."""
     interval_s = TERMINAL_INTERVAL_S if is_terminal() else PIPE_INTERVAL_S
     page: Page | None = None
     try:
@@ -139,7 +139,7 @@ def watch_operation(session: Session, control: "Control", operation_id: int) -> 
 
 
 def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
-    """One look at an operation: its migrations, or the operation where it has none; then what blocks it.
+    """The page of an operation: its migrations, or the operation itself if it has none; then what blocks it.
 
     Raises UNKNOWN_OPERATION.
     """
@@ -166,7 +166,7 @@ def operation_page(control: "Control", tracker: "Tracker", operation_id: int) ->
 
 
 def say_outcome(document: dict[str, Any]) -> Exit:
-    """The sentence at the end, on stderr, and the exit status that goes with it."""
+    """Say on stderr how the operation ended, and return the exit status that goes with that."""
     from minkactl.units import duration
 
     operation = document["operation"]

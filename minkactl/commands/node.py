@@ -45,7 +45,9 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
 
 
 def _check_nothing_is_lost(control: "Control", node: str) -> None:
-    """Say it in the words of this command; the active controller refuses it too. Raises NODE_IN_USE."""
+    """Raises NODE_IN_USE in the words of this command if data would be lost; the active controller would refuse it,
+    too.
+    """
     from minka.errors import Code, MinkaError
 
     held = [row for row in control.status().table.partitions if node in row.replicas]

@@ -59,7 +59,7 @@ def nodes(session: Session, name: str | None) -> Exit:
 
 
 def _one(control: "Control", name: str) -> Page:
-    """Raises UNKNOWN_NODE."""
+    """The page of one node. Raises UNKNOWN_NODE."""
     from minkactl.node_detail import KEYSPACE_COLUMNS, facts, node_document
 
     document = node_document(control.status(), name)

@@ -50,7 +50,7 @@ pallet.add_command(pallets, "list")
 
 
 def settings(function: F) -> F:
-    """The options that say what a pallet is to be."""
+    """Add the options for a pallet's settings."""
     decorators = (
         click.option("--balancer", type=click.Choice(BALANCERS), help="How its duties are spread over the shards."),
         click.option(
@@ -86,7 +86,7 @@ def settings(function: F) -> F:
 
 
 def _set(row: "Pallet", given: dict[str, Any]) -> None:
-    """What was given, on top of what the row says."""
+    """Set in the row what was given; the rest stays."""
     from minka.v1 import duties_pb2 as rows
     from minkactl.documents import enum_number
 
@@ -194,7 +194,7 @@ def canary(session: Session, pallet: str, version: str | None, share: str | None
 def _update(
     session: Session, pallet: str, change: "Callable[[Pallet], None]", consistency: "Level", if_version: int | None
 ) -> None:
-    """Change the row as it is now: nothing that somebody else sets meanwhile is lost."""
+    """Change the row as it is now, with its version as a condition, so that nobody else's change is lost."""
     from minka.v1.duties_pb2 import Pallet
     from minkactl.duty_views import changed_pallet_page
 

@@ -109,7 +109,7 @@ def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[
 
 
 def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None) -> None:
-    """Raise UNKNOWN_NODE or UNKNOWN_KEYSPACE: a mistyped name must not read as "none"."""
+    """Raises UNKNOWN_NODE or UNKNOWN_KEYSPACE, since a mistyped name must not look as if there were no partitions."""
     from minka.errors import Code, MinkaError
     from minkactl.suggest import did_you_mean
 
@@ -155,7 +155,7 @@ def explain(session: Session, partition: str | None, partition_id: int | None) -
 
 
 def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
-    """Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
+    """The page about a partition. Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
     from minka.v1.admin_pb2 import GetOperationsResponse
     from minkactl.explain import COLUMNS, explanation, subject
     from minkactl.partition_names import find_partition, partition_with_id
@@ -178,7 +178,7 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
 def _split_blockers(
     control: "Control", status: "GetStatusResponse", row: "Partition"
 ) -> "GetSplitBlockersResponse | None":
-    """As the active controller decides it; None if there is none."""
+    """What the active controller says; None if there is no active controller."""
     from minka.errors import Code, MinkaError
 
     if not status.from_controller:

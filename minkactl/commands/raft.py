@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from minka.control import Control
     from minka.v1.admin_pb2 import GetStatusResponse
 
-WAIT_S: Final = 30.0  # for a change to be seen done, unless --timeout says otherwise
-ASK_AGAIN_S: Final = 2.0  # a transfer or a change of voters that is lost on the way is nobody's to repeat but ours
+WAIT_S: Final = 30.0  # how long a change may take, unless --timeout says otherwise
+ASK_AGAIN_S: Final = 2.0  # the pause before a request is repeated that was lost: nobody else repeats it
 POLL_S: Final = 0.05
 
 NodeArgument: Final = click.argument("node", shell_complete=complete_node)
@@ -196,7 +196,8 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
 
 
 def _successor(status: "GetStatusResponse") -> str:
-    """The voter that is to lead instead of the present leader: the LIVE one that lags least. INVALID_VOTERS: none."""
+    """The voter to lead instead of the present leader: the LIVE one that lags least. Raises INVALID_VOTERS if none can.
+    """
     from minka.errors import Code, MinkaError
     from minka.v1.cluster_pb2 import NodeState
 
@@ -228,7 +229,7 @@ def _ask_until(
     is_done: "Callable[[GetStatusResponse], bool]",
     what: str,
 ) -> None:
-    """Ask, and again if that was lost, until the active controller's status shows it done."""
+    """Ask, and ask again if that was lost, until the active controller's status shows that it is done."""
     ask()
     asked = time.monotonic()
 
@@ -245,7 +246,7 @@ def _ask_until(
 
 
 def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatusResponse], bool]", what: str) -> None:
-    """Until the active controller's status is settled. Raises MinkaError, DEADLINE_EXCEEDED in the end."""
+    """Wait until the active controller's status is settled. Raises MinkaError, and DEADLINE_EXCEEDED in the end."""
     from minka.errors import Code, MinkaError
 
     left = session.seconds_left()
@@ -265,7 +266,7 @@ def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatus
 
 
 def _controller_status(session: Session, control: "Control") -> "GetStatusResponse":
-    """The active controller's status; while one is being elected, soon. Raises NO_CONTROLLER."""
+    """The active controller's status; if one is being elected, wait for it. Raises NO_CONTROLLER."""
     from minka.errors import Code, MinkaError
 
     end = time.monotonic() + session.request_timeout_s / 2
@@ -278,7 +279,7 @@ def _controller_status(session: Session, control: "Control") -> "GetStatusRespon
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
+    """Go on only if the answer is yes. Raises UsageError if nobody can answer, Exit(1) for a no."""
     if yes:
         return
     if not sys.stdin.isatty():

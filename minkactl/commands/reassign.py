@@ -73,7 +73,7 @@ RateLimit = click.option(
 
 
 def _names(values: tuple[str, ...]) -> list[str]:
-    """Options that may be given more than once or with commas."""
+    """The names in options that may be given more than once, or with commas."""
     return [name for value in values for name in value.split(",") if name]
 
 
@@ -150,14 +150,14 @@ def reassign(
 
 
 def write_plan(plan: "Plan", out: Path) -> None:
-    """To a file, for minkactl apply."""
+    """Write the plan to a file, for minkactl apply."""
     from minkactl.documents import to_document
 
     out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
 
 
 def emit_plan(session: Session, plan: "Plan", pager: bool) -> None:
-    """To stdout, in the format asked for."""
+    """Print the plan to stdout, in the format asked for."""
     page = plan_page(plan)
     if session.output in TABLES and plan.moves:
         show_plan(page, session.output, pager=pager)
@@ -198,7 +198,7 @@ def read_plan(content: bytes, name: str) -> "Plan":
 
 
 def plan_page(plan: "Plan") -> Page:
-    """The plan, for every format."""
+    """The page of a plan, for every format."""
     from minkactl.documents import to_document
 
     document = to_document(plan)
@@ -219,7 +219,7 @@ def plan_page(plan: "Plan") -> Page:
 def confirm_and_apply(
     session: Session, control: "Control", plan: "Plan", yes: bool, reason: str = "", rate_limit: int | None = None
 ) -> Exit:
-    """Show the plan, ask, start it, watch it to its end. `reason` and `rate_limit`: instead of the plan's."""
+    """Show the plan, ask, start it, watch it to its end. `reason` and `rate_limit` replace the plan's."""
     page = plan_page(plan)
     show_plan(page, session.output, pager=not yes)
     if not yes:
@@ -238,7 +238,7 @@ def confirm_and_apply(
 
 
 def summary(document: dict[str, Any]) -> str:
-    """Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7. What else belongs to the plan follows."""
+    """A text such as: Plan: 7 moves, 31.2 MiB. The fewest moves that could do it: 7. The rest of the plan follows."""
     from minkactl.units import number, rate, size
 
     amount = size(sum(move["bytes"] for move in document["moves"]))
@@ -257,7 +257,7 @@ def summary(document: dict[str, Any]) -> str:
 
 
 def _counted(document: dict[str, Any]) -> str:
-    """48 moves; changes of order alone, in which no data moves, by themselves."""
+    """A text such as "48 moves"; changes of order alone, which move no data, are counted apart."""
     from minkactl.units import counted
 
     if document["pallet"]:
@@ -274,7 +274,8 @@ def _counted(document: dict[str, Any]) -> str:
 
 
 def show_plan(page: Page, form: str, pager: bool) -> None:
-    """The plan, for the person who is asked: with the other formats, stdout is for a program, so on stderr."""
+    """Show the plan to the person who is asked. With the other formats stdout is for a program, so it goes to stderr.
+    """
     if form in TABLES and is_terminal():
         from minkactl.render import plans
 
@@ -290,7 +291,7 @@ def show_plan(page: Page, form: str, pager: bool) -> None:
 
 
 def ask(document: dict[str, Any]) -> None:
-    """Go on only with a yes. Raises UsageError when nobody can answer, Exit(1) for a no."""
+    """Go on only if the answer is yes. Raises UsageError if nobody can answer, Exit(1) for a no."""
     if not sys.stdin.isatty():
         raise click.UsageError(
             "this asks before it acts, and stdin is not a terminal: --yes goes ahead, --dry-run only looks",

@@ -88,7 +88,8 @@ def split(
 def _even_keys(
     control: "Control", status: "GetStatusResponse", keyspace: str, partition: str | None, parts: int
 ) -> list[bytes]:
-    """What the partition's leader says. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what the leader refuses."""
+    """The keys that the partition's leader proposes. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what it refuses.
+    """
     from minka.errors import Code, MinkaError
 
     rows = rows_by_range(status, keyspace)
@@ -104,7 +105,7 @@ def _even_keys(
 
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
-    """What would be split where, a row for each new partition."""
+    """What would be split, and where: a row for each new partition."""
     from minka.ranges import KeyRange, check_split_point
     from minkactl.keys import key_text
     from minkactl.views import replica_stats

@@ -61,18 +61,18 @@ def status(session: Session) -> Exit:
 
 
 def _narrow(columns: tuple[Column, ...]) -> list[Column]:
-    """What says how the cluster does, so that it fits on 80 columns; `-o wide` has the rest too."""
+    """The columns, of which only `-o wide` shows the details, so that the rest fits on 80 columns."""
     return [replace(column, wide=column.wide or column.key in DETAILS) for column in columns]
 
 
 def problem_listing(problems: list[Row]) -> list[Listing]:
-    """What is wrong, for a pipe; nothing where nothing is."""
+    """The listing of what is wrong, for a pipe; none if nothing is."""
     rows = [{**problem, "next": "; ".join(problem["next"])} for problem in problems]
     return [Listing(PROBLEM_COLUMNS, rows)] if rows else []
 
 
 def status_page(asked: "Survey", duties: Row | None = None) -> Page:
-    """The page of what the nodes have said; `duties`: what all pallets add up to, None where that isn't known."""
+    """The page of what the nodes have said. `duties` is what all pallets add up to; None if that isn't known."""
     from minkactl.status_views import status_document
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
 

@@ -8,7 +8,7 @@ from minkactl.output import emit, note
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 
-TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise: this is about minkactl first
+TIMEOUT_S: Final = 2.0  # unless --timeout says otherwise; short, since the command is about minkactl first
 
 COLUMNS = (Column("WHAT", "what"), Column("VERSION", "version"), Column("STATE", "state", Kind.STATE))
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a running Spark job: a line a stage, with a bar."""
+"""What a terminal shows of a running Spark job: a line with a bar for each stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

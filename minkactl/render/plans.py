@@ -1,4 +1,4 @@
-"""A plan as a terminal shows it: the moves by their reasons, in a pager if they are many; then the sum of it."""
+"""Shows a plan on a terminal: the moves by their reasons, in a pager if they are many; then what they add up to."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool
 
 
 def _height(renderable: RenderableType) -> int:
-    """How many lines it takes."""
+    """How many lines of the terminal it takes."""
     return len(console().render_lines(renderable, pad=False))
 
 
@@ -49,7 +49,7 @@ def _paged(renderable: RenderableType) -> None:
 
 
 def moves_by_reason(document: Row, moves: Listing, wide: bool) -> RenderableType:
-    """Every move: those that have a reason in common together. With `wide`, a line for each."""
+    """Every move; those with the same reason are shown together. With `wide` there is a line for each."""
     splits = [part for split in document["splits"] for part in _split(split)]
     if wide or not moves.rows:
         return Group(*splits, table(moves, wide))
@@ -68,7 +68,7 @@ def _split(split: Row) -> Iterator[RenderableType]:
 
 
 def _moves_alike(moves: Sequence[Row]) -> Iterator[RenderableType]:
-    """From where to where, how many, why, and which."""
+    """Moves that have their way and their reason in common: from where to where, how many, why, and which."""
     first, total = moves[0], sum(move["bytes"] for move in moves)
     if first["duty"]:
         yield from _duties_alike(moves)

@@ -35,13 +35,13 @@ def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> Ren
 
 
 def nodes(found: Sequence[Row], listing: Listing, wide: bool) -> RenderableType:
-    """What is wrong with them, then the table."""
+    """What is wrong with the nodes, then their table."""
     told = [Group(*problems(found))] if found else []
     return stacked([*told, *([table(listing, wide)] if listing.rows or not found else [])])
 
 
 def problems(found: Sequence[Row]) -> Iterator[RenderableType]:
-    """Each a sentence, then what to type next, and what else can be done. Commands keep their line."""
+    """Each problem as a sentence, then what to type next, and what else can be done. No command is wrapped."""
     for problem in found:
         lines = Table.grid(padding=(0, 1))
         lines.add_column()
@@ -81,7 +81,7 @@ def _has_duties(duties: Row | None) -> bool:
 
 
 def _duties(duties: Row) -> Text:
-    """How many there are, whether somebody has them, and the shards by state."""
+    """How many duties there are, how many are attached, and the shards by state."""
     text = Text(
         f"{duties['duties']:,} in {units.counted(duties['pallets'], 'pallet')}, {duties['attached']:,} attached"
     )

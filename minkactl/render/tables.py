@@ -50,7 +50,7 @@ RIGHT: Final = (Kind.NUMBER, Kind.BYTES, Kind.MILLISECONDS, Kind.PERCENT)
 PROSE: Final = (
     "note", "reason", "outcome", "blocked_by", "state_reason", "problem", "endpoints", "remark", "hot", "remedy",
 )  # fmt: skip
-# These are left out first where there is no room for all columns; then those at the right.
+# If there is no room for all columns, these are left out first, then those at the right.
 EXPENDABLE: Final = ("generation", "zone", "phase", "by", "served_by")
 GAP: Final = 2  # cells between columns
 MIN_PROSE: Final = 20  # cells of their column
@@ -61,7 +61,7 @@ NOTHING: Final = Text("-", style="dim")
 
 
 def drawn(page: Page, wide: bool) -> RenderableType:
-    """A page for a person: as it draws itself, else its listings as tables."""
+    """A page for a person: drawn by its own function, else its listings as tables."""
     if page.draw is not None:
         return page.draw(wide)
     return stacked(table(listing, wide) for listing in page.listings)
@@ -108,7 +108,7 @@ def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
     for place, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if column.kind in RIGHT else "left"
         prose = column.key in PROSE
-        # rich would take the longest word as what a column needs, also of one that is not to be wrapped.
+        # rich would take the longest word as the width that a column needs, even if the column must not be wrapped.
         needs = _needs(column, (row[place] for row in rows))
         least = min(needs, MIN_PROSE) if prose else needs
         grid.add_column(column.title, justify=justify, no_wrap=not prose, overflow="fold", min_width=least)
@@ -118,7 +118,7 @@ def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
 
 
 def _needs(column: Column, cells: Iterable[Text]) -> int:
-    """How wide it is on one line."""
+    """How wide the column is if nothing is wrapped."""
     return max(len(column.title), *(one.cell_len for one in cells), 0)
 
 
@@ -146,12 +146,12 @@ def table(listing: Listing, wide: bool = False) -> RenderableType:
 
 
 def _grid_of(listing: Listing, columns: Sequence[Column], bars: int = 0) -> Table:
-    """With `bars`, percentages are drawn so many cells long."""
+    """The table of these columns. With `bars`, percentages are drawn as bars so many cells long."""
     return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])
 
 
 def _least(listing: Listing, column: Column) -> int:
-    """How narrow it may be: prose may be wrapped, but not within a word."""
+    """How narrow the column may be: prose may be wrapped, but not within a word."""
     cells = [_cell_of(row, column, 0) for row in listing.rows]
     if column.key not in PROSE:
         return _needs(column, cells)
@@ -160,7 +160,7 @@ def _least(listing: Listing, column: Column) -> int:
 
 
 def _most_important(listing: Listing, columns: Sequence[Column]) -> list[Column]:
-    """As many as fit beside each other. The first, and what is said in sentences, are never left out."""
+    """As many columns as fit beside each other. The first column, and prose, are never left out."""
     shown, least = list(columns), {one: _least(listing, one) for one in columns}
     rank = {one: (one.key in EXPENDABLE, place) for place, one in enumerate(columns)}
     while sum(least[one] + GAP for one in shown) - GAP > console().width:
@@ -251,7 +251,7 @@ def _notes(row: Row) -> Iterator[Text]:
 
 
 def _bar(percent: int, width: int) -> Text:
-    """So much of what there may be, with the number; the number alone where the width is 0."""
+    """A bar for a percentage, with the number; only the number if the width is 0."""
     style = "bold red" if percent > 100 else "cyan"
     full, rest = bar(percent, width, signs()) if width else ("", "")
     return Text.assemble((full, style), (rest, "dim"), (f" {percent:>4,} %", style if percent > 100 else ""))
@@ -268,7 +268,7 @@ def record(pairs: Sequence[tuple[str, RenderableType]]) -> Table:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Table:
-    """A name and what there is to say a line."""
+    """Names and texts, one pair a line."""
     return record([(name, Text(text)) for name, text in pairs])
 
 

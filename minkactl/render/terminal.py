@@ -17,7 +17,7 @@ MAX_WIDTH: Final = 10_000
 
 
 def console() -> Console:
-    """The console of stdout; what is printed is never guessed at (no markup, no highlighting)."""
+    """The console of stdout, without markup and highlighting, so that text is printed as it is."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
@@ -28,7 +28,7 @@ def signs() -> Signs:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print it once; what can't be made as narrow as the terminal is wider than it, never cut."""
+    """Print it once. What can't be made as narrow as the terminal is printed wider, and not cut off."""
     target = console()
     target.width = max(target.width, _needed(renderable))
     target.print(renderable)
@@ -48,7 +48,7 @@ class Screen:
         self._way_out = way_out
 
     def draw(self, renderable: RenderableType) -> None:
-        """Replace what is there. What is below the last line of the terminal is counted, and it is said where it is."""
+        """Replace what is there. If it is higher than the terminal, say how many lines are missing, and `way_out`."""
         self._live.update(self._as_high_as_the_terminal(renderable), refresh=True)
 
     def _as_high_as_the_terminal(self, renderable: RenderableType) -> RenderableType:
@@ -62,7 +62,7 @@ class Screen:
         return Group(SegmentLines(lines[:kept], new_lines=True), Text(text, style="yellow", no_wrap=True))
 
     def say(self, text: str) -> None:
-        """Leave a line above it."""
+        """Print a line above the place."""
         self._live.console.print(Text(text, style="yellow"))
 
 

@@ -146,7 +146,7 @@ def _create(
     ranges: int,
     on_progress: "OnProgress | None",
 ) -> None:
-    """By ranges of equal bytes of what is about to be loaded. Raises KEYSPACE_EXISTS."""
+    """Create the keyspace by ranges that will have equal bytes of the source. Raises KEYSPACE_EXISTS."""
     from minka.errors import Code, MinkaError
     from minka.spark.splits import splits
     from minka.v1.cluster_pb2 import HashFunction

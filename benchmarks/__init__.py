@@ -1,1 +1,1 @@
-"""What Minka does in a second, beside its peers: etcd and Redis, started for it on the same machine and disk."""
+"""Benchmarks of Minka beside its peers etcd and Redis, which are started on the same machine and disk."""

@@ -41,7 +41,7 @@ ALL: Final = (
 
 
 def main() -> None:
-    """Each, also after one that failed; the exit status is 1 then."""
+    """Run every benchmark, even after one has failed; then the exit status is 1."""
     options = parse(
         "What Minka does in a second, beside etcd and Redis. One alone: python -m benchmarks.kv", sys.argv[1:]
     )

@@ -47,17 +47,17 @@ class Clients:
         self._group.__exit__(kind, error, tb)
 
     def begin(self) -> None:
-        """Let them work."""
+        """Let the clients begin."""
         for talk in self._talks:
             talk.say("go")
 
     def stop(self) -> None:
-        """Let them work no more, though their time isn't over."""
+        """Let the clients stop before their time is over."""
         for talk in self._talks:
             talk.say("stop")
 
     def end(self) -> Done:
-        """Wait until all are done; what they did together. Raises RuntimeError when a call of theirs failed."""
+        """Wait until all are done; returns what they did together. Raises RuntimeError if one of their calls failed."""
         outcomes = [Done(**talk.hear()) for talk in self._talks]
         calls = [(number, at, took) for done in outcomes for number, at, took in done.calls]
         return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
@@ -80,9 +80,7 @@ def _is_online(control: Control, partitions: int) -> bool:
 
 
 def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = lambda: VALUE) -> None:
-    """Write the keys from 0 on, each with what `value` gives. Raises MinkaError when they can't be written in several
-    attempts.
-    """
+    """Write the first `count` keys, each with what `value` gives. Raises MinkaError if several attempts fail."""
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
             pairs = {key(number): value() for number in range(first, min(first + _LOAD_BATCH, count))}

@@ -1,5 +1,5 @@
-"""100,000 duties on 200 shards: how fast they are created and attached, how long the duties of a shard that dies are
-nowhere, and those that are handed over as planned.
+"""100,000 duties on 200 shards: how fast they are created and attached, and how long duties are nowhere when their
+shard dies and when they are handed over as planned.
 """
 
 import os
@@ -19,7 +19,7 @@ from minkad.config.schema import Shards as Settings
 NODES: Final = 3
 PAYLOAD: Final = 1024  # bytes
 BATCH: Final = 1_000
-PROCESSES: Final = 4  # that the shards are spread over
+PROCESSES: Final = 4  # over which the shards are spread
 
 _TIMEOUT_S: Final = 240.0
 _LOOK_S: Final = 0.05
@@ -30,7 +30,7 @@ _AFTER_CLEARANCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Size:
-    """How many, `victim` of them on the shard that dies."""
+    """How many duties and shards there are; the shard that dies has `victim` of the duties."""
 
     duties: int
     shards: int
@@ -46,7 +46,7 @@ QUICK: Final = Size(5_000, 20, 250)
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     size = QUICK if report.options.quick else FULL
     clearance = Settings().clearance_ms / 1000
     report.notes.append(
@@ -90,11 +90,11 @@ def _create(report: Report, client: Client, size: Size) -> None:
 
 
 class Hosts:
-    """The processes with shards, of which the victim's has one alone; and what their delegates were called with."""
+    """The processes with shards, of which the victim's has only one, and the calls that their delegates noted."""
 
     def __init__(self, group: Group, endpoints: Sequence[str], size: Size) -> None:
         self.size = size
-        self.attached: dict[int, tuple[int, float]] = {}  # by duty, the last time: epoch, and when
+        self.attached: dict[int, tuple[int, float]] = {}  # by duty, for the last time: the epoch, and when it was
         self.gaps: list[float] = []  # from a detach until the same duty was attached elsewhere
         self._group = group
         self._endpoints = list(endpoints)
@@ -104,7 +104,7 @@ class Hosts:
         self._victim: Talk | None = None
 
     def start_all(self) -> None:
-        """All but the victim."""
+        """Start all shards but the victim."""
         names = [f"shard-{number}" for number in range(self.size.shards - 1)]
         for number in range(PROCESSES):
             self._talks.append(
@@ -112,7 +112,7 @@ class Hosts:
             )
 
     def start_victim(self, name: str) -> None:
-        """A shard in a process of its own."""
+        """Start the victim, a shard in a process of its own."""
         self._victim = self._start(name, [name], self.size.capacity(victim=True))
         self._victims.clear()
 
@@ -122,7 +122,7 @@ class Hosts:
         return talk
 
     def kill_victim(self) -> tuple[float, set[int]]:
-        """When it was killed, and which duties it had."""
+        """Kill the victim; returns when that was, and which duties it had."""
         assert self._victim is not None, "it was started"
         self.look()
         killed = time.monotonic()
@@ -131,11 +131,11 @@ class Hosts:
         return killed, set(self._victims)
 
     def held(self) -> int:
-        """The number of duties that all shards have, by their delegates' word."""
+        """The number of duties that all shards have, as their delegates say."""
         return sum(_ask(talk, "held") for talk in self._all())
 
     def victims(self) -> int:
-        """How many the victim has."""
+        """How many duties the victim has."""
         return len(self._victims)
 
     def look(self) -> int:
@@ -189,7 +189,7 @@ def _settle(hosts: Hosts) -> None:
 
 
 def _hand_over(report: Report, hosts: Hosts, client: Client, name: str) -> None:
-    """A shard joins, and gets its share from the others."""
+    """Let a shard join, which gets its share from the others, and measure the hand-overs."""
     hosts.gaps.clear()
     began = time.monotonic()
     hosts.start_victim(name)

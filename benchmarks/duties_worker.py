@@ -22,19 +22,19 @@ PALLET = "bench"
 
 @dataclass(frozen=True)
 class Shards:
-    """Those of one process."""
+    """The shards of one process."""
 
     endpoints: list[str]
     names: list[str]
     capacity: int  # each shard's
 
     def command(self) -> list[str]:
-        """What starts the process."""
+        """The command that starts the process."""
         return [sys.executable, "-m", "benchmarks.duties_worker", json.dumps(asdict(self))]
 
 
 class Noting(Delegate):
-    """Shared by all shards of the process."""
+    """The delegate of all shards of the process, which notes when it was called."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -55,7 +55,7 @@ class Noting(Delegate):
         self.calls += [(method, duty.number, duty.epoch, now) for duty in duties]
 
     def asked(self, line: str) -> Any:
-        """The answer."""
+        """The answer to a line."""
         if line == "held":
             return self.held
         calls, self.calls = self.calls, []
@@ -66,7 +66,7 @@ async def host(shards: Shards) -> None:
     """Host duties until the process is told to stop, and they are elsewhere."""
     noting, loop = Noting(), asyncio.get_running_loop()
     pallets = {PALLET: Capacity(shards.capacity)}
-    # Were one of them stuck, it would end all the others of this process: "report".
+    # on_stuck is "report", since one that is stuck would otherwise end all the others of this process.
     hosted = [Shard(noting, pallets, shards.endpoints, name=name, on_stuck="report") for name in shards.names]
 
     async def listen() -> None:

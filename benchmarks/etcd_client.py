@@ -19,7 +19,7 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _MAX_WINDOW: Final = 2**31 - 1
-_FRAME_BYTES: Final = 16_384  # the most a peer may send in one frame, and be sent, unless it says otherwise
+_FRAME_BYTES: Final = 16_384  # the most that a frame may have, in both directions, unless the peer says otherwise
 
 
 def field(number: int, data: bytes) -> bytes:
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
-        """Some frames and parts of frames."""
+        """Handle the frames that are complete, and keep the rest."""
         buffer = self._buffer + data if self._buffer else data
         position, end = 0, len(buffer)
         while end - position >= 9:
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
             self._fail(f"etcd ended {'a call' if kind == _RST else 'the connection'}: {payload!r}")
 
     def _ended(self, stream: int) -> None:
-        # A failed gRPC call is trailers alone; a message comes only with a call that succeeded.
+        # A gRPC call that failed has only trailers; a message comes only with one that succeeded.
         if stream not in self._with_data:
             self._fail("etcd refused a call")
             return
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
             self.failed.set_exception(ConnectionError(reason))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.failed.cancel()
         self._transport.close()
 
@@ -180,7 +180,9 @@ class Load:
         self._idle: asyncio.Future[None]
 
     async def run(self, address: str, concurrency: int, connections: int, seconds: float) -> float:
-        """Seconds from the first call to the last answer. Raises ConnectionError when etcd refuses one."""
+        """Run the load; returns the seconds from the first call to the last answer. Raises ConnectionError if etcd
+        refuses a call.
+        """
         self._idle = asyncio.get_running_loop().create_future()
         made = [await self._connect(address) for _ in range(min(connections, concurrency))]
         started = time.perf_counter()

@@ -1,5 +1,6 @@
-"""A node is killed, stopped or cut off, or its disk hangs: how long until every partition takes writes again, beside
-Redis Cluster with the same timeout and etcd. It also counts nodes that were marked FAILED although they lived.
+"""Measures how long it takes until every partition takes writes again after a node was killed, stopped or cut off, or
+its disk hangs, beside Redis Cluster with the same timeout and etcd. It also counts nodes that were marked FAILED
+although they lived.
 """
 
 import argparse
@@ -44,8 +45,8 @@ KILL, STOP, CUT, HANG = "kill", "stop", "cut", "hang the disk of"
 CONTROLLER, OTHER = "the active controller", "another node"
 MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
 WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
-PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # before the fault counts as one
-# After which a silent node counts as failed; Redis's cluster-node-timeout means the same.
+PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk has to hang for so long before that counts as a fault
+# A node that is silent for so long counts as failed; Redis's cluster-node-timeout means the same.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
 _WELL_TIMEOUT_S: Final = 60.0
@@ -57,7 +58,7 @@ Address = tuple[str, int]
 
 
 def run(report: Report, rounds: int | None = None) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     rounds = rounds or (QUICK_ROUNDS if report.options.quick else ROUNDS)
     report.absent |= {peer: reason for peer in (REDIS, ETCD) if (reason := missing(peer))}
     report.notes.append(
@@ -113,7 +114,7 @@ def _measure_minka(report: Report, size: int, rounds: int) -> None:
 
 @contextmanager
 def _cluster(size: int, report: Report) -> Iterator[tuple[LocalCluster, Network | None]]:
-    """In network namespaces, if the machine allows them; else nothing can be cut off."""
+    """A cluster in network namespaces, if the machine allows them; otherwise nothing can be cut off."""
     with Undo() as undo:
         network: Network | None = None
         cluster: LocalCluster
@@ -146,7 +147,7 @@ class _Lab:
     _keys: dict[int, bytes] = field(default_factory=dict)
 
     def round(self, fault: str, who: str, number: int) -> float:
-        """One fault, and its end; how many seconds it took until every partition took a write."""
+        """Cause one fault, and end it; returns the seconds until every partition took a write."""
         before, controller = _wait_well(self.control)
         victim = controller if who == CONTROLLER else self._other(before, controller, number)
         for i in range(100 * PARTITIONS):
@@ -235,7 +236,7 @@ def _wait_for_nodes(control: Control, size: int) -> None:
 
 
 def _wait_well(control: Control) -> tuple[PartitionTable, str]:
-    """The table, and the active controller, once everybody is LIVE and in sync."""
+    """Wait until all nodes are LIVE and all replicas in sync; returns the table and the active controller."""
     deadline = time.monotonic() + _WELL_TIMEOUT_S
     while time.monotonic() < deadline:
         with suppress(MinkaError):
@@ -275,7 +276,7 @@ def _redis(fault: str, rounds: int) -> list[float]:
 
 
 def _until_set(heir: Address, name: bytes) -> float:
-    """Ask the replica, which has to become the master, until it takes the write; when it did."""
+    """Ask the replica that has to become the master until it takes the write; returns when it did."""
     command = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(VALUE), VALUE)
     deadline = time.monotonic() + _GIVE_UP_S
     with socket.create_connection(heir, timeout=_GIVE_UP_S) as connection:
@@ -291,7 +292,7 @@ def _until_set(heir: Address, name: bytes) -> float:
 
 
 def _etcd(size: int, rounds: int) -> list[float]:
-    """Its leader is stopped: how long until another member takes a write."""
+    """Stop etcd's leader in each round; returns how long it takes until another member takes a write."""
     took = []
     with EtcdCluster(size) as etcd:
         for _ in range(rounds):
@@ -310,7 +311,7 @@ def _etcd(size: int, rounds: int) -> list[float]:
 
 
 def _put_into_etcd(endpoint: str) -> float:
-    """When a write was acknowledged."""
+    """Put until a write is acknowledged; returns when it was."""
     command = ["etcdctl", "--endpoints", endpoint, "--command-timeout", "100ms", "put", "key", VALUE.hex()[:64]]
     deadline = time.monotonic() + _GIVE_UP_S
     while time.monotonic() < deadline:

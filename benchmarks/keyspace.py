@@ -1,6 +1,6 @@
-"""How long keyspaces of many partitions of three replicas take from the request to all of them ONLINE, one after the
-other in one cluster; which nodes were marked FAILED meanwhile, and for how long an event loop was busy at a time. No
-peer: Redis has its slots from the start.
+"""Measures how long it takes from the request for a keyspace of many partitions with three replicas until all of them
+are ONLINE, for keyspaces one after the other in one cluster; which nodes were marked FAILED meanwhile, and for how long
+an event loop was busy at a time. There is no peer: Redis has its slots from the start.
 """
 
 import re
@@ -57,7 +57,7 @@ def _grow(cluster: LocalCluster, control: Control, before: int, total: int) -> S
 
 
 def _longest_stall(http_address: str) -> float:
-    """Seconds of processor time in one turn of the node's event loop, at most since its start."""
+    """The most processor time, in seconds, that one turn of the node's event loop has taken since its start."""
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
         found = _STALL.search(answer.read().decode())
     assert found is not None, "every node has this metric"

@@ -15,7 +15,8 @@ PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the load looks: so many clients, each with a batch under way (0: one key), in so many client processes."""
+    """A load: how many clients there are, how many keys each batch has (0: one key a call), and in how many processes.
+    """
 
     clients: int
     batch: int
@@ -34,12 +35,12 @@ SHAPES: Final = (
     Shape(16, 1000, 2, 400_000),
 )
 LIKE_FOR_LIKE: Final = SHAPES[3]
-# A key costs Minka the less, the more of them come in one batch: beside the pipeline that Redis is asked for above.
+# The more keys a batch has, the less each costs Minka; this is compared with the pipeline that Redis is given above.
 LARGE_BATCHES: Final = SHAPES[4]
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
     report.notes.append(
         f"Keys of 16 bytes, {KEYS:,} of them, values of {len(VALUE)}; {PARTITIONS} partitions. Minka's load comes from "

@@ -23,10 +23,10 @@ VALUE: Final = b"v" * 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to do: `operation` is put or get; `batch` keys a call, 0 for the single calls put and get.
+    """What a process does: `operation` is put or get, with `batch` keys a call; 0 means the calls for a single key.
 
-    Each of the `concurrency` clients waits `gap_s` between its calls. With `slots` the first one writes to the first
-    of these slots alone, and so on, and `partitions` says how many there are.
+    Each of the `concurrency` clients waits `gap_s` seconds between its calls. With `slots` the first client writes only
+    to the first of these slots, and so on; then `partitions` says how many slots the keyspace has.
     """
 
     endpoints: list[str]
@@ -44,8 +44,8 @@ class Work:
 
 @dataclass(slots=True)
 class Done:
-    """What came of it: keys written or read, seconds in all, and of each call: the client's number, the beginning by
-    the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds it took.
+    """What was done: the keys written or read, the seconds in all, and for each call the client's number, its beginning
+    by the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds that it took.
     """
 
     keys: int = 0
@@ -60,7 +60,7 @@ def key(number: int) -> bytes:
 
 
 async def work(what: Work) -> Done:
-    """Do it. Raises MinkaError when a call fails."""
+    """Do the work. Raises MinkaError if a call fails."""
     keys = [key(number) for number in range(what.key_count)]
     done = Done()
     async with minka.aio.Client(what.endpoints, keyspace=what.keyspace) as client:
@@ -108,7 +108,7 @@ async def _calls(
 
 
 def main() -> None:
-    """The work as JSON in the only argument."""
+    """Do the work that the only argument describes, in JSON."""
     answer(asdict(uvloop.run(work(Work(**json.loads(sys.argv[1]))))))
 
 

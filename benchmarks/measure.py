@@ -1,4 +1,4 @@
-"""Figures and what they are measured on: percentiles, the machine, one table and one JSON line a figure."""
+"""Collects figures and shows them: percentiles, the machine, one table, and one JSON line a figure."""
 
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ QUIET_LOAD: Final = 0.7  # over the last minute; above it other work disturbs th
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     quick: bool
     json: Path | None
@@ -34,7 +34,7 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """How long one measurement takes, about."""
+        """About how many seconds one measurement takes."""
         return 1.0 if self.quick else 3.0
 
 
@@ -60,7 +60,7 @@ class Goal:
     at_least: float | None = None
 
     def met(self, value: float, peer: float | None) -> bool | None:
-        """Whether it is met; None when there is nothing to compare with."""
+        """Whether the goal is met; None if there is nothing to compare with."""
         if self.at_most is not None:
             return value < self.at_most
         if self.at_least is not None:
@@ -76,7 +76,7 @@ class Goal:
 
 @dataclass(slots=True)
 class Case:
-    """One line of the table: what is measured, of Minka and at most one peer."""
+    """One line of the table: what is measured, for Minka and at most one peer."""
 
     name: str
     unit: str
@@ -91,7 +91,7 @@ class Case:
 
 
 class Report:
-    """Collects samples, and shows them. `absent` says of a peer why it has no figures."""
+    """Collects samples, and shows them. `absent` says why a peer has no figures."""
 
     def __init__(self, benchmark: str, options: Options) -> None:
         self.benchmark = benchmark
@@ -106,7 +106,7 @@ class Report:
         return self._cases.setdefault((name, unit), Case(name, unit, peer, goal))
 
     def add(self, case: Case, system: str, sample: Sample) -> None:
-        """One more measurement of a case."""
+        """Add one more measurement of a case."""
         case.samples.setdefault(system, []).append(sample)
         say(f"{self.benchmark}: {case.name}: {system} {shown(sample.value)} {case.unit}{latencies(sample)}")
 
@@ -173,7 +173,7 @@ def main(benchmark: str, description: str, run: Callable[[Report], None]) -> Non
 
 
 def measure(benchmark: str, options: Options, run: Callable[[Report], None]) -> None:
-    """Run one benchmark and show its figures, also those it had when it failed."""
+    """Run one benchmark and show its figures; if it fails, those that it has so far."""
     report = Report(benchmark, options)
     say(f"{benchmark}: on {machine()}, data in {tempfile.gettempdir()}, load {load():.2f}")
     if load() > QUIET_LOAD:
@@ -201,7 +201,7 @@ def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **d
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest value that so many percent of the ascending values don't exceed; None of none."""
+    """The smallest value that so many percent of the ascending values don't exceed; None if there are no values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
@@ -221,7 +221,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def shown(value: float) -> str:
-    """A number with three digits that count, or all before the point: 1,234  56.7  0.123."""
+    """A number with three significant digits, or with all before the point: 1,234  56.7  0.123."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -251,7 +251,7 @@ def latencies(sample: Sample) -> str:
 
 
 def say(text: str) -> None:
-    """Progress, to stderr."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 

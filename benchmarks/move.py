@@ -1,5 +1,5 @@
-"""A partition of 1 GB moves to another node: MB/s beside `redis-cli --cluster reshard` of one slot with such keys, and
-beside a plain copy of the same files over loopback; what clients notice meanwhile.
+"""Moves a partition of 1 GB to another node. The MB/s stand beside `redis-cli --cluster reshard` of one slot with such
+keys, and beside a plain copy of the same files over loopback; it also measures what clients notice meanwhile.
 """
 
 import binascii
@@ -47,17 +47,17 @@ RESHARDS: Final = (
 )
 PLAIN: Final = Beside(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
 
-_CLIENTS: Final = 4  # that put, and as many that get
+_CLIENTS: Final = 4  # so many put, and as many get
 _GAP_S: Final = 0.01  # between two calls of one of them
 _WRITTEN_KEYS: Final = 20_000
-_AROUND_S: Final = 5.0  # for which calls are measured before the move, and after it
+_AROUND_S: Final = 5.0  # how long calls are measured before the move, and after it
 _LONGEST_S: Final = 300.0
-_SETTLED_S: Final = 2.0  # without a new file or one less
+_SETTLED_S: Final = 2.0  # the files are settled if for so long none comes and none goes
 _SETTLE_TIMEOUT_S: Final = 120.0
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
     count = QUICK_KEYS if report.options.quick else KEYS
     redis_count = min(count, REDIS_KEYS)
@@ -111,7 +111,7 @@ def _move_redis(report: Report, count: int) -> None:
 
 
 def _in_slot_0(name: bytes) -> bytes:
-    """The CRC of what ends with its own CRC is 0, and so is its slot."""
+    """A key in slot 0: the CRC of bytes that end with their own CRC is 0, and so is the slot."""
     return name + binascii.crc_hqx(name, 0).to_bytes(2, "big")
 
 
@@ -146,7 +146,7 @@ def _move(control: Control) -> tuple[str, float]:
 
 
 def _moved(control: Control, address: str, count: int) -> int:
-    """How many bytes are there now, keys and values. Raises RuntimeError when not all keys are."""
+    """How many bytes of keys and values the node has now. Raises RuntimeError if it hasn't all keys."""
     (moved,) = control.count_keys(address)
     if not moved.leader or moved.keys != count:
         raise RuntimeError(f"{moved.keys} of {count} keys are at {address}")
@@ -159,7 +159,7 @@ def _files(cluster: LocalCluster) -> list[Path]:
 
 
 def _settle(cluster: LocalCluster) -> None:
-    """Wait until RocksDB has compacted what there is to compact: what it does for itself is not measured."""
+    """Wait until RocksDB has compacted what there is to compact, since its own work is not to be measured."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     files, since = _files(cluster), time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
@@ -232,7 +232,7 @@ def _within(done: Done, start: float, end: float) -> Iterator[float]:
 
 
 def _pauses(cluster: LocalCluster) -> Counter[float]:
-    """How many hand-overs on all nodes held writes for so many seconds at most."""
+    """How many hand-overs, on all nodes, held writes for at most so many seconds."""
     total = Counter[float]()
     for node in cluster.nodes.values():
         total.update(pauses(metrics(node.http_address)))

@@ -27,11 +27,11 @@ _PACKAGES: Final = {"redis-server": "redis-server", "redis-cli": "redis-tools", 
 _NEEDS: Final = {REDIS: ("redis-server", "redis-cli", "redis-benchmark"), ETCD: ("etcd", "etcdctl")}
 SLOTS: Final = 16_384
 _SYNCS: Final = "etcd_disk_wal_fsync_duration_seconds_count"
-_BUS: Final = 10_000  # the port of Redis's cluster bus is so much higher
+_BUS: Final = 10_000  # the port of Redis's cluster bus is higher by this
 
 
 def missing(peer: str) -> str:
-    """What to do to have this peer measured; "" when it is here."""
+    """What to do so that this peer can be measured; "" if it is installed."""
     packages = sorted({_PACKAGES[program] for program in (*_NEEDS[peer], "setpriv") if shutil.which(program) is None})
     return f"not installed; on Debian: apt-get install {' '.join(packages)}" if packages else ""
 
@@ -39,8 +39,8 @@ def missing(peer: str) -> str:
 class RedisCluster:
     """Masters, each with so many replicas; every write is in the append-only file and synced before its answer.
 
-    The answer doesn't wait for replicas, as Redis has it. Otherwise Redis's defaults, without what would only cost it
-    time: no snapshots beside the append-only file, and no rewriting of that file while it is measured.
+    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except what would only
+    cost it time: there are no snapshots beside the append-only file, and that file isn't rewritten meanwhile.
     """
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:
@@ -75,7 +75,7 @@ class RedisCluster:
         return new
 
     def kill(self, address: tuple[str, int]) -> None:
-        """SIGKILL."""
+        """Kill a node with SIGKILL."""
         self._group.kill(self._processes.pop(address))
 
     def signal(self, address: tuple[str, int], number: signal.Signals) -> None:

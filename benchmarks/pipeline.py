@@ -1,5 +1,6 @@
-"""The data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them the ceiling of this
-machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from Spark.
+"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them stand the ceiling
+of this machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from
+Spark.
 """
 
 import os
@@ -49,7 +50,7 @@ _LARGEST_SHARE: Final = 1.15
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     rows = 100_000 if report.options.quick else 5_000_000
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minka-pipeline-")))
@@ -67,7 +68,7 @@ def run(report: Report) -> None:
 
 
 def _source(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
-    """Keys of 16 bytes and values of 100, half of which compress."""
+    """Rows with keys of 16 bytes and values of 100 bytes, half of which can be compressed."""
     path = str(folder / "source.parquet")
     hashed = "sha2(cast(id as string), 256)"
     frame = spark.range(rows).selectExpr(
@@ -129,13 +130,13 @@ def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: s
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:
-    """The processor time of the daemons together, in seconds a second, while nothing is asked of them."""
+    """The processor time of all daemons, in seconds a second, while no client asks anything."""
     before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
     return (_cpu_of(cluster) - before) / seconds
 
 
 def _cpu_of(cluster: LocalCluster) -> float:
-    """Seconds of the daemons, and of the processes that they have started and that have ended or live."""
+    """The processor seconds of the daemons and of all processes that they have started."""
     total = 0.0
     for node in cluster.nodes.values():
         total += _cpu(node.pid)
@@ -153,7 +154,7 @@ def _cpu(pid: int) -> float:
 
 
 def _ceiling(spark: SparkSession, source: DataFrame, folder: Path) -> None:
-    """The same sort and files as an ingest's, without a cluster."""
+    """Measure the sort and the files of an ingest, without a cluster."""
     folder.mkdir()
     pairs = pairs_of(source, _PAIR)
     place = F.pmod(F.xxhash64("key"), F.lit(_PARTITIONS)).cast("int").alias("place")
@@ -210,7 +211,7 @@ def _answers(port: int) -> bool:
 
 
 def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """SET, a thousand in a pipeline."""
+    """Send SET for every row, a thousand in a pipeline."""
     count = 0
     with socket.create_connection((LOOPBACK, port)) as connection:
         for batch in batches:
@@ -231,7 +232,7 @@ def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
-    """How long a client waits that does a put every 10 ms, alone and while rows are ingested into another keyspace:
+    """Measure how long a client waits that puts every 10 ms, alone and while rows are ingested into another keyspace:
     with Spark on a processor of its own, as on other machines, and with Spark wherever it gets time.
     """
     _create(cluster, "foreground")
@@ -263,7 +264,7 @@ def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
 
 
 def _run_on(processors: set[int], pid: int, but: int = 0) -> None:
-    """The threads of the process and of those below it."""
+    """Let the threads of a process and of its descendants, but for `but`, run on these processors only."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has just ended
             os.sched_setaffinity(int(task.name), processors)

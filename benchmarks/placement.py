@@ -1,5 +1,6 @@
-"""The balancers of duties: how even, how many moves beyond the fewest, how long. No daemons: the planners alone, beside
-a hash ring (the package uhashring), which needs no plan and is less even.
+"""Measures the balancers of duties: how even they are, how many moves beyond the fewest they make, how long they take.
+There are no daemons, only the planners, beside a hash ring (the package uhashring), which needs no plan and is less
+even.
 """
 
 import importlib
@@ -25,14 +26,14 @@ _LEAVES: Final = "s000"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Duties whose weights differ by the power of ten, on shards of three sizes which are two thirds full."""
+    """Duties whose weights differ by powers of ten, on shards of three sizes, which are two thirds full."""
 
     duties: list[PlacedDuty]
     shards: list[ShardRoom]
 
     @classmethod
     def of(cls, count: int, seed: int) -> "World":
-        """So many duties that are nowhere yet."""
+        """A world with so many duties, which are nowhere yet."""
         rng = Random(seed)
         weights = [min(1000, max(1, int(rng.lognormvariate(3, 1)))) for _ in range(count)]
         duties = [PlacedDuty(n, f"feeds/{n}", weight, n) for n, weight in enumerate(weights)]
@@ -43,7 +44,7 @@ class World:
 
 
 def run(report: Report) -> None:
-    """All figures. The largest case once."""
+    """Measure all cases, the largest of them once."""
     counts = [1000, 10_000] if report.options.quick else [1000, 10_000, 100_000, 1_000_000]
     ring = _ring()
     if ring is None:
@@ -69,7 +70,7 @@ def _add(report: Report, system: str, world: World, name: str, what: str, took_s
 
 
 def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
-    """What happens once all are placed."""
+    """The changes that happen once all duties are placed, each with the shards after it."""
     return [
         ("a shard joins", [ShardRoom(_JOINS, world.shards[1].capacity), *world.shards]),
         ("a shard leaves", [shard for shard in world.shards if shard.name != _LEAVES]),
@@ -77,8 +78,8 @@ def _changes(world: World) -> list[tuple[str, list[ShardRoom]]]:
 
 
 def _uneven(name: str, loads: dict[str, tuple[int, int]], shards: Sequence[ShardRoom]) -> float:
-    """The highest divided by the mean of what the balancer evens; `loads`: numbers and weights. For spill over, the
-    shards in use divided by the fewest that could have everything, the first ones.
+    """The maximum divided by the mean of what the balancer evens out; `loads` has numbers and weights. For spill over
+    it is the shards in use divided by the fewest, the first ones, that could have everything.
     """
     if name == "spill_over":
         left, fewest = sum(weight for _, weight in loads.values()), 0
@@ -111,7 +112,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
-    """Measured in processor time: what else the machine does is not the planner's."""
+    """The plan, and the processor time that it took; what else the machine does doesn't count."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began
@@ -132,7 +133,7 @@ def _ring() -> Any | None:
 
 
 def _beside(report: Report, world: World, name: str, ring: Any) -> None:
-    """The ring knows capacities only; it has to look each duty up again when a shard joins or leaves."""
+    """Measure the ring. It knows only capacities, and has to look up each duty again when a shard joins or leaves."""
     before, took = _looked_up(world, name, ring, world.shards)
     loads = _loads_of(world, before, world.shards)
     _add(report, RING, world, name, "all placed", took, uneven=_uneven(name, loads, world.shards))

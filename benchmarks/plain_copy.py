@@ -1,5 +1,5 @@
-"""The plainest copy of files between two processes over loopback: read here, written and synced there. No checksums, no
-database, nobody else to serve.
+"""The plainest copy of files between two processes over loopback: read here, written and synced there. There are no
+checksums, no database, and no clients.
 
 The receiver is a process of its own. Its arguments are the folder to write to, and [name, size in bytes] of each file
 in JSON; it prints the port where it takes the one connection, and sends a byte there when everything is durable.
@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 120.0
 
 
 def copy(files: Sequence[Path]) -> float:
-    """Copy the files; the seconds from the first byte that is read to all being durable at the other end."""
+    """Copy the files; returns the seconds from the first byte that is read until all are durable at the other end."""
     sizes = json.dumps([(file.name, file.stat().st_size) for file in files])
     with Group("copy") as group:
         command = [sys.executable, "-m", "benchmarks.plain_copy", str(group.directory / "copied"), sizes]

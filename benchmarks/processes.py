@@ -61,7 +61,7 @@ class Group:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGKILL to one of them, and wait until it is gone; from then on it isn't missed."""
+        """Kill one of them with SIGKILL, and wait until it is gone; from then on it may be gone."""
         self._processes.remove(process)
         process.kill()
         process.wait()
@@ -109,14 +109,14 @@ class Talk:
 
 
 def answer(line: Any) -> None:
-    """The other end of `Talk.hear`, in the process that was started."""
-    # Not through sys.stdout: if that is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
+    """Write a line to `Talk.hear`, from the process that was started."""
+    # sys.stdout isn't used: if it is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
     with open(1, "wb", closefd=False) as out:
         out.write(json.dumps(line).encode() + b"\n")
 
 
 def free_ports(count: int, above: int = 0) -> list[int]:
-    """Loopback ports that nobody listens on now; with `above`, neither on those so much higher."""
+    """Loopback ports on which nobody listens now; with `above`, nor on the ports that are higher by this."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
         if all(is_free(number) for number in {port, port + above}):

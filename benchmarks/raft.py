@@ -30,7 +30,7 @@ _WARM_UP_S: Final = 0.5
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     report.absent |= {ETCD: reason} if (reason := missing(ETCD)) else {}
     report.notes.append(
         f"Commands of {COMMAND_BYTES} bytes; etcd: puts of as many bytes of key and value, sent to the leader on up to "
@@ -97,7 +97,7 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Each stream sends a batch when its last one is answered. Seconds in all, and of each batch."""
+    """Let each stream send a batch whenever its last one is answered; returns the seconds in all, and of each batch."""
     latencies: list[float] = []
     batch = b"c" * (BATCH * COMMAND_BYTES)
 
@@ -151,7 +151,7 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep so many proposals under way at the leader. Seconds in all, and of each proposal."""
+        """Keep so many proposals under way at the leader; returns the seconds in all, and of each proposal."""
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

@@ -1,4 +1,5 @@
-"""How long a restart takes to have the state again: from a snapshot, with a Raft log of a million entries.
+"""Measures how long a restart takes until the state is there again, from a snapshot and a Raft log of a million
+entries.
 
 The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
 state, and the Ready loop until everything that was committed is applied. The start of Python, and an election, are not
@@ -40,7 +41,9 @@ TERM: Final = 2
 
 
 def run(report: Report) -> None:
-    """All entries are kept, for followers that lag; `behind` of them came after the snapshot and have to be applied."""
+    """Measure restarts. All entries are kept, for followers that lag; `behind` of them came after the snapshot and have
+    to be applied.
+    """
     count = QUICK_ENTRIES if report.options.quick else ENTRIES
     report.notes.append(
         f"Each entry is the changed row of one of {PARTITIONS:,} partitions. A snapshot is due every 10,000 entries if "
@@ -99,7 +102,7 @@ def _entries(count: int) -> Iterator[Entry]:
 
 
 async def _write(directory: Path, count: int, covered: int) -> None:
-    """`count` committed entries, `covered` of them in the snapshot."""
+    """Write a log of `count` committed entries, of which the snapshot has `covered`."""
     db = LogDatabase.open(directory)
     try:
         log, state = RaftStorage(db), _first_state()
@@ -134,23 +137,23 @@ class Machine:
         self.state = state
 
     def apply(self, data: bytes) -> None:
-        """A command of a committed entry."""
+        """Apply a command of a committed entry."""
         self.state.apply_batch(RecordBatch.FromString(data))
 
     def restore(self, data: bytes) -> None:
-        """Not in a restart."""
+        """Fail: no snapshot arrives in a restart."""
         raise AssertionError("nobody sends a snapshot here")
 
     def to_snapshot(self) -> Iterator[bytes]:
-        """For the next start."""
+        """The pieces of the snapshot for the next start."""
         return self.state.snapshot_pieces()
 
 
 class Nowhere:
-    """The other voters are not there."""
+    """A transport to other voters, which are not there."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Lost."""
+        """Lose the messages."""
 
 
 class Steps:
@@ -161,7 +164,7 @@ class Steps:
         self._since = time.perf_counter()
 
     def done(self, step: str) -> None:
-        """The step that has just ended."""
+        """Note how long the step took that has just ended."""
         now = time.perf_counter()
         self.seconds[step] = now - self._since
         self._since = now

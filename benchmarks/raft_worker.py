@@ -1,6 +1,6 @@
-"""One process of a Raft group as a node has it, with a state machine that only counts; `benchmarks.raft` runs three.
+"""One process of a Raft group like a node's, with a state machine that only counts; `benchmarks.raft` runs three.
 
-Each line on stdin is a request in JSON, each line on stdout its answer; the end of stdin is the end.
+Each line on stdin is a request in JSON, and each line on stdout its answer. The process ends when stdin does.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from minkad.storage.raft_storage import RaftStorage
 
 COMMAND_BYTES: Final = 100
 PROPOSE_METHOD: Final = "/minka.bench.Raft/Propose"
-TICK_S: Final = 0.05  # the defaults of a node, and so the next two
+TICK_S: Final = 0.05  # this and the next two are the defaults of a node
 ELECTION_TICKS: Final = 10
 SNAPSHOT_ENTRIES: Final = 10_000
 SNAPSHOT_BYTES_A_SECOND: Final = 64 * 1024 * 1024
@@ -41,11 +41,11 @@ class Counter:
         self.count = 0
 
     def apply(self, data: bytes) -> None:
-        """One command."""
+        """Count one command."""
         self.count += 1
 
     def restore(self, data: bytes) -> None:
-        """The count of another node."""
+        """Take the count of another node."""
         self.count = int.from_bytes(data, "big")
 
     def to_snapshot(self) -> list[bytes]:
@@ -67,7 +67,7 @@ class Worker:
         self._latencies: list[float] = []
 
     async def run(self) -> None:
-        """Until stdin ends."""
+        """Serve until stdin ends."""
         await self._build()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         receiver = RaftReceiver(self.driver.receive, self._transport.heard_from)
@@ -144,7 +144,7 @@ class Worker:
         return {"leads": self.driver.leads_with_applied_term, "applied": self._machine.count, "syncs": syncs}
 
     async def _propose(self, concurrency: int, seconds: float) -> dict[str, Any]:
-        """Keep so many proposals under way; their latencies in seconds."""
+        """Keep so many proposals under way; returns their latencies, in seconds."""
         latencies: list[float] = []
         started = time.perf_counter()
         stop_at = started + seconds
@@ -175,7 +175,7 @@ def _propose_handler(driver: RaftDriver) -> grpc.GenericRpcHandler:
 
 
 def main() -> None:
-    """RAFT_ID DIRECTORY ADDRESS…"""
+    """Run a worker. The arguments are RAFT_ID DIRECTORY ADDRESS…"""
     raft_id, directory, *addresses = sys.argv[1:]
     sys.setswitchinterval(SWITCH_INTERVAL)
     uvloop.run(Worker(int(raft_id), addresses, Path(directory)).run())

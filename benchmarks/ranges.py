@@ -1,5 +1,5 @@
-"""Keyspaces by ranges: how fast a scan is, for how long a split holds up the partition's clients, and how even the
-partitions are that split themselves. No peer: Redis Cluster has slots, and etcd one key space.
+"""Measures keyspaces by ranges: how fast a scan is, for how long a split holds up the partition's clients, and how even
+the partitions are that are split automatically. There is no peer: Redis Cluster has slots, and etcd one key space.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from minkactl.playground import LocalCluster
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
-_USERS: Final = 8  # users that put, and as many that get
+_USERS: Final = 8  # so many put, and as many get
 _SCANNERS: Final = 2
 _SCANNED: Final = 1000
 _GAP_S: Final = 0.005
@@ -31,14 +31,16 @@ _SETTLED_S: Final = 120.0
 
 
 class _Longest(defaultdict[tuple[str, str], list[float]]):
-    """Seconds, by kind of call and half."""
+    """The longest calls, in seconds, by kind of call and half of the range."""
 
     def __init__(self) -> None:
         super().__init__(list)
 
 
 class Call(NamedTuple):
-    """One call of a user: what, on which key (a scan: from which on), when, how long it took, and whether it failed."""
+    """One call of a user: its kind, its key (where a scan begins), when it was, how long it took, and whether it
+    failed.
+    """
 
     kind: str
     key: bytes
@@ -56,7 +58,7 @@ class Moment(NamedTuple):
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     rows = 100_000 if report.options.quick else 1_000_000
     with LocalCluster(3) as cluster, Control(cluster.endpoints, timeout=30) as control:
         _create(control, 3, 0)
@@ -138,7 +140,7 @@ async def _scan(report: Report, client: Client, count: int) -> None:
 
 
 async def _use(client: Client, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
-    """Until it is cancelled. `keys` may grow meanwhile."""
+    """Make one call after the other until cancelled. `keys` may grow meanwhile."""
     rng = Random(number)
     while True:
         key, began, error = rng.choice(keys), time.monotonic(), ""
@@ -168,7 +170,7 @@ async def _change(
     calls: list[Call],
     longest: "_Longest",
 ) -> None:
-    """Split or merge at the key; the longest calls of each kind to what is below it and to what is above."""
+    """Split or merge at the key, and note the longest calls of each kind to what is below it and to what is above."""
     before = await asyncio.to_thread(_bounds_around, control, key)
     calls.clear()
     operation = await asyncio.to_thread(ask, KEYSPACE, [key], "benchmark")
@@ -248,7 +250,7 @@ def _add_users(report: Report, name: str, calls: list[Call]) -> None:
 
 
 async def _look(control: Control, began: float, moments: list[Moment]) -> None:
-    """Until it is cancelled."""
+    """Note the partitions' sizes now and then, until cancelled."""
     while True:
         status = await asyncio.to_thread(control.status)
         sizes = sorted(stats.bytes for stats in status.replicas)
@@ -257,7 +259,7 @@ async def _look(control: Control, began: float, moments: list[Moment]) -> None:
 
 
 def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
-    """How uneven the partitions were on the way: the largest by the mean of all."""
+    """Add how uneven the partitions were on the way: the largest divided by the mean of all."""
     uneven = [
         (moment, moment.bytes[-1] * len(moment.bytes) / sum(moment.bytes)) for moment in moments if any(moment.bytes)
     ]
@@ -270,7 +272,7 @@ def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
 
 
 def _is_settled(control: Control) -> bool:
-    """No partition is too large, or in the middle of a split; and what is known of them is of now."""
+    """Whether no partition is too large or in the middle of a split, and all their sizes are known."""
     status = control.status()
     rows: list[Partition] = list(status.table.partitions)
     known = {stats.partition_id: stats.bytes for stats in status.replicas}

@@ -1,6 +1,6 @@
-"""Keyspaces by ranges under a load that is not even: all of it is on one of four ranges, and by Zipf's law. How busy
-the busiest node is beside the mean, before and after the range has been split and spread, and over time. No peer: Redis
-Cluster moves no slot by itself, and etcd has one key space.
+"""Measures keyspaces by ranges under an uneven load: all of it is on one of four ranges, and follows Zipf's law. The
+figures say how busy the busiest node is beside the mean, before and after the range has been split and spread, and over
+time. There is no peer: Redis Cluster moves no slot automatically, and etcd has one key space.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from minkactl.playground import LocalCluster
 KEYSPACE: Final = "bench"
 MAX_OPS: Final = 200
 KEYS: Final = 100_000
-EXPONENT: Final = 0.99  # as YCSB
+EXPONENT: Final = 0.99  # as in YCSB
 _USERS: Final = 16
-_GAP_S: Final = 0.01  # between two calls of a user: 1,600 keys a second are asked for, where the machine can
+_GAP_S: Final = 0.01  # between two calls of a user: together they ask for up to 1,600 keys a second
 _SHARE_OF_PUTS: Final = 0.1
-_BEFORE_S: Final = (2.0, 5.0)  # the rates are known, and nothing is split yet
+_BEFORE_S: Final = (2.0, 5.0)  # then the rates are known, and nothing is split yet
 _SHOWN_S: Final = (5, 10, 15, 20, 30, 45, 60, 90, 120)
 _SMOOTHED: Final = 5  # seconds
 _BATCH: Final = 5_000
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-EVEN: Final = 1.35  # a tenth above what nodes are evened to
+EVEN: Final = 1.35  # a tenth above the skew to which nodes are evened out
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Second:
 
     @property
     def skew(self) -> float:
-        """The busiest node beside the mean."""
+        """The load of the busiest node divided by the mean."""
         return _skew(self.ops.values())
 
 
@@ -66,7 +66,7 @@ def _skew(loads: Collection[float]) -> float:
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     seconds = 60.0 if report.options.quick else 120.0
     for name, in_order in (("hot keys side by side", True), ("hot keys scattered", False)):
         for replicas in (3,) if report.options.quick or not in_order else (3, 1):
@@ -150,13 +150,13 @@ def _look(control: Control, cluster: LocalCluster, began: float, calls: list[Cal
 
 
 def _cpu_seconds(pid: int) -> float:
-    """proc(5): utime and stime."""
+    """The processor seconds of a process: utime and stime of proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _smoothed(seen: Sequence[Second]) -> Iterator[tuple[Second, float]]:
-    """With the skew of the last five seconds."""
+    """Each second that was seen, with the skew of the last five."""
     for end in range(_SMOOTHED, len(seen) + 1):
         last = seen[end - _SMOOTHED : end]
         yield last[-1], _skew([sum(second.ops[node] for second in last) for node in last[0].ops])

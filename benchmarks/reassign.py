@@ -1,5 +1,5 @@
-"""A fourth node joins three, and a quarter of the keys moves to it: how fast, beside `redis-cli --cluster rebalance` of
-the same keys, and for how long writes pause meanwhile.
+"""Lets a fourth node join three, so that a quarter of the keys moves to it, and measures how fast that is, beside
+`redis-cli --cluster rebalance` of the same keys, and for how long writes pause meanwhile.
 """
 
 import time
@@ -24,16 +24,16 @@ PAUSE_PARTITIONS: Final = 256  # for more pauses: a quarter of them moves
 WRITTEN_KEYS: Final = 20_000  # those that are written again meanwhile
 
 _GAP_S: Final = 0.1  # between two puts to the same partition while pauses are measured
-_AROUND_S: Final = 3.0  # for which puts are measured before the move, and after it
+_AROUND_S: Final = 3.0  # how long puts are measured before the move, and after it
 _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"
 
-Buckets = dict[float, int]  # how many values were at most so high
+Buckets = dict[float, int]  # how many values were at most as high as this bound
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
     count = QUICK_KEYS if report.options.quick else KEYS
     report.notes.append(
@@ -79,7 +79,8 @@ def _add_speed(report: Report, system: str, keys: int, seconds: float) -> None:
 
 
 def finish(control: Control, operation: Operation) -> None:
-    """Wait for the end of an operation. Raises RuntimeError when it is not success."""
+    """Wait for the end of an operation. Raises RuntimeError if it has not SUCCEEDED, TimeoutError after five minutes.
+    """
     deadline = time.monotonic() + _OPERATION_TIMEOUT_S
     while operation.state == OperationState.OPERATION_STATE_RUNNING:
         if time.monotonic() > deadline:
@@ -153,14 +154,14 @@ def _add_pauses(report: Report, buckets: Buckets) -> None:
 
 
 def metrics(http_address: str) -> str:
-    """What a node says of itself in Prometheus's text format."""
+    """A node's metrics in Prometheus's text format."""
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=5) as answer:
         text: str = answer.read().decode()
         return text
 
 
 def pauses(text: str) -> Buckets:
-    """How long hand-overs held writes, in seconds, of a node's metrics."""
+    """How long hand-overs held writes, in seconds, by a node's metrics."""
     return buckets_of(text, _PAUSE)
 
 
@@ -178,8 +179,9 @@ def _added(many: Iterable[Buckets]) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of the values does not exceed, as histogram_quantile of Prometheus has it: on a line
-    between the bounds of its bucket; beyond the last finite bound, that one. Raises RuntimeError for no values.
+    """The value that this share of the values does not exceed, computed as by histogram_quantile of Prometheus:
+    interpolated linearly between the bounds of its bucket; beyond the last finite bound it is that bound. Raises
+    RuntimeError if there are no values.
     """
     rank = share * max(buckets.values(), default=0)
     if rank == 0:

@@ -1,5 +1,5 @@
-"""How far off a partition's size is, as it is known without reading it, and what that costs a write. No daemons: one
-database of a partition, written as it is applied. No peer.
+"""Measures how far off the size of a partition is that is known without reading it, and what that costs a write. There
+are no daemons and no peer, only one database of a partition, which is written as entries are applied.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Case = Callable[[list[bytes], Random], list[Pairs]]
 
 
 def run(report: Report) -> None:
-    """All figures."""
+    """Measure all cases, and add them to the report."""
     counts = [10_000, 100_000] if report.options.quick else [10_000, 100_000, 1_000_000]
     for name, case in CASES.items():
         for count in counts:

@@ -1,5 +1,5 @@
-"""How long `minkactl status` takes from Enter to its last line, beside a Python that only imports grpcio: what no
-command that speaks gRPC can go below.
+"""Measures how long `minkactl status` takes from Enter to its last line, beside a Python that only imports grpcio,
+which is the least that a command that speaks gRPC can take.
 """
 
 import os
@@ -19,7 +19,7 @@ _RUN_TIMEOUT_S: Final = 30.0
 
 
 def run(report: Report) -> None:
-    """The only figure."""
+    """Measure the only case."""
     case = report.case(f"status, 3 nodes, {PARTITIONS:,} partitions", "s", peer=_PEER, goal=Goal(at_most=0.4))
     with LocalCluster(3) as cluster:
         create_keyspace(cluster.endpoints, PARTITIONS)
@@ -34,7 +34,7 @@ def run(report: Report) -> None:
 
 
 def _runs(command: list[str]) -> Sample:
-    """The median of some runs."""
+    """The median time of several runs of a command."""
     _seconds(command)  # compiles what isn't compiled yet
     seconds = sorted(_seconds(command) for _ in range(_RUNS))
     median = seconds[len(seconds) // 2]

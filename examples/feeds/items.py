@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 
-# `epoch` is the fencing token with which the feed was written last, or the item.
+# `epoch` is the fencing token with which the feed, or the item, was last written.
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS feeds (feed TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS items (
@@ -33,8 +33,8 @@ class Items:
         self._database.close()
 
     def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
-        """Store those that are new, titles by their ids; how many they are. `epoch` is compared and stored in the same
-        transaction. Raises StaleToken, also when nothing is new.
+        """Store the items (titles by their ids) that are new; returns how many they are. `epoch` is compared and stored
+        in the same transaction. Raises StaleToken, also if nothing is new.
         """
         known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
         new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]
@@ -58,11 +58,11 @@ class Items:
         return int(row[0]) if row else 0
 
     def count(self) -> dict[str, int]:
-        """How many each worker has stored."""
+        """How many items each worker has stored."""
         return dict(self._database.execute("SELECT worker, count(*) FROM items GROUP BY worker"))
 
     def all(self) -> dict[tuple[str, str], tuple[int, str]]:
-        """Fencing token and worker of each, by feed and id."""
+        """The fencing token and the worker of each item, by feed and id."""
         rows = self._database.execute("SELECT feed, id, epoch, worker FROM items")
         return {(feed, item): (epoch, worker) for feed, item, epoch, worker in rows}
 

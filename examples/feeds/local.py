@@ -51,7 +51,7 @@ class Polls:
         return [poll.worker if poll is not None and poll.last > self.now - QUIET_S else "" for poll in last]
 
     def count(self) -> Counter[str]:
-        """How many each worker polls now."""
+        """How many feeds each worker polls now."""
         return Counter(self.current())
 
     def orphans(self, gone: str) -> list[int]:
@@ -71,7 +71,7 @@ def weight(number: int) -> int:
 
 
 class LocalFeeds:
-    """The server, `workers` by name, and the file of items. `close`, or leaving it, ends them all."""
+    """The server, `workers` by name, and the file of items. `close`, or the end of the `with`, ends them all."""
 
     def __init__(self, endpoints: Sequence[str], directory: Path, feeds: int) -> None:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -101,7 +101,8 @@ class LocalFeeds:
         self.items.close()
 
     def create_duties(self) -> None:
-        """A pallet, and a duty for each feed: the payload is its URL, the weight what it costs."""
+        """Create a pallet, and a duty for each feed: the payload is its URL, and the weight what it costs to poll it.
+        """
         with Client(self._endpoints, timeout=20.0) as duties:
             if PALLET not in {found.pallet.id for found in duties.pallets()}:
                 duties.create_pallet(PALLET)
@@ -121,12 +122,12 @@ class LocalFeeds:
                 self.workers[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill a worker with SIGKILL, and wait until it is gone."""
         os.kill(self.workers[name].pid, signal.SIGKILL)
         self.workers.pop(name).wait()
 
     def stop(self, name: str) -> int:
-        """SIGTERM, and wait until it has ended by itself; its exit status."""
+        """Send SIGTERM to a worker, and wait until it has ended; returns its exit status."""
         process = self.workers.pop(name)
         process.terminate()
         return process.wait(_STOP_TIMEOUT_S)

@@ -31,11 +31,11 @@ class Show:
         self._since = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A line of the story."""
+        """Print a line of the story."""
         self._console.print(f"\n[bold]{text}", highlight=False, soft_wrap=True)
 
     def until(self, done: Callable[[Polls], bool], for_s: float = 0.0) -> None:
-        """Show the table until it is done, at least for so long. Raises TimeoutError."""
+        """Show the table until `done` is true, and at least for `for_s` seconds. Raises TimeoutError."""
         began = time.monotonic()
         with Live(console=self._console, auto_refresh=False) as live:
             while True:
@@ -67,7 +67,7 @@ class Show:
 
 
 def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
-    """The whole story."""
+    """Tell the whole story."""
     show = Show(feeds)
     show.say(f"Three nodes, {len(NAMES)} workers, {feeds.feeds} feeds at {feeds.url}. In another terminal:")
     print(f"  export MINKA_ENDPOINTS={','.join(cluster.endpoints)}\n  .venv/bin/minkactl shards --watch")
@@ -87,7 +87,7 @@ def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
 
 
 def main() -> None:
-    """Everything ends with it, and nothing is left."""
+    """Run the example. When it ends, all processes have ended, and no file is left."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feeds", type=int, default=200, help="how many there are")
     parser.add_argument("--stay", action="store_true", help="kill nobody, and go on until Ctrl-C")

@@ -34,13 +34,13 @@ class Feed:
         self._entries: deque[str] = deque(maxlen=KEPT)
 
     def publish(self, rng: random.Random) -> None:
-        """One more item."""
+        """Publish one more item."""
         self.published += 1
         title = escape(f"News of the {rng.choice(_WORDS)} and the {rng.choice(_WORDS)}")
         self._entries.append(_ENTRY % (f"urn:feed:{self.number}:{self.published}", title))
 
     def poll(self, worker: str, epoch: int) -> str:
-        """The document, for a worker."""
+        """The feed's document; notes the worker's poll."""
         now = time.monotonic()
         last = self.polls[-1] if self.polls else None
         if last is not None and last[:2] == [worker, epoch]:
@@ -52,7 +52,7 @@ class Feed:
 
 
 async def serve(count: int, port: int) -> None:
-    """Until it is cancelled."""
+    """Serve so many feeds on this port until cancelled."""
     feeds = [Feed(number) for number in range(count)]
     rng = random.Random(count)
     for feed in feeds:

@@ -18,7 +18,7 @@ log = logging.getLogger("feeds")
 
 
 class Poller(Delegate):
-    """A task for each feed. Without `update`, a feed whose URL was changed is detached and attached again."""
+    """Runs a task for each feed. It has no `update`, so a feed whose URL was changed is detached and attached again."""
 
     def __init__(self, name: str, items: Items) -> None:
         self._name, self._items = name, items

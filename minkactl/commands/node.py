@@ -45,8 +45,8 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
 
 
 def _check_nothing_is_lost(control: "Control", node: str) -> None:
-    """Raises NODE_IN_USE in the words of this command if data would be lost; the active controller would refuse it,
-    too.
+    """Raises NODE_IN_USE, in the words of this command, while the node holds partitions. The active controller would
+    refuse it, too.
     """
     from minka.errors import Code, MinkaError
 

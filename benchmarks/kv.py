@@ -15,8 +15,7 @@ PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: how many clients there are, how many keys each batch has (0: one key a call), and in how many processes.
-    """
+    """A load: so many clients, each with batches of so many keys (0: one key a call), in so many processes."""
 
     clients: int
     batch: int

@@ -1,5 +1,4 @@
-"""Measures how long a restart takes until the state is there again, from a snapshot and a Raft log of a million
-entries.
+"""Measures how long a restart takes to have the state again, from a snapshot and a Raft log of a million entries.
 
 The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
 state, and the Ready loop until everything that was committed is applied. The start of Python, and an election, are not

@@ -79,8 +79,7 @@ def _add_speed(report: Report, system: str, keys: int, seconds: float) -> None:
 
 
 def finish(control: Control, operation: Operation) -> None:
-    """Wait for the end of an operation. Raises RuntimeError if it has not SUCCEEDED, TimeoutError after five minutes.
-    """
+    """Wait for the end of an operation. Raises RuntimeError if it did not succeed, TimeoutError after five minutes."""
     deadline = time.monotonic() + _OPERATION_TIMEOUT_S
     while operation.state == OperationState.OPERATION_STATE_RUNNING:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Which keys of a call failed, at which node, and why."""
+"""The errors of calls: which keys failed, at which node, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

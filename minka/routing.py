@@ -254,8 +254,7 @@ class RoutingTable:
         self._addresses: dict[str, str] = {}
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
-        """Take an answer: a whole table, what has changed since this one, or neither. Return whether any route changed.
-        """
+        """Take a whole table, what has changed since this one, or neither; return whether any route changed."""
         if answer.HasField("table"):
             return self.replace(answer.table)
         return answer.HasField("changes") and self.change(answer.changes)

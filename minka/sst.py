@@ -55,8 +55,7 @@ class SstWriter:
         self.digest = Digest()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not greater than the last; TOO_LARGE.
-        """
+        """Write the next row. Raises INVALID_ARGUMENT for a key that is empty or not above the last; TOO_LARGE."""
         if key <= self._last:
             what = "comes twice" if key == self._last and key else "is empty" if not key else "is not in order"
             raise MinkaError(Code.INVALID_ARGUMENT, f"{self._path}: the key {key[:100]!r} {what}")
@@ -86,8 +85,7 @@ class SstWriter:
         self.digest.add_many(keys, values)
 
     def finish(self) -> Written | None:
-        """Complete and sync the file. Returns None, and there is no file, if there was no row. Raises STORAGE_FAILED.
-        """
+        """Complete and sync the file. Without a row there is none, and this returns None. Raises STORAGE_FAILED."""
         if self._writer is None:
             return None
         writer, self._writer = self._writer, None

@@ -135,8 +135,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """The memory that a frame of so many bytes takes until it is sent: the node and gRPC also have copies of a piece.
-    """
+    """The memory that a frame of so many bytes takes until it is sent; a piece of it is copied twice."""
     return size + 2 * min(size, PIECE_BYTES)
 
 

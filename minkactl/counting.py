@@ -44,7 +44,7 @@ def _partitions(table: PartitionTable, keyspace: str) -> list[Partition]:
 
 
 def _by_leader(keyspace: str, partitions: Iterable[Partition]) -> dict[str, dict[int, str]]:
-    """By node, the names of the partitions that it leads, by id. Raises PARTITION_OFFLINE."""
+    """The names of the partitions that each node leads, by node and id. Raises PARTITION_OFFLINE."""
     found: dict[str, dict[int, str]] = {}
     for partition in partitions:
         name = f"{keyspace}/{partition.slot}"

@@ -1,5 +1,4 @@
-"""Explains why a partition is split or isn't: its figures beside the limits, what is under way, and what is in the way.
-"""
+"""Explains why a partition is split or isn't: its figures beside the limits, what is under way and in the way."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

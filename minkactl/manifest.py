@@ -94,8 +94,7 @@ def _lines(file: IO[bytes], name: str) -> Manifest:
 
 
 def compare(client: "Client", manifest: Manifest) -> Difference:
-    """Compare the cluster with the file. Raises MinkaError: INVALID_DUTY for what can't be changed after the creation.
-    """
+    """Compare the cluster with the file. Raises MinkaError: INVALID_DUTY for what can no longer be changed."""
     found = Difference()
     present = {one.pallet.id: one.pallet for one in client.pallets()}
     for wanted in manifest.pallets:

@@ -80,7 +80,7 @@ class _Problems:
     # Without an active controller
 
     def without_controller(self) -> None:
-        """Which voters are missing, and which of them have to be started."""
+        """Say which voters are missing, and which of them have to be started."""
         voters = list(self._status.coordinator.voters)
         missing = [voter for voter in voters if self._asked.answer(voter) is None]
         leader, named = self._leader_unreached(), self._status.coordinator.controller

@@ -8,8 +8,7 @@ LOOPBACK = ("localhost", "::1", "")
 
 
 def start_command(node: str, address: str, ended: bool) -> str:
-    """The command that starts the node, or restarts it if its process is there and doesn't answer (`ended` is False).
-    """
+    """The command that starts the node, or restarts it if its process hasn't ended (and doesn't answer)."""
     if in_playground(address):
         restart = f"minkactl playground restart {node}"
         return restart if ended else f"minkactl playground kill {node} && {restart}"

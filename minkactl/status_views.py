@@ -35,8 +35,7 @@ def duty_totals(control: Control) -> Row | None:
 
 
 def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
-    """Everything that `minkactl status` says. What is only remembered is null, and its last value is in `remembered`.
-    """
+    """Everything that `minkactl status` says. What is only remembered is null, and is in `remembered`."""
     status = asked.status
     nodes, found = node_rows(status, asked), problems(asked)
     return {
@@ -94,7 +93,7 @@ def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
 
 
 def served(asked: Survey) -> dict[str, Any]:
-    """For how many partitions a node answers reads and writes as their leader now.
+    """Count the partitions for which a node answers reads and writes as their leader now.
 
     `stale_reads` are those of which a node that answers has a replica.
     """
@@ -111,7 +110,7 @@ def _copies(partition: Partition) -> set[str]:
 
 
 def _by_leaders(asked: Survey) -> dict[str, int]:
-    """By the active controller's table, and what the leaders say."""
+    """Count by the active controller's table, and by what the leaders say."""
     heard = {status.node_id: status.heartbeat_age_ms for status in asked.status.nodes}
     counts = {"served": 0, "not_served": 0, "unknown": 0}
     for partition in asked.status.table.partitions:

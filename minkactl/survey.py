@@ -48,7 +48,7 @@ class Survey:
 
     @property
     def remembered_ms(self) -> int | None:
-        """Until when the table is what the active controller said; None while it is known, and when nobody knows."""
+        """The time up to which the table is what the active controller said; None while it is, or if none knows."""
         report = self.reports.get(self.status.served_by)
         if self.known or report is None or report.answer is None:
             return None

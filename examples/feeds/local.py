@@ -101,8 +101,7 @@ class LocalFeeds:
         self.items.close()
 
     def create_duties(self) -> None:
-        """Create a pallet, and a duty for each feed: the payload is its URL, and the weight what it costs to poll it.
-        """
+        """Create a pallet, and a duty for each feed: the payload is its URL, the weight what it costs to poll it."""
         with Client(self._endpoints, timeout=20.0) as duties:
             if PALLET not in {found.pallet.id for found in duties.pallets()}:
                 duties.create_pallet(PALLET)

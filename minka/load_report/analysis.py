@@ -50,7 +50,7 @@ class NodePoint:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """In one step: the most that a node has, divided by the mean of all that were there. 1 is even."""
+    """How uneven the nodes were in one step: the most that a node has, divided by the mean of all. 1 is even."""
 
     at_ms: int
     ops: float | None

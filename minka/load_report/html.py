@@ -88,7 +88,7 @@ def render(
 
 
 def names_in(table: PartitionTable) -> Callable[[int, int], str]:
-    """By the id of a partition and of its keyspace: flights/7. Those that are gone have their numbers."""
+    """A function that names a partition by its id and its keyspace's: flights/7. Those that are gone have numbers."""
     keyspaces = {one.id: one.name for one in table.keyspaces}
     slots = {row.id: str(row.slot) for row in table.partitions}
     return lambda id_, keyspace: (
@@ -296,7 +296,7 @@ def number_text(value: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """In the largest unit of which there is at least one."""
+    """A number of bytes in the largest unit of which there is at least one."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(value) >= size:
             return f"{value / size:,.1f} {unit}"

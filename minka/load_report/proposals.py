@@ -109,7 +109,7 @@ class _View:
         self.free_share = {one.node: one.free_bytes / one.total_bytes for one in intervals if one.total_bytes}
 
     def _usual_bytes(self) -> dict[int, int]:
-        """By keyspace: the median of its partitions that have data, the lower one of two."""
+        """The median size of the partitions that have data (the lower one of two), by keyspace."""
         sizes: defaultdict[int, list[int]] = defaultdict(list)
         for id_, row in self.settled.items():
             if size := self.bytes(id_):

@@ -185,7 +185,7 @@ class _Existing:
         self._ahead = next(self._keys, [])
 
     def among(self, keys: list[bytes]) -> set[bytes]:
-        """Those of the keys that the partition has. The keys of each call must be greater than those of the last."""
+        """The keys that the partition has, of those given. Each call's keys must be greater than the last call's."""
         found: set[bytes] = set()
         while self._ahead and self._ahead[0] <= keys[-1]:
             found.update(set(self._ahead).intersection(keys))

@@ -1,4 +1,4 @@
-"""Which partition of a keyspace a key belongs to, for all rows of a data frame."""
+"""Finds out to which partition of a keyspace each row of a data frame belongs."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence

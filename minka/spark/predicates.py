@@ -75,7 +75,7 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """By the first columns that have to be equal to something, and bounds or values of the next column."""
+    """The keys for columns of which the first have to be equal to something, and the next has bounds or values."""
     prefix: list[KeyPart] = []
     for column in columns:
         if not column.equal:
@@ -93,7 +93,7 @@ def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
 
 
 def _of_one(filters: Iterable[Filter], range_of: Callable[[Any], KeyRange]) -> WantedKeys:
-    """By one column; `range_of` gives the range of keys that have a value there."""
+    """The keys that one column's filters leave; `range_of` gives the range of keys that have a value there."""
     starts, ends = [b""], []
     keys: set[bytes] | None = None
     for one in filters:

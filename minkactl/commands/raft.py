@@ -196,8 +196,7 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
 
 
 def _successor(status: "GetStatusResponse") -> str:
-    """The voter to lead instead of the present leader: the LIVE one that lags least. Raises INVALID_VOTERS if none can.
-    """
+    """The voter to lead instead of the present leader: the LIVE one that lags least. Raises INVALID_VOTERS."""
     from minka.errors import Code, MinkaError
     from minka.v1.cluster_pb2 import NodeState
 

@@ -274,8 +274,7 @@ def _counted(document: dict[str, Any]) -> str:
 
 
 def show_plan(page: Page, form: str, pager: bool) -> None:
-    """Show the plan to the person who is asked. With the other formats stdout is for a program, so it goes to stderr.
-    """
+    """Show the plan to the person who is asked; on stderr if another format makes stdout a program's."""
     if form in TABLES and is_terminal():
         from minkactl.render import plans
 

@@ -88,8 +88,7 @@ def split(
 def _even_keys(
     control: "Control", status: "GetStatusResponse", keyspace: str, partition: str | None, parts: int
 ) -> list[bytes]:
-    """The keys that the partition's leader proposes. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, and what it refuses.
-    """
+    """The keys that the partition's leader proposes. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE."""
     from minka.errors import Code, MinkaError
 
     rows = rows_by_range(status, keyspace)

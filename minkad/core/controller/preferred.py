@@ -42,8 +42,8 @@ class Elections(OperationKind):
     """Affected partitions → OnlinePartition, by the preferred replica selector."""
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """The leaderships of its partitions."""
-        return [(Touch.LEADS, partition_id) for partition_id in operation.elect_leaders.partitions]
+        """The leaderships of its partitions, but for those that were merged into others since."""
+        return [(Touch.LEADS, partition.id) for partition in _affected(state, operation)]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
         """The partitions that are still to get their preferred leader, with that leader."""

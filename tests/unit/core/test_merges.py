@@ -4,9 +4,20 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minkad.core.controller import CancelOperation, CreateKeyspace, FinishMerge, Merge, RemoveNode, Split
+from minkad.core.controller import (
+    BeginQueued,
+    CancelOperation,
+    CreateKeyspace,
+    ElectLeaders,
+    FinishMerge,
+    Merge,
+    RemoveNode,
+    Split,
+    blockers_of,
+)
 from minkad.core.state import range_of
-from tests.unit.core.ranges import NODES, finish, merge, propose, ranges_of, rows_of, split, three
+from tests.unit.core.model import Controller
+from tests.unit.core.ranges import NODES, by_ranges, finish, merge, propose, ranges_of, rows_of, split, three
 
 
 def test_the_undo_of_a_split() -> None:
@@ -173,6 +184,37 @@ def test_a_move_of_what_is_merged_meanwhile() -> None:
     ended = c.operation(operation)
     assert ended.state == OperationState.OPERATION_STATE_FAILED
     assert f"partition {upper.id}: it was merged into partition {lower.id}" in ended.outcome
+
+
+def test_elections_of_what_is_merged_meanwhile() -> None:
+    """One runs, and the other one waits for it: neither is about the partition that is gone (seed 207104)."""
+    c = Controller()
+    c.register("athens", "byzantium")
+    by_ranges(c, [b"d", b"m"], replicas=2)
+    c.keyspace("flights", 3, replicas=2)
+    c.fail("athens")
+    c.register("athens", incarnation="2")
+    c.deliver()
+    c.catch_up()
+    merge(c, b"m")
+    everything = list(c.state.partitions)
+    gone = rows_of(c)[-1].id
+    c.run(ElectLeaders(everything, "tester", ""))
+    c.run(ElectLeaders(everything, "tester", "", queue=True))
+    first, second = sorted(c.state.operations)[-2:]
+    assert gone in c.operation(second).elect_leaders.partitions
+    finish(c)
+    assert gone not in c.state.partitions
+    assert c.operation(first).state == OperationState.OPERATION_STATE_RUNNING
+    c.run(BeginQueued({}, {}))
+    assert c.operation(second).state == OperationState.OPERATION_STATE_QUEUED
+    (blocker,) = blockers_of(c.state, c.operation(second))
+    assert "both elect the leader of" in blocker.reason
+    c.settle()
+    c.run(BeginQueued({}, {}))
+    c.settle()
+    assert c.operation(first).state == c.operation(second).state == OperationState.OPERATION_STATE_SUCCEEDED
+    assert c.operation(second).outcome.endswith("preferred leaders lead")
 
 
 def test_a_node_with_copies_of_what_was_merged_can_be_removed() -> None:

@@ -20,14 +20,14 @@ _END_OF_TIME_MS: Final = 2**63
 
 
 class TakeIntervals(Protocol):
-    """What the node's replicas did since the last call; `whole`: also those that only have data."""
+    """Returns what the node's replicas did since the last call; if `whole`, also the replicas that only have data."""
 
     def __call__(self, *, whole: bool) -> Awaitable[list[PartitionInterval]]: ...
 
 
 class HistoryRecorder:
-    """For the loop's thread; files are written and read on others. A disk that takes nothing costs the history an
-    interval, and the node nothing.
+    """For the loop's thread; files are written and read on others. When the disk fails, the history lacks an interval,
+    and the node goes on.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class HistoryRecorder:
             await self.record()
 
     async def record(self) -> None:
-        """What was done since the last time, which ends the interval."""
+        """Append what was done since the last call, which ends the interval. An OSError is only logged."""
         now_ms = self._unix_ms()
         whole = await on_thread(self._store.begins_segment, now_ms)
         rows = await self._take(whole=whole)
@@ -88,7 +88,9 @@ class HistoryRecorder:
 
 
 def _blocks(node: HistoryBlock, rows: list[PartitionInterval]) -> Iterator[HistoryBlock]:
-    """One at least: the node's own figures are worth it."""
+    """The blocks of an interval, each with up to MAX_ROWS rows; there is one even without rows, for the node's own
+    figures.
+    """
     for part, first in enumerate(range(0, len(rows) or 1, MAX_ROWS)):
         some = rows[first : first + MAX_ROWS]
         block = HistoryBlock(part=part, rows=len(some), packed=pack(some))

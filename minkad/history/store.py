@@ -1,8 +1,8 @@
 """The files of the history: blocks that are only appended, in segments of an hour; the oldest segments are removed
 first.
 
-A block is its length and CRC-32, and a serialized `HistoryBlock`. Nothing is synced: what a kill leaves is whole but
-for the block that was being written, and what a power cut has torn is left out when it is read.
+A block is a serialized `HistoryBlock` after its length and its CRC-32. Nothing is synced: after a kill, everything is
+whole except the block that was being written, and what a power cut has torn is left out when it is read.
 """
 
 import logging
@@ -28,16 +28,16 @@ class HistoryStore:
     """Blocking; for one thread at a time, but `read` may run beside the others. Times are Unix milliseconds."""
 
     def __init__(self, folder: Path, retention_ms: int, max_bytes: int) -> None:
-        """What is there already stays, and is not appended to: its end may be torn."""
+        """Files that are there already stay, but nothing is appended to them, since their end may be torn."""
         self._folder = folder
         self._retention_ms = retention_ms
         self._max_bytes = max_bytes
         self._current: Path | None = None
 
     def begins_segment(self, now_ms: int) -> bool:
-        """Whether the next block begins one: it is to say by itself how large everything is."""
+        """Whether the next block begins a segment; then it has to say how large everything is."""
         current = self._current
-        if current is None or not 0 <= now_ms - _start_ms(current) < _SEGMENT_MS:  # also where the clock was set back
+        if current is None or not 0 <= now_ms - _start_ms(current) < _SEGMENT_MS:  # or the clock was set back
             return True
         try:
             return current.stat().st_size >= self._max_bytes // _SEGMENTS
@@ -45,7 +45,7 @@ class HistoryStore:
             return True
 
     def append(self, blocks: Sequence[HistoryBlock], now_ms: int) -> None:
-        """Add them, and delete what is too old or too much. Raises OSError; then a part of them may be kept."""
+        """Append the blocks, and delete what is too old or too much. Raises OSError; then some of them may be kept."""
         if self.begins_segment(now_ms):
             self._folder.mkdir(exist_ok=True)
             self._delete_old(now_ms)
@@ -91,8 +91,8 @@ class HistoryStore:
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 
     def _delete_old(self, now_ms: int) -> None:
-        """Before a segment begins: what is too old or leaves no room for the new one, and for an interval by which that
-        may be longer than it should. A segment ends where the one after it begins, and the last one now.
+        """Delete segments, before a new one begins, that are too old or leave no room for the new one, which one
+        interval may make longer than it should be. A segment ends when the next one begins, and the last one ends now.
         """
         segments = self._segments()
         sizes = [segment.stat().st_size for segment in segments]
@@ -117,7 +117,7 @@ def _framed(block: HistoryBlock) -> bytes:
 
 
 def _blocks(segment: Path) -> Iterator[tuple[bytes, int]]:
-    """Each block as it is, and when its interval began."""
+    """Each block, still serialized, and when its interval began."""
     try:
         file = segment.open("rb")
     except FileNotFoundError:  # deleted meanwhile

@@ -20,8 +20,8 @@ class Collecting:
     """
 
     def __init__(self, spool: Spool, loads: Callable[[], LoadTable], is_in_log: Callable[[int, int], bool]) -> None:
-        """`loads`: by this node's copy of the table. `is_in_log`: whether the log of a partition here has, or may have,
-        the mark of a load.
+        """`loads` returns this node's copy of the table. `is_in_log`: whether the log of a partition here (by its id)
+        has, or may have, the mark of a load (by its number).
         """
         self._spool = spool
         self._loads = loads
@@ -52,7 +52,7 @@ class Collecting:
                 return True
             case LoadState.LOAD_STATE_COMMITTED:
                 part = loads.parts[number].get(file.partition_id)
-                return part is not None and part.name == file.name  # others were of attempts, or have been cut
+                return part is not None and part.name == file.name  # others are of failed attempts, or were cut
             case LoadState.LOAD_STATE_ABORTED:
                 return False
             case _:

@@ -1,6 +1,7 @@
-"""Makes of files of sorted rows others with the same rows, for other ranges: `python -m minkad.spool.cut` (`worker`).
+"""Makes new files with the rows of other files of sorted rows, divided by other ranges.
 
-It reads every row, and holds the interpreter's lock as it does; hence in a process of its own.
+That reads every row and holds the interpreter's lock meanwhile, so it is done in a process of its own: `worker` starts
+`python -m minkad.spool.cut`.
 """
 
 import os
@@ -28,7 +29,9 @@ class Target(msgspec.Struct):
 
 
 class Cut(msgspec.Struct):
-    """`sources` have no key twice, and together `rows` with this digest. `folder` is for what is needed meanwhile."""
+    """A request. `sources` are paths of files that have no key twice, and together as many rows, bytes, etc. as the
+    digest says. `folder` is for temporary files, and is removed before and after.
+    """
 
     sources: list[str]
     targets: list[Target]
@@ -52,14 +55,14 @@ class Made(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """A target without rows has no file."""
+    """The answer: the files that have been made. A target without rows has none."""
 
     made: list[Made]
 
 
 def cut(request: Cut) -> Outcome:
-    """Raises INVALID_ARGUMENT where the targets don't cover the sources' rows, and CORRUPT_DATA where other rows came
-    out than went in. Then nothing is left of the targets.
+    """Raises INVALID_ARGUMENT if the targets don't cover the sources' rows, and CORRUPT_DATA if other rows came out
+    than went in. After any error nothing is left of the targets.
     """
     folder = Path(request.folder)
     try:
@@ -105,7 +108,7 @@ def _rows(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
     while iterator.valid():
         yield iterator.key(), iterator.value()
         iterator.next()
-    iterator.status()  # a damaged block ends it, too
+    iterator.status()  # raises if a damaged block has ended the iteration
 
 
 @failpoint("spool.cut")

@@ -16,14 +16,14 @@ _AT_ONCE: Final = 4
 _NAMED: Final = 3
 
 Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
-"""From a node: first what it says of the file (an encoded LoadFile), then its content. Raises MinkaError."""
+"""Yields what a node sends: first its description of the file (a LoadFile), then the content. Raises MinkaError."""
 
 
 class Fetching:
     """Fetches files of loads from other nodes. For the loop's thread."""
 
     def __init__(self, node_id: str, spool: Spool, fetch: Fetch, all_nodes: Callable[[], Collection[str]]) -> None:
-        """`all_nodes`: those that are up."""
+        """`all_nodes` returns the ids of the nodes that are up."""
         self._node_id = node_id
         self._spool = spool
         self._fetch = fetch
@@ -32,10 +32,10 @@ class Fetching:
         self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
 
     async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
-        """The file is here, durably, when this returns. Asked are the nodes `first`, then all others.
+        """Fetch the file unless it is here; when this returns, it is here durably. The nodes in `first` are asked
+        before all others.
 
-        Raises UNKNOWN_FILE where no node that is up has it, UNREACHABLE where that isn't known; DISK_FULL,
-        STORAGE_FAILED.
+        Raises UNKNOWN_FILE if no node that is up has it, UNREACHABLE if that isn't known, DISK_FULL, STORAGE_FAILED.
         """
         while not self._spool.has(number, file.name, file.checksum):
             key = number, file.name
@@ -85,7 +85,9 @@ class Fetching:
 
 
 async def _from_elsewhere(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A failure of another node's disk is no failure of this one's."""
+    """The messages. Raises UNREACHABLE for any error but UNKNOWN_FILE, since a failure of another node's disk must not
+    look like a failure of this one's.
+    """
     try:
         async for message in messages:
             yield message

@@ -1,4 +1,4 @@
-"""What an uploaded file really has: `python -m minkad.spool.inspect`, see `worker`."""
+"""Finds out what an uploaded file really has, in a process: `worker` starts `python -m minkad.spool.inspect`."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from minkad.spool.worker import serve
 
 
 class Inspect(msgspec.Struct):
-    """The path of a file."""
+    """A request: the path of the file to look into."""
 
     path: str
 
@@ -27,7 +27,9 @@ class Content(msgspec.Struct):
 
 
 def inspect(request: Inspect) -> Content:
-    """Raises INVALID_ARGUMENT where it is no SST file. A database that takes in a link of it says what it has."""
+    """What the file has, by the word of a temporary database that has taken in a link of it. Raises INVALID_ARGUMENT if
+    it is no SST file.
+    """
     path = Path(request.path)
     folder, link = path.with_name(f"{path.name}.db"), path.with_name(f"{path.name}.link.sst")
     try:

@@ -1,4 +1,5 @@
-"""The files of loads that lie on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each what it says of itself.
+"""The files of loads that lie on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each of them its description
+(a serialized `LoadFile`) in `NAME.sst.about`.
 
 A file is there whole and synced, or not at all: it is written under another name first.
 """
@@ -39,7 +40,7 @@ class Spool:
         self._check_room = check_room
         self._files: dict[int, dict[str, LoadFile]] = {}
         self._expected = 0  # bytes that are on their way here
-        self._verified: dict[tuple[int, str, int], float] = {}  # and when
+        self._verified: dict[tuple[int, str, int], float] = {}  # when each was verified
         self._inspector = Worker("minkad.spool.inspect")
 
     async def start(self) -> None:
@@ -91,7 +92,7 @@ class Spool:
     async def receive(
         self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
     ) -> None:
-        """Take a file in, durably. `is_checked`: a node has looked into it before, so that its checksum is enough.
+        """Take a file in, durably. `is_checked`: another node has looked into it before, so its checksum is enough.
 
         Raises DISK_FULL before anything is written or as soon as it shows, INVALID_ARGUMENT for another size or for
         rows that can't be the partition's, CORRUPT_DATA for another checksum, STORAGE_FAILED, and what `chunks` raise.
@@ -112,8 +113,8 @@ class Spool:
             await on_thread(_remove, part)
 
     async def _check(self, part: Path, file: LoadFile) -> None:
-        """INVALID_ARGUMENT for other rows than the file says, or keys that can't be the partition's: an empty one would
-        be taken for what a database says of itself.
+        """Raises INVALID_ARGUMENT if the file has other rows than it says, or keys that can't be the partition's. An
+        empty key can't, either: a data database keeps its own record at it.
         """
         found = await self._inspector.ask(Inspect(str(part)), Content)
         if found.rows != file.rows or found.deletions:
@@ -153,12 +154,14 @@ class Spool:
             raise _disk_error(error) from error
 
     def new_part(self) -> Path:
-        """A path for something that is to be written. A process of the node's last run may still write to its own."""
+        """A new path for something that is to be written. It is unique, since a process that the node's last run has
+        left may still be writing to one.
+        """
         return self.folder / _PARTS / uuid.uuid4().hex
 
     @failpoint("spool.keep")
     async def keep(self, number: int, file: LoadFile, part: Path) -> None:
-        """What was written is a file of the load. Raises DISK_FULL, STORAGE_FAILED."""
+        """Make what was written at `part` a file of the load, durably. Raises DISK_FULL, STORAGE_FAILED."""
         kept = LoadFile()
         kept.CopyFrom(file)
         try:
@@ -180,8 +183,8 @@ class Spool:
                 raise storage_error(error, f"reading {path}") from error
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
-        """Its content on the disk has this CRC-32; for a while that is not looked at again. Raises UNKNOWN_FILE, and
-        CORRUPT_DATA where it is damaged: then it is gone from here.
+        """Check that the file's content on the disk has this CRC-32; it isn't read again for 5 minutes after that.
+        Raises UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
         """
         key, now = (number, name, checksum), asyncio.get_running_loop().time()
         self._verified = {one: at for one, at in self._verified.items() if now - at < _VERIFIED_SECONDS}
@@ -205,7 +208,7 @@ class Spool:
     # What goes
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A hard link of the file, for the caller to take over. Raises what `verify` does."""
+        """A hard link of the file, for the caller to take over. Raises DISK_FULL, and what `verify` does."""
         await self.verify(number, name, checksum)
         part = self.new_part().with_suffix(_ENDING)
         try:
@@ -248,7 +251,7 @@ class _Sink:
         for chunk in chunks:
             self._file.write(chunk)
             self.checksum = zlib.crc32(chunk, self.checksum)
-        # Little by little: a client's write that is synced at the same time would wait for all of it.
+        # It is synced little by little: a client's write that is synced at the same time would wait for all of it.
         os.fdatasync(self._file.fileno())
         return self
 
@@ -266,7 +269,7 @@ def _disk_error(error: OSError) -> MinkaError:
 
 
 def _put_in_place(part: Path, path: Path, about: bytes) -> None:
-    """What is said of the file first, since a file is taken for whole with that."""
+    """Write the description first, since a file that has one is taken for whole."""
     is_new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + _ABOUT)

@@ -7,7 +7,7 @@ from typing import Final
 _BURST_S: Final = 0.1
 _LOOK_S: Final = 0.25
 _WORSE: Final = 3.0  # times the usual wait of clients
-_LEAST_WAIT_S: Final = 0.002  # what is below that isn't slow
+_LEAST_WAIT_S: Final = 0.002  # a shorter wait is never too long
 _LEAST_RATE: Final = 1024.0 * 1024
 _EASE: Final = 1.25
 _SMOOTH: Final = 0.2  # how much the newest look counts for the usual wait
@@ -15,7 +15,7 @@ _SMOOTH: Final = 0.2  # how much the newest look counts for the usual wait
 
 class Throttle:
     """The wait of clients is the mean time of their requests at this node. Its usual value is learned while nothing is
-    uploaded. When it is three times as long, the rate is halved, beginning with what it was; when it isn't, the rate
+    uploaded. When the wait is three times as long, the rate becomes half of what it last was; when it isn't, the rate
     grows by a quarter at each look, until it limits nothing (additive increase is too slow for loads of a minute).
     """
 
@@ -34,7 +34,7 @@ class Throttle:
         self._taken = 0  # bytes since the last look
 
     async def take(self, number: int, size: int, limit: int) -> None:
-        """Wait until so many bytes of the load may come. `limit`: bytes a second; 0: none."""
+        """Wait until `size` more bytes of the load may come. `limit`: the load's own, in bytes a second; 0: none."""
         now = self._clock()
         self._adjust_rate(now)
         self._taken += size

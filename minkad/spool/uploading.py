@@ -20,7 +20,7 @@ class Uploading:
     """Takes in files that jobs upload, and cuts them. For the loop's thread."""
 
     def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
-        """`table` is this node's copy: a load of which it has not heard may have begun a moment ago."""
+        """`table` returns this node's copy; a load that isn't in it may have begun a moment ago."""
         self._spool = spool
         self._table = table
         self._throttle = throttle
@@ -32,9 +32,9 @@ class Uploading:
         await self._cutter.close()
 
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
-        """The file is here, durably, when this returns; also where it was before.
+        """Take the file in, unless it is here already; when this returns, it is here durably.
 
-        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT where another file has its name; what `Spool.receive` does.
+        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT if another file has its name, and what `Spool.receive` does.
         """
         self._check_wanted(number, file)
         if self._spool.has(number, file.name, file.checksum):
@@ -42,7 +42,7 @@ class Uploading:
         if any(one.name == file.name for one in self._spool.files(number)):
             text = f"load {number} has another file {file.name} here: each attempt needs a name of its own"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
-        self._spool.check_room(file.bytes)  # at once, not when it is its turn
+        self._spool.check_room(file.bytes)  # a full disk is told at once, not when it is the file's turn
         async with self._slots:
             await self._spool.receive(number, file, self._throttled(number, file, chunks))
 
@@ -58,7 +58,9 @@ class Uploading:
             self._check_staging(number)
 
     def _check_staging(self, number: int) -> None:
-        """A load that is committed has all its files somewhere, and nodes fetch them from each other."""
+        """Raises UNKNOWN_LOAD, LOAD_ENDED. The nodes have all files of a load that is committed, and fetch them from
+        each other.
+        """
         table = self._table()
         load = table.rows.get(number)
         if load is None and number < table.next_number:
@@ -67,7 +69,7 @@ class Uploading:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
 
     def _is_lost(self, number: int, file: LoadFile) -> bool:
-        """Whether a partition has yet to take in this very file, which so may come again."""
+        """Whether a partition has yet to take in this very file, so that it may be uploaded again."""
         part = self._table().parts.get(number, {}).get(file.partition_id)
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 

@@ -31,17 +31,19 @@ class _Answer(msgspec.Struct):
 
 
 class Worker:
-    """Started with the first request, and ended when there has been none for a while. For the loop's thread."""
+    """A process that is started with the first request, and ended when there has been none for 10 s. For the loop's
+    thread.
+    """
 
     def __init__(self, module: str) -> None:
-        """`module` calls `serve` when it is run."""
+        """`module`: the name of a module that calls `serve` when it is run."""
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
 
     async def ask(self, request: msgspec.Struct, answer: type[T]) -> T:
-        """Raises what the process raised, and STORAGE_FAILED where it has died."""
+        """Raises what the process raised, and STORAGE_FAILED if it has died."""
         async with self._lock:
             if self._idle is not None:
                 self._idle.cancel()
@@ -49,7 +51,7 @@ class Worker:
                 return await self._ask(request, answer)
             except BaseException as error:
                 if not isinstance(error, MinkaError) or error.code is Code.STORAGE_FAILED:
-                    await self._end()  # it may be in the middle of it
+                    await self._end()  # it may be in the middle of the request
                 raise
             finally:
                 loop = asyncio.get_running_loop()
@@ -78,7 +80,7 @@ class Worker:
 
     def _end_idle(self) -> None:
         if not self._lock.locked() and self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()  # its input ends, and so does it
+            self._process.stdin.close()  # the process ends when its input does
             self._process = None
 
     async def _end(self) -> None:
@@ -89,14 +91,14 @@ class Worker:
             await process.wait()
 
     async def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process, whatever it is doing."""
         if self._idle is not None:
             self._idle.cancel()
         await self._end()
 
 
 def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
-    """Answer requests, in the process, until there are no more."""
+    """Answer requests until standard input ends; to be called in the process."""
     os.nice(_NICENESS)
     for line in sys.stdin.buffer:
         try:

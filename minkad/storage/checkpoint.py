@@ -1,4 +1,4 @@
-"""Checkpoints: a data database as it is at one moment, made of hard links, shipped file by file, put in place whole."""
+"""Checkpoints: a data database as it is at one moment, made of hard links, sent file by file, put in place whole."""
 
 import asyncio
 import os
@@ -48,8 +48,9 @@ class Checkpoint:
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files in their order, but those to skip, and with the last chunk of each its CRC-32, else
-        None. The next chunk is read while the caller deals with this one. Raises STORAGE_FAILED.
+        """The content of the files except those to skip, in their order and in chunks. The last chunk of each file
+        comes with the file's CRC-32, the others with None. The next chunk is read while the caller deals with this
+        one. Raises STORAGE_FAILED.
         """
         loop = asyncio.get_running_loop()
         parts = self._parts(chunk_bytes, skip)
@@ -65,7 +66,7 @@ class Checkpoint:
             raise storage_error(error, f"reading the checkpoint {self.path}") from error
         finally:
             if ahead is not None:
-                ahead.cancel()  # nobody is to hear of its failure now
+                ahead.cancel()  # nobody waits for it, so its failure must not be reported
 
     def _parts(self, chunk_bytes: int, skip: Collection[str]) -> Iterator["_Part"]:
         for file in self.files:
@@ -152,7 +153,7 @@ def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[Chec
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.create_checkpoint(str(path))
-        # What opening does not need, or would write again with syncs of its own while it holds the GIL.
+        # Opening doesn't need these, or would write them again with syncs of its own while it holds the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
             left_out.unlink()
         shutil.copy(database / "IDENTITY", path)
@@ -162,8 +163,8 @@ def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[Chec
 
 
 def verify(path: Path) -> None:
-    """Read all of a checkpoint that nobody writes to, for the checksums of its blocks; on a thread, which lets others
-    go on. Raises CORRUPT_DATA, STORAGE_FAILED.
+    """Read all of a checkpoint that nobody writes to, so that the checksums of its blocks are compared. It blocks, so
+    it is called on a thread. Raises CORRUPT_DATA, STORAGE_FAILED.
     """
     try:
         db = Rdict(str(path), data_options(Cache(_CACHE_BYTES)), access_type=AccessType.read_only())
@@ -186,9 +187,9 @@ class Incoming:
     """A checkpoint while it is received, in a folder that is no database's."""
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile], kept: Mapping[str, int] = _NONE) -> None:
-        """`kept`: CRC-32 of the files that are there from an earlier try and do not come again.
+        """`kept`: CRC-32, by name, of the files that are there from an earlier try and are not sent again.
 
-        Raises INVALID_ARGUMENT for files that can't be.
+        Raises INVALID_ARGUMENT for files that no checkpoint has.
         """
         if len(files) > _MAX_FILES:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint of {len(files)} files")
@@ -209,8 +210,8 @@ class Incoming:
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Take the content of the files that come, in their order, durably; the CRC-32 of all. Raises STORAGE_FAILED,
-        INVALID_ARGUMENT if there is more or less of it than was announced.
+        """Write the content of the files that come, in their order, durably. Returns the CRC-32 of all files, also of
+        the kept ones. Raises STORAGE_FAILED, INVALID_ARGUMENT if there is more or less content than was announced.
         """
         background = _Background()
         try:
@@ -283,7 +284,7 @@ class _Background:
         self._running: asyncio.Future[None] | None = None
 
     async def start(self, work: Callable[..., None], *args: object) -> None:
-        """Once the piece before has ended. Raises what that raised."""
+        """Start a piece of work once the one before has ended. Raises what that one raised."""
         await self.end()
         self._running = asyncio.get_running_loop().run_in_executor(None, work, *args)
 
@@ -295,7 +296,7 @@ class _Background:
 
 
 class _Sink:
-    """Cuts the content into files; on a thread, one call at a time. While one file is synced, the next is written."""
+    """Writes content to the files; on a thread, one call at a time. While one file is synced, the next is written."""
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
         self._path = path
@@ -389,7 +390,7 @@ def sync_path(path: Path, flags: int = 0) -> None:
 
 
 async def remove_folder(path: Path, *, durably: bool = True) -> None:
-    """Remove a folder with its content; none is fine. Raises STORAGE_FAILED."""
+    """Remove a folder with its content, if there is one. Raises STORAGE_FAILED."""
     try:
         await on_thread(_remove, path, durably)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The data of one partition: a RocksDB database without a WAL, since the partition's log says what a crash took."""
+"""The data of one partition: a RocksDB database without a WAL, since what a crash takes is in the partition's log."""
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -37,9 +37,9 @@ from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, 
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 
-# Users' keys are not empty, so nothing else collides with it; it is written in the same batch as the data. Behind the
-# offset is the estimate of the size, which so is right for the data after a crash, and in every checkpoint of it; and
-# after that, the loads that were taken in, if there were any.
+# The key of the database's own record. Users' keys are not empty, so none collides with it. The record is written in
+# the same batch as the data, so it is right for the data after a crash and in every checkpoint. It has the applied
+# offset and leader_epoch, then the estimate of the size, then the loads that were taken in, if there were any.
 _APPLIED: Final = b""
 _APPLIED_BYTES: Final = 12
 _RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
@@ -48,10 +48,10 @@ _KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; the
 _NO_LIMIT: Final = 2**63
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
-# So many deleted keys and older versions a reader that holds the loop passes, about 5 ms, before it has them cleared.
+# A reader that holds the loop passes so many deleted keys and older versions (about 5 ms) before it has them cleared.
 MAX_PASSED: Final = 20_000
 
-# Flushed by its owner long before it is full.
+# The owner flushes long before the buffers are full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 
@@ -76,26 +76,27 @@ class Applied:
 
 
 class DataDatabase:
-    """Opened when it is first needed: a partition without data has no folder. For the loop's thread, save where stated.
+    """It is opened when it is first needed, so a partition without data has no folder. For the loop's thread.
 
     Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN once it is closed. Once it
-    has been found damaged, everything raises that same CORRUPT_DATA: what is missing can't be told from what never was.
+    has been found damaged, everything raises that same CORRUPT_DATA: what is missing can't be told from what was never
+    there.
     """
 
     def __init__(
         self, path: Path, cache: Cache, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> None:
-        """`size`: what it was when it was closed, so that asking for it does not open it. `on_damage` is called once,
-        when it is found damaged.
+        """`size`: its size when it was closed, so that it isn't opened just to ask for that. `on_damage` is called
+        once, when it is found damaged.
         """
         self.path = path
         self._cache = cache
         self._db: Rdict | None = None
         self._options = WriteOptions()
-        # A property, whatever its stub says.
+        # This is a property, whatever its stub says.
         self._options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._estimate = SizeEstimate(size)
-        # All that was put and is not compacted away: no less than there is.
+        # All that was put and is not compacted away, so there can't be more keys and bytes than that.
         self._in_tables = Size()
         self._since_flush = Size()
         self._readers = 0
@@ -105,7 +106,7 @@ class DataDatabase:
         self._closed = False
         self._on_damage = on_damage
         self.damage: MinkaError | None = None
-        self.applied = Applied()  # valid while the database is open, as are the next ones
+        self.applied = Applied()  # valid while the database is open, as `loads` is
         self.loads = TakenLoads()
 
     @property
@@ -122,7 +123,7 @@ class DataDatabase:
         return str(self.path)
 
     def condemn(self, error: MinkaError) -> None:
-        """It is damaged, as this CORRUPT_DATA says: nothing of it is used from now on."""
+        """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""
         if self.damage is None:
             self.damage = error
             self._on_damage()
@@ -156,7 +157,7 @@ class DataDatabase:
         return self._db is not None and is_stalled(self._db)
 
     def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """Apply in order, at once with `applied`. In memory: durable with the next flush."""
+        """Apply the writes in order, in one batch with `applied`. They become durable with the next flush."""
         self.open()
         newest: dict[bytes, bytes | None] = {}
         for write in writes:
@@ -186,7 +187,9 @@ class DataDatabase:
         self.applied = applied
 
     def _look_up(self, newest: Mapping[bytes, bytes | None]) -> list[tuple[int, int]]:
-        """What the sampled ones of these keys have now; see `SizeEstimate.written`."""
+        """The bytes that each sampled one of these keys has now, and for how many keys it counts; see
+        `SizeEstimate.written`.
+        """
         picked = self._estimate.pick(len(newest))
         if not picked:
             return []
@@ -209,8 +212,8 @@ class DataDatabase:
             raise self._failure("reading", error) from error
 
     async def get_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
-        """The same on another thread, which reads without the GIL. Raises TOO_LARGE for values of more bytes than that
-        together, when little more than that is read.
+        """The same on another thread, which reads without the GIL. Raises TOO_LARGE if the values have more than
+        `max_bytes` together, as soon as a little more than that has been read.
         """
         if not self._is_there():
             return [None] * len(keys)
@@ -247,10 +250,11 @@ class DataDatabase:
             raise self._failure("reading", error) from error
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Remove what is left of deleted keys and older versions at the beginning of this range, or at its end: by a
-        compaction, outside of the GIL, which is done once for all that wait for it. Which part of the range that was.
+        """Remove what is left of deleted keys and older versions at the beginning of this range (at its end, if
+        `reverse`). A compaction does that without the GIL, once for all callers that wait for it. Returns the part of
+        the range that is cleared.
 
-        An iterator does not say how far it has come when it gives up, so there is nothing to go on from.
+        An iterator does not say how far it has come when it gives up, so there is no place to go on from.
         """
         self.open()
         part = self._begin_of(wanted, reverse)
@@ -268,7 +272,7 @@ class DataDatabase:
         return part
 
     def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """A part of the range, at its begin in this direction, that has some of the tables that don't overlap."""
+        """A part of the range, at its beginning in this direction, with some of the tables that don't overlap."""
         tables = [t for t in deepest_of(self.tables()) if wanted.overlaps(KeyRange(t.first, t.last + b"\x00"))]
         if reverse:
             tables.reverse()
@@ -289,8 +293,8 @@ class DataDatabase:
         return True
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
-        """Exactly the keys and bytes there are, by reading all; lets the loop run after every `slice_keys`. As they are
-        now, if nothing has to be cleared away meanwhile; see `clear`.
+        """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`
+        keys. It counts what is there at the call, unless something has to be cleared away meanwhile; see `clear`.
         """
         size = Size()
         if not self._is_there():
@@ -315,8 +319,8 @@ class DataDatabase:
                 await self.clear(KeyRange(start, end), False)
 
     def keep(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys but these, in one write with `applied`. True if there were any. It takes no time for many,
-        and frees no room: `compact_outside` does.
+        """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. They are
+        deleted as ranges, so many keys take no longer; their room is freed by `compact_outside`.
         """
         self.open()
         below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
@@ -330,15 +334,15 @@ class DataDatabase:
         return bool(below or above)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file of sorted rows, which becomes the database's own and is gone from where it was, and then say
-        so. Nothing may be written meanwhile.
+        """Take in a file of sorted rows, which is moved into the database, and then write a note of that: `loads` and
+        `applied`. Nothing else may be written meanwhile.
 
-        The rows are durable at once; the note that they were taken in becomes so with the next flush. Taking them in
-        once more after a crash finds nothing that was written since, since that was written after the note.
+        The rows are durable at once, the note with the next flush. If a crash takes the note, the file is taken in once
+        more, and hides nothing newer: what was written after the note was not durable, either.
         """
         self.open()
         was_empty = not self._most().keys
-        await self.flush()  # what is in memory and overlaps would refuse it
+        await self.flush()  # RocksDB would refuse the file because of overlapping keys in memory
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         options.set_allow_blocking_flush(False)
@@ -346,7 +350,7 @@ class DataDatabase:
             with _Reading(self):
                 await on_thread(self._opened().ingest_external_file, [str(file)], options)
         except Exception as error:
-            # Not `_failure`: it may be the file that is damaged.
+            # `_failure` would condemn the database, and it may be the file that is damaged.
             raise storage_error(error, f"taking in {file} at {self.path}") from error
         self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
         self._estimate.written(size.bytes, size.keys, [])
@@ -404,15 +408,15 @@ class DataDatabase:
         return self._estimate.error
 
     def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range, at no cost: right up to 16 MiB, or a half of what is less."""
+        """About which share of the data is in the range, at no cost; see `share_in`. 0.5 if it is not open."""
         return share_in(self.tables(), part) if self._db is not None and self.damage is None else 0.5
 
     def size_at_most(self) -> Size:
-        """There is certainly no more; at no cost."""
+        """An upper bound of its size while it is open, else the estimate; at no cost."""
         return self._most() if self._db is not None else self.size()
 
     async def flush(self) -> Applied:
-        """Make what is applied durable; how far that is, at least. Writes go on meanwhile."""
+        """Make durable what is applied, and return how far that goes at least. Writes go on meanwhile."""
         if self._db is None:
             return self.applied
         db, before = self._opened(), self.applied
@@ -445,7 +449,7 @@ class DataDatabase:
         return self._opened()
 
     def reading(self) -> "_Reading":
-        """A context in which `close` waits."""
+        """A context; `close` waits until it is left."""
         return _Reading(self)
 
     def _check(self) -> None:
@@ -477,11 +481,11 @@ class DataDatabase:
         return Size(tables.bytes + since.bytes, tables.keys + since.keys)
 
     def _begin_flush(self) -> None:
-        """Note the flush, so that the sum stays right until the new tables are read."""
+        """Count what is in memory as in tables, so that the sum stays right until the new tables are read."""
         self._in_tables, self._since_flush = self._most(), Size()
 
     def _read_tables(self) -> None:
-        """Take over what the tables on disk say of themselves; costs tens of microseconds."""
+        """Take over what the tables on disk say of themselves, which takes tens of microseconds."""
         self._in_tables = puts(self._opened(), _RECORD_BYTES)
         self._estimate.bounded(self._most())
 
@@ -509,7 +513,9 @@ class _Reading:
 
 
 def _all_levels() -> CompactOptions:
-    """Also of a table that nothing overlaps, which would be moved down as it is, with its deletions."""
+    """Options with which a compaction also rewrites tables that nothing overlaps. By default it would move those down
+    as they are, with their deletions.
+    """
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
     return options

@@ -1,4 +1,4 @@
-"""Ends the process when its disk does not let it end: after a failure, or when the disk has stopped answering."""
+"""Ends the process when its disk keeps it from ending: after a failure, or when the disk has stopped answering."""
 
 import threading
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from minkad.process.exits import end_at_once
 from minkad.storage.log_database import LogDatabase
 
 _POLL_SECONDS: Final = 0.1
-_GRACE_SECONDS: Final = 1.0  # after a failure, for the node to say goodbye and end by itself
+_GRACE_SECONDS: Final = 1.0  # after a failure, the node has so long to take its leave and to end by itself
 
 
 class DiskGuard:
-    """A thread of its own, since the loop may be what waits for the disk."""
+    """Watches on a thread of its own, since it may be the loop that waits for the disk."""
 
     def __init__(
         self, log_db: LogDatabase, max_sync_seconds: float, end: Callable[[MinkaError], object] = end_at_once
@@ -34,7 +34,8 @@ class DiskGuard:
         self._stopped.set()
 
     def _watch(self) -> None:
-        # In turns of this thread, not by a clock: a process that was stopped for a minute has not waited for its disk.
+        # Turns of this thread are counted, not a clock's seconds: a process that was stopped (SIGSTOP) for a minute has
+        # not waited for its disk.
         failed = busy = 0
         since: float | None = None
         while not self._stopped.wait(_POLL_SECONDS):

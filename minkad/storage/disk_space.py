@@ -19,7 +19,8 @@ _RESERVE_BYTES: Final = 64 * _MIB  # what a start writes: a log that was in memo
 
 
 class DiskWatch:
-    """Low below the mark, and until there is half as much more, so that it does not change at every file.
+    """The disk is low when less than the mark is free, and until half as much again as the mark is free, so that this
+    doesn't change with every file.
 
     The reserve is a file that takes space while there is enough: without it a full disk would not let the node start,
     and so nobody could move or delete what fills it. It is given up at such a start.
@@ -39,14 +40,14 @@ class DiskWatch:
         return self.space.is_low
 
     def check_room(self, size: int) -> None:
-        """DISK_LOW unless so many bytes more leave it above the mark."""
+        """Raises DISK_LOW unless the disk stays above the mark with `size` more bytes."""
         space = self.space
         if space.is_low or space.free_bytes - size < space.low_mark_bytes:
             text = f"{size / _MIB:,.1f} MiB more are too much: {free_space(space)}"
             raise MinkaError(Code.DISK_LOW, text)
 
     def room(self) -> int:
-        """How many bytes more leave it above the mark."""
+        """How many more bytes the disk can take and stay above the mark."""
         space = self.space
         return 0 if space.is_low else max(0, space.free_bytes - space.low_mark_bytes)
 
@@ -94,7 +95,7 @@ class DiskWatch:
         return min(_RESERVE_BYTES, self.space.low_mark_bytes // 2)
 
     def _make_reserve(self) -> None:
-        """Take space as the reserve, unless that makes the disk low."""
+        """Take space as the reserve, unless less than twice the mark would be free after that."""
         size = self._reserve_bytes()
         if self.space.free_bytes < self.space.low_mark_bytes * 2 + size:
             return

@@ -30,7 +30,9 @@ class Identity:
 
 
 def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
-    """From the cluster's name and its bootstrap voters (id, address), so that each of them derives the same."""
+    """The cluster's id: a UUID of version 5 (RFC 9562) made from the cluster's name and its bootstrap voters (id,
+    address), so that each of them derives the same.
+    """
     listed = ",".join(f"{node}={address}" for node, address in voters)
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minka:{name}:{listed}"))
 
@@ -87,7 +89,7 @@ def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
 
 
 def save(data_dir: Path, identity: Identity) -> None:
-    """Durably, and as a whole or not at all."""
+    """Write the identity durably, as a whole or not at all. Raises OSError."""
     path, part = data_dir / _FILE, data_dir / f"{_FILE}.part"
     with part.open("w") as file:
         json.dump({**asdict(identity), "checksum": _checksum(identity)}, file, indent=2)

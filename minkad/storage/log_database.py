@@ -20,10 +20,10 @@ from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, st
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
-STALLED_S: Final = 1.0  # for which a write or a sync takes when the disk does not answer
+STALLED_S: Final = 1.0  # a disk that takes longer for a write or a sync counts as not answering
 _STALL_POLL_S: Final = 0.001
-# What only the operating system has is synced after so long, and so long may that take: together they are the 100 ms
-# that are promised of what `write` acknowledges.
+# What only the operating system has is synced when it is so old, and that sync may take so long: together these are the
+# 100 ms that are promised for what `write` acknowledges.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
 _MARK_SOON_S: Final = 1.0  # after a sync
@@ -73,7 +73,7 @@ class LogDatabase:
         self._error: MinkaError | None = None
         # Only the thread that writes sets it; others read it.
         self._busy_since: float | None = None
-        self._asked_at: float | None = None  # what the disk has yet to answer
+        self._asked_at: float | None = None  # when the disk was asked, if it has yet to answer
         self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
         self._last_sync_s = 0.0
         self._synced = mark.sequence
@@ -84,8 +84,8 @@ class LogDatabase:
 
     @classmethod
     def open(cls, path: Path, *, must_exist: bool = False) -> Self:
-        """Open, or create where there was none. Raises CORRUPT_DATA for a damaged log (a torn tail, never acknowledged,
-        is cut off), STORAGE_FAILED for anything else, such as another process that has it open.
+        """Open, or create if there was none. Raises CORRUPT_DATA for a damaged log (but a torn tail, which was never
+        acknowledged, is truncated), STORAGE_FAILED for anything else, such as another process that has it open.
         """
         mark_path = path.with_name(f"{path.name}.mark")
         mark = LogMark.load(mark_path)
@@ -138,8 +138,10 @@ class LogDatabase:
                 raise storage_error(error, f"closing the log database {self.path}") from error
 
     def forget_start(self) -> None:
-        """The cluster has refused this start. An older copy would else be let in once it was tried often enough."""
-        with suppress(OSError):  # it is refused by the same number, or by the next one
+        """Note that the cluster has refused this start. Otherwise an older copy of the directory would be let in once
+        it had been started often enough.
+        """
+        with suppress(OSError):  # the next start is refused with this number, or with the next
             self._mark.forget_start()
 
     @property
@@ -154,15 +156,15 @@ class LogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk owes an answer for longer than a slow one takes: the node can do nothing that lasts. A disk
-        that is busy with what is flushed answers, so to wait for room in memory does not count.
+        """Whether the disk has owed an answer for longer than a slow disk takes, so that the node can make nothing
+        durable. A disk that is busy with flushes still answers, so a wait for room in memory does not count.
         """
         since = self._asked_at
         return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
-        """For how many seconds what `write` acknowledged first has not been synced: the present exposure to a power
-        cut. 0: everything is.
+        """For how many seconds the oldest of the writes that are acknowledged and not synced has been so: the present
+        exposure to a power cut. 0 if everything is synced.
         """
         since = self._unsynced_since
         return 0.0 if since is None else self._clock() - since
@@ -204,11 +206,11 @@ class LogDatabase:
         if self._error is not None:
             self._fail_next()
         elif not self._writing:
-            # Not at once: the others of this loop turn shall join.
+            # It doesn't start at once, so that others of this loop turn can join.
             future.get_loop().call_soon(self._start_write)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The value; None if there is none. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -220,7 +222,7 @@ class LogDatabase:
     ) -> list[tuple[bytes, bytes]]:
         """The pairs with start <= key < end in order, up to `limit` of them and `max_bytes` of values (0: all).
 
-        At least one, if there is one. Raises CORRUPT_DATA, STORAGE_FAILED.
+        If there are any, at least one is returned. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         found: list[tuple[bytes, bytes]] = []
         size = 0
@@ -237,7 +239,7 @@ class LogDatabase:
         return found
 
     def count(self, start: bytes, end: bytes) -> int:
-        """How many keys there are with start <= key < end; every block of them is read, and its checksum compared.
+        """How many keys there are with start <= key < end. Every block of them is read, and its checksum is compared.
 
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -247,7 +249,9 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def damaged(self, what: str) -> MinkaError:
-        """Something is missing, so nothing that is in here can be relied on: see `fail`."""
+        """Note that something is missing, so that nothing that is in here can be relied on: see `fail`. Returns the
+        error, for the caller to raise.
+        """
         error = MinkaError(Code.CORRUPT_DATA, f"the log database {self.path} is damaged: {what}")
         self.fail(error)
         return error
@@ -320,14 +324,14 @@ class LogDatabase:
             self._sync_unsynced(loop)
 
     def _sync_unsynced(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Whatever the loop is doing: the promise does not wait for its turn."""
+        """Sync what isn't synced, whatever the loop is doing: the promise does not wait for the loop's turn."""
         error = None
         started = self._busy_since = self._clock()
         try:
             self._sync()
         except Exception as failure:  # noqa: BLE001 - goes to the owner
             error = storage_error(failure, f"writing the log database {self.path}")
-            self._unsynced_since = None  # nothing is known of it from now on, and no try follows
+            self._unsynced_since = None  # nothing is known about it from now on, and it isn't tried again
         self._busy_since = None
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish_sync, error, self._clock() - started)
@@ -357,8 +361,8 @@ class LogDatabase:
             loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
 
     def _will_be_synced_in_time(self) -> bool:
-        """Whether a write may be acknowledged before it is synced. Not while one is due, nor where the last has shown
-        that syncs take long now: else what is acknowledged meanwhile would be older than promised.
+        """Whether a write may be acknowledged before it is synced. It may not while a sync is due, nor after a sync
+        that took long: what is acknowledged meanwhile could stay unsynced for longer than promised.
         """
         since = self._unsynced_since
         is_due = since is not None and self._clock() - since >= _SYNC_DUE_S
@@ -431,12 +435,12 @@ def _done(future: Sync) -> None:
 def _fail(future: Sync | None, error: MinkaError) -> None:
     if future is not None and not future.done():
         future.set_exception(error)
-        future.exception()  # nobody has to wait for it
+        future.exception()  # asyncio doesn't complain then if nobody waits for it
 
 
 def _options() -> Options:
     options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
     options.set_block_based_table_factory(table_options())
-    # A torn last record was never acknowledged and is cut off; damage before it is refused, not skipped.
+    # A torn last record was never acknowledged and is truncated; damage before it is refused, not skipped.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options

@@ -1,8 +1,8 @@
-"""How far the log database was durable, kept beside it: what RocksDB can't tell by its own files.
+"""How far the log database was durable, kept beside it: RocksDB can't tell that from its own files.
 
-RocksDB takes the end of its newest log for a write that a crash has torn, wherever the log ends, an absent log for an
-empty one, and a shorter manifest for an older one. What a mark says was synced before the mark, so it has to be there
-at the next start. It is written once a second while there are writes, at the start and after a stop; only what was
+Wherever its newest log ends, RocksDB takes that for a write that a crash has torn; it takes an absent log for an empty
+one, and a shorter manifest for an older one. What a mark names was synced before the mark, so it has to be there at
+the next start. A mark is written once a second while there are writes, at the start and after a stop. So only what is
 lost of the last second before a crash can't be told from what was never written.
 """
 
@@ -42,7 +42,7 @@ class LogMark:
 
     @classmethod
     def load(cls, path: Path) -> "LogMark | None":
-        """None if there is no file. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The mark in this file; None if there is no file. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -57,7 +57,7 @@ class LogMark:
 
     @classmethod
     def create(cls, path: Path) -> "LogMark":
-        """Durably, for a log database in which nothing was written yet."""
+        """Write a mark durably, for a log database to which nothing was written yet. Raises OSError."""
         mark = cls(path, _Slot(0, 0, 0, "", 0, 0))
         path.write_bytes(_encoded(mark._slot) * _SLOTS)
         for name, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
@@ -95,7 +95,9 @@ class LogMark:
             raise MinkaError(Code.CORRUPT_DATA, f"{manifest} is not what was written")
 
     def check_sequence(self, folder: Path, sequence: int, suspects: str) -> None:
-        """What was found when the database was opened. `suspects`: its files before. Raises CORRUPT_DATA."""
+        """Raises CORRUPT_DATA if the database, now that it is open, ends at a write before the last durable one.
+        `sequence`: RocksDB's number of its last write. `suspects`: the log files that it had before.
+        """
         if sequence < self._slot.sequence:
             raise MinkaError(
                 Code.CORRUPT_DATA,
@@ -104,20 +106,22 @@ class LogMark:
             )
 
     def started(self, folder: Path, sequence: int) -> None:
-        """The database was opened once more. Durable when this returns, in both slots."""
+        """Count one more start, durably and in both slots. Raises OSError."""
         self._slot.start += 1
         for _ in range(_SLOTS):
             self.write(folder, sequence)
 
     def forget_start(self) -> None:
-        """The start was refused: the next one has its number, and is refused, too. Raises OSError."""
+        """Count one start less, because this one was refused: the next one has the same number, and is refused, too.
+        Raises OSError.
+        """
         with self._lock:
             self._slot.start -= 1
             for _ in range(_SLOTS):
                 self._overwrite()
 
     def write(self, folder: Path, sequence: int) -> None:
-        """Note that so many writes are durable. Raises OSError."""
+        """Note that the writes up to RocksDB's number `sequence` are durable. Raises OSError."""
         with self._lock:
             self._slot.sequence = max(sequence, self._slot.sequence)
             self._look_at_manifest(folder)
@@ -134,7 +138,9 @@ class LogMark:
             os.close(handle)
 
     def _look_at_manifest(self, folder: Path) -> None:
-        """RocksDB only appends to it while it is open. If somebody else has changed it, the next start says so."""
+        """Sync the manifest, and note its size and CRC-32. RocksDB only appends to it while the database is open; if
+        somebody else has changed it, the next start says so.
+        """
         slot, current = self._slot, _current(folder)
         if current is None or _number(current) < _number(slot.manifest) or not (folder / current).exists():
             return

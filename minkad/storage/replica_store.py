@@ -35,7 +35,7 @@ class ReplicaStore:
         self._cache = Cache(cache_bytes)
 
     async def remove_leftovers(self) -> None:
-        """Remove the checkpoints of before the node's start. Raises STORAGE_FAILED."""
+        """Remove the checkpoints that the node's last run has left. Raises STORAGE_FAILED."""
         for folder in _LEFTOVERS:
             await remove_folder(self._data_dir / folder, durably=False)
 

@@ -13,13 +13,15 @@ from minkad.core.replication.storage import DeletedAheadError
 KIB = 1024
 MIB = 1024 * KIB
 _INCOMPLETE: Final = "Result incomplete"
-# A file that RocksDB knows and that is gone is damage, too.
+# If a file that RocksDB knows is gone, that is damage, too.
 _DAMAGE: Final = ("Corruption", "IO error: No such file")
 _NO_CURRENT: Final = "(create_if_missing is false)"
 
 
 def storage_error(error: Exception, what: str) -> MinkaError:
-    """The registry's form of what rocksdict raised (a bare Exception with RocksDB's status as its text)."""
+    """The error that stands for what rocksdict raised (a bare Exception with RocksDB's status as its text):
+    CORRUPT_DATA or STORAGE_FAILED.
+    """
     text = str(error)
     code = Code.CORRUPT_DATA if text.startswith(_DAMAGE) or _NO_CURRENT in text else Code.STORAGE_FAILED
     return MinkaError(code, f"{what}: {text}")
@@ -32,7 +34,7 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
     `is_stalled` first.
     """
     options = Options(raw_mode=True)
-    options.create_if_missing(False)  # a database of which the files are gone must not become an empty one
+    options.create_if_missing(False)  # a database whose files are gone must not become an empty one
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(write_buffers)
     options.set_allow_concurrent_memtable_write(False)
@@ -60,8 +62,8 @@ def pairs(
 ) -> Iterator[tuple[bytes, bytes]]:
     """The pairs with start <= key < end, in order. `end` None: to the last key.
 
-    Raises DeletedAheadError where more than `max_passed` deleted keys and older versions come (0: no limit).
-    Raises what rocksdict raises, also where its own iterators end early and say nothing: at a damaged block.
+    Raises DeletedAheadError if more than `max_passed` deleted keys and older versions come one after another (0: no
+    limit). Raises what rocksdict raises, also at a damaged block, where its own iterators just end.
     """
     # Not set_iterate_lower_bound: in rocksdict 0.3.29 it sets the upper bound.
     options = ReadOptions()
@@ -100,12 +102,13 @@ def page(
     max_passed: int = 0,
     max_seconds: float = inf,
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """Keys and values with start <= key < end in order, `end` b"": to the last key; and whether these are all.
+    """Keys and values with start <= key < end, in order, and whether these are all. `end` b"": to the last key.
 
-    Up to so many rows and bytes, and none more after so many seconds, but one row at least; and up to where more than
-    `max_passed` entries (0: no limit) of deleted keys and older versions would have to be passed, a quarter of a
-    microsecond each. Raises DeletedAheadError if that is before the first row. Not a generator, since the iterator has
-    to be gone when this returns; holds the GIL, about 1 µs a row. Raises what rocksdict raises.
+    They are at most `max_rows` and `max_bytes`, and none is added after `max_seconds`, but there is at least one row.
+    They also end where more than `max_passed` entries (0: no limit) of deleted keys and older versions would have to be
+    passed, which takes a quarter of a microsecond each; DeletedAheadError is raised if that is before the first row.
+    This is not a generator, since the iterator has to be gone when it returns. It holds the GIL for about 1 µs a row.
+    Raises what rocksdict raises.
     """
     options = ReadOptions()
     if end:

@@ -1,7 +1,7 @@
 """The process in which a node reads whole partitions: `python -m minkad.storage.scan_process`, started by `scanner`.
 
 rocksdict's iterators hold the interpreter's lock, so a long scan in the daemon would stop its event loop. Requests come
-on stdin, frames go to stdout: a byte that says what it is, four bytes of length, the content.
+on stdin. Frames go to stdout: a byte for the kind, the length in four bytes (big-endian), the content.
 """
 
 import os
@@ -68,7 +68,7 @@ def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
 
 
 def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
-    """Raises what rocksdict raises, also where its fast iterator ends early and says nothing: at a damaged block."""
+    """Raises what rocksdict raises, also at a damaged block, where its fast iterator just ends."""
     start, last = max(request.start, FIRST_KEY), b""
     items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
     for pair in items:
@@ -150,7 +150,9 @@ def _hashes(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
 
 
 def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
-    """The keys at which parts of about `part_bytes` begin, but for the first: tables' first keys; nothing is read."""
+    """The keys at which parts of about `part_bytes` begin, except the first part. They are first keys of tables, so no
+    data is read.
+    """
     found: list[bytes] = []
     size = 0
     for table in sorted(tables_of(db), key=lambda table: table.first):
@@ -163,7 +165,7 @@ def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
 
 
 class _Databases:
-    """The last few that were read: the parts of one are read one after the other."""
+    """Keeps the last few databases open, since the parts of one are read one after the other."""
 
     def __init__(self) -> None:
         self._cache = Cache(_CACHE_BYTES)
@@ -171,7 +173,7 @@ class _Databases:
 
     @contextmanager
     def of(self, path: str) -> Iterator[Rdict]:
-        """Raises what rocksdict raises."""
+        """The database of a checkpoint, or one with the rows of a file. Raises what rocksdict raises."""
         if path.endswith(_FILE_ENDING):
             with _database_of(Path(path)) as db:
                 yield db
@@ -191,7 +193,7 @@ class _Databases:
 
 @contextmanager
 def _database_of(file: Path) -> Iterator[Rdict]:
-    """One that has taken in a link of the file: there is no other way to read it."""
+    """A database that has taken in a link of the file: there is no other way to read it."""
     with tempfile.TemporaryDirectory(prefix="scan-", dir=file.parent.parent) as folder:
         link = Path(folder) / "link.sst"
         os.link(file, link)

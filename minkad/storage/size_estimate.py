@@ -33,7 +33,7 @@ class SizeEstimate:
     sampling; W. G. Cochran, Sampling Techniques, chapter 5). So keys that are always or never there already make no
     error.
 
-    The variance of what was added so is estimated from neighbouring samples, so `error` says how far off it may be.
+    The variance that the samples add is estimated from neighbouring ones, so `error` says how far off the size may be.
     """
 
     __slots__ = ("_bytes", "_bytes_variance", "_keys", "_keys_variance", "_last", "_random", "_skip", "_step", "_tail")
@@ -62,8 +62,8 @@ class SizeEstimate:
         return max(of_bytes, math.sqrt(self._keys_variance + begun) / max(1, self._keys))
 
     def pick(self, count: int) -> list[tuple[int, int]]:
-        """Which of the next so many written keys to look up before they are written, by their places; and for how many
-        keys each counts.
+        """The places, among the next `count` keys that are written, of the keys to look up before that; and for how
+        many keys each of these counts.
         """
         place = self._skip
         if place >= count:
@@ -83,8 +83,9 @@ class SizeEstimate:
         return picked
 
     def written(self, bytes_: int, keys: int, replaced: Sequence[tuple[int, int]]) -> None:
-        """So much was written, keys and values, deletions not counted. For each key that was looked up: the bytes of
-        what was there, key and value, 0 for nothing; and for how many it counts.
+        """Take in that so many bytes of keys and values, and so many keys, were written (deletions not counted).
+        `replaced` has for each key that was looked up the bytes of what was there (key and value, 0 for nothing), and
+        for how many keys it counts.
         """
         self._bytes += bytes_
         self._keys += keys
@@ -98,7 +99,7 @@ class SizeEstimate:
             self._last = found
 
     def measured(self, size: Size, before: "SizeEstimate") -> None:
-        """Take in that there was so much when `before` was copied."""
+        """Take in that the size was measured to be `size` when `before` was copied."""
         self._step = self._skip = self._tail = 0  # the block that has begun is from before
         self._bytes, self._keys = size.bytes + self._bytes - before._bytes, size.keys + self._keys - before._keys
         if math.isfinite(before._bytes_variance):
@@ -116,7 +117,9 @@ class SizeEstimate:
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
-        """No more than `after` is left of all that was put, `before`: what was removed is not known one by one."""
+        """Take in that a compaction has left `after` of all that was put, which was `before`. It isn't known which keys
+        were removed.
+        """
         share = self._bytes / max(1, before.bytes)
         if share < _FEW_VERSIONS:
             self.doubt()  # what was overwritten may be all in the part that is left, or in the other

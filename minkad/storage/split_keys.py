@@ -67,7 +67,7 @@ async def _keys_within(data: DataDatabase, table: Table, shares: Sequence[float]
 async def _page(
     data: DataDatabase, start: bytes, end: bytes, max_rows: int, max_bytes: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """A page; what is in its way is cleared away."""
+    """See `DataDatabase.page`; deleted keys that are in the way are cleared away."""
     while True:
         try:
             return data.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
@@ -76,7 +76,9 @@ async def _page(
 
 
 def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
-    """What is between the key at this place and the one before, as short as can be: it will be a bound in the table."""
+    """The shortest start of the key at this place that is more than the key before, since it will be a bound in the
+    table.
+    """
     key, before = begins[place][1], begins[place - 1][1] if place else b""
     differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
     return key[: next(differs, len(before)) + 1] if place else key

@@ -8,7 +8,7 @@ from rocksdict import Rdict
 from minka.ranges import KeyRange
 from minkad.storage.size_estimate import Size
 
-FIRST_KEY: Final = b"\x00"  # of users' keys; the record of the applied offset has none
+FIRST_KEY: Final = b"\x00"  # no user's key is less; the key of the record with the applied offset is
 
 
 class Table(NamedTuple):
@@ -28,13 +28,15 @@ def tables_of(db: Rdict) -> list[Table]:
 
 
 def deepest_of(tables: Sequence[Table]) -> list[Table]:
-    """Those that don't overlap, in order; none where all that there is was flushed just now."""
+    """The tables of the deepest level, which don't overlap, in order of their keys; none if all are at level 0."""
     level = max((table.level for table in tables), default=0)
     return sorted((table for table in tables if table.level == level > 0), key=lambda table: table.first)
 
 
 def share_in(tables: Sequence[Table], part: KeyRange) -> float:
-    """About which share of the data is in the range; half of a table that lies across a bound counts."""
+    """About which share of the data is in the range. A table that lies across a bound counts by half, so small data is
+    known badly; 0.5 if there is no table.
+    """
     total = inside = 0.0
     for table in tables:
         total += table.size
@@ -46,8 +48,8 @@ def share_in(tables: Sequence[Table], part: KeyRange) -> float:
 
 
 def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
-    """Keys and values in the tables, in those of a level if one is named: each key as often as there are versions.
-    `record_bytes` has the one entry that is not the user's.
+    """The size of keys and values in the tables, each key as often as it has versions. `record_bytes`: the size of the
+    one entry that is not a user's. `level`: "-at-levelN" for the tables of one level, "" for all.
     """
     text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
     table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)

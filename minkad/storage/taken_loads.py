@@ -6,22 +6,22 @@ import msgspec
 
 
 class TakenLoads(msgspec.Struct, array_like=True, gc=False):
-    """By number: the offset of its mark in the partition's log. Those below `floor` are over everywhere: what is not
-    among them is as good as taken in.
+    """`offsets` has by a load's number the offset of its mark in the partition's log. Loads below `floor` are over
+    everywhere, so they count as taken in even if they aren't in `offsets`.
 
-    A split's child has its parent's, whose marks came before its own log. A merge leaves them as they are: it is a
-    partition's own leader alone that puts a load's mark into its log, and there is none for those of the other one.
+    A split's child has its parent's loads, whose marks came before its own log. A merge leaves them as they are: only
+    a partition's own leader puts a load's mark into its log, so there is no mark of the other partition's loads.
     """
 
     offsets: dict[int, int] = {}
     floor: int = 0
 
     def has(self, number: int) -> bool:
-        """Whether it is no longer to be taken in."""
+        """Whether the load counts as taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
-        """The same with one more. Those below the floor are forgotten once the log, which begins after `log_base`, no
+        """These and one more. Loads below the floor are forgotten once the log, which begins after `log_base`, no
         longer has their marks.
         """
         floor = max(floor, self.floor)
@@ -30,7 +30,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return TakenLoads(kept, floor)
 
     def is_in_log(self, number: int, log_base: int) -> bool:
-        """Whether its mark is taken in, and still in the log that has everything after `log_base`."""
+        """Whether the load is taken in, and its mark is still in the log, which begins after `log_base`."""
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:

@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 async def on_thread(work: Callable[..., T], *args: object) -> T:
-    """Run it on a thread: see `end_of`."""
+    """Run blocking work on a thread of the loop's executor: see `end_of`."""
     return await end_of(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 async def end_of(running: asyncio.Future[T]) -> T:
-    """The result of the work. A caller that is cancelled meanwhile still waits for its end, so that nothing goes on
-    running.
+    """The result of the work. A caller that is cancelled meanwhile still waits for the work's end, so that nothing is
+    left running.
     """
     try:
         return await asyncio.shield(running)

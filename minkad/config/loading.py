@@ -54,7 +54,7 @@ class _Loader:
         self.wrong: set[str] = set()
 
     def read_file(self) -> None:
-        """Take the values of the file; raises MinkaError at once where it can't be read as YAML at all."""
+        """Take the values of the file. Raises MinkaError at once if it can't be read as YAML at all."""
         root = _compose(self.path)
         if root is None:
             return
@@ -207,7 +207,9 @@ def _suggestion(name: str) -> str:
 
 
 def _assemble(values: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
-    """A Config of the values, defaults elsewhere; None stands where a required one is missing (a mistake by then)."""
+    """A Config of the values, with defaults for the others. None stands for a required one that is missing, which has
+    been noted as a mistake.
+    """
 
     def value(name: str) -> Any:
         default = KEYS[name].default

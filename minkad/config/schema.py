@@ -27,7 +27,7 @@ from minkad.config.values import (
 )
 
 DEFAULT: Final = "default"
-"""The origin of a value that neither the file nor the environment says."""
+"""The origin of a value that neither the file nor the environment sets."""
 
 
 def _by(parser: Parser) -> dict[str, Parser]:
@@ -75,7 +75,7 @@ class Advertise:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of the PEM files for everything over gRPC; all "" is no TLS."""
+    """Paths of the PEM files for everything over gRPC. If all are "", there is no TLS."""
 
     ca: str = field(default="", metadata=_by(optional_absolute_path))
     cert: str = field(default="", metadata=_by(optional_absolute_path))
@@ -113,7 +113,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the cluster takes in; the active controller's count."""
+    """What the cluster takes in. The configuration of the node that is the active controller counts."""
 
     replicas_per_node: int = field(default=9_000, metadata=_by(Integer(1, 1_000_000)))
 
@@ -226,7 +226,7 @@ class Config:
 
     @property
     def serves_rest(self) -> bool:
-        """Whether pallets and duties can be changed over HTTP, which knows neither TLS nor callers."""
+        """Whether pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
         if self.listen.rest == "auto":
             return is_loopback(self.listen.http) and self.certificates is None
         return self.listen.rest == "true"

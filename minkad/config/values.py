@@ -69,7 +69,7 @@ def text(node: yaml.Node) -> str:
 
 
 def identifier(node: yaml.Node) -> str:
-    """A name as of a DNS host: what stays readable in a log, a path and a metric."""
+    """A name like a DNS host's, which stays readable in a log, a path and a metric."""
     value = _scalar(node)
     if problem := node_id_problem(value):
         raise Refused((node, f"{problem}, not {_cut(value)!r}"))

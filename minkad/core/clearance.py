@@ -13,10 +13,10 @@ class Clearance:
     _until: float = float("-inf")
 
     def grant(self, sent_at: float, seconds: float) -> None:
-        """The active controller answered the heartbeat that this node sent at `sent_at`.
+        """Take the clearance that the active controller gave for the heartbeat that this node sent at `sent_at`.
 
-        Counting from the sending makes the node's clearance end before the controller, which counts from the
-        receiving, may act on its silence.
+        The node counts from when it sent the heartbeat, the controller from when it received it. So the node's
+        clearance ends before the controller may act on its silence.
         """
         self._until = max(self._until, sent_at + seconds)
 
@@ -33,5 +33,5 @@ class Clearance:
         return now - self._until if float("-inf") < self._until <= now else None
 
     def revoke(self) -> None:
-        """The node gives its clearance up, and stops serving."""
+        """Give the clearance up, so that the node stops serving."""
         self._until = float("-inf")

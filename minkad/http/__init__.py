@@ -1,1 +1,1 @@
-"""HTTP: metrics and health."""
+"""HTTP: metrics, health, and the REST interface to pallets and duties."""

@@ -21,7 +21,7 @@ class Lag(NamedTuple):
     entries: int
     """Entries of the log that it has not acknowledged."""
     seconds: float
-    """Since it last had all that there was; 0 when it has."""
+    """Seconds since it last had all that there was; 0 if it has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Snapshot:
     duties: Mapping[str, int] = field(default_factory=dict)
     """Duties in the table by pallet."""
     duties_nowhere: Mapping[str, int] = field(default_factory=dict)
-    """Those of them that no shard has, by pallet."""
+    """Duties in the table that no shard has, by pallet."""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
@@ -56,9 +56,9 @@ class Snapshot:
     damaged: int = 0
     """Replicas on this node of which nothing is served, since their data is damaged."""
     under_replicated: int = 0
-    """Partitions in the table of whose replicas some are not in sync."""
+    """Partitions in the table with replicas that are not in sync."""
     missing_in_sync: int = 0
-    """Those replicas."""
+    """Replicas in the table that are not in sync."""
     under_min_insync: int = 0
     """Partitions in the table that refuse writes because too few replicas are in sync."""
     elections: int = 0
@@ -69,11 +69,11 @@ class Snapshot:
     """By node that follows this one: its lag in the partition in which it lags most."""
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
-    """On the file system of the data directory."""
+    """Both sizes are those of the file system of the data directory."""
     is_disk_low: bool = False
-    """So this node takes only deletes."""
+    """The free space is below the low-water mark, so this node takes only deletes."""
     unsynced_seconds: float = 0.0
-    """Age of the oldest write that is acknowledged here and not on the disk; 0: there is none."""
+    """Age of the oldest write that is acknowledged here and not on the disk; 0 if there is none."""
 
 
 class MetricsSource(Protocol):
@@ -102,7 +102,7 @@ def create_registry(source: MetricsSource, certificate_expiry: CertificateExpiry
 
 
 class NodeCollector(Collector):
-    """Everything of Minka's own."""
+    """Collects the metrics that are Minka's own."""
 
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
@@ -121,7 +121,7 @@ class NodeCollector(Collector):
 
 
 class CertificateCollector(Collector):
-    """The certificates that are in force, after each reload too."""
+    """Collects when the certificates that are in force end, also after a reload."""
 
     def __init__(self, expiry: CertificateExpiry) -> None:
         self._expiry = expiry

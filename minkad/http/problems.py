@@ -54,7 +54,7 @@ def status_of(code: Code) -> int:
 
 
 def problem_of(error: MinkaError) -> Problem:
-    """The document that says it."""
+    """The problem document of an error."""
     info = error.code.info
     return Problem(
         type=f"/v1/errors#{error.code.name}",
@@ -79,7 +79,7 @@ def _response(problem: Problem, headers: dict[str, str] | None = None) -> web.Re
 
 
 def _of_http(error: web.HTTPException) -> web.Response:
-    """What aiohttp itself refuses: no such path, no such method."""
+    """The response to what aiohttp itself refuses, such as an unknown path or method."""
     problem = Problem(
         type="about:blank",
         title=error.reason,
@@ -111,8 +111,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 @web.middleware
 async def local_names(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Only this machine's own names reach what is served on loopback: a page of the web, open in a browser here, could
-    else have its name resolved to 127.0.0.1 and speak with it (DNS rebinding).
+    """Refuse requests (421) by any but this machine's own names to what is served on loopback. Otherwise a web page
+    that is open in a browser here could have its name resolved to 127.0.0.1 and talk to it (DNS rebinding).
     """
     try:
         host = request.url.host or ""

@@ -277,7 +277,7 @@ class Rest:
 
     async def _body(self, request: web.Request, kind: Any, **given: str) -> Any:
         """The request's document; `given` are the fields that the path has already. Raises MinkaError."""
-        if request.content_type != _JSON:  # a page in a browser can send anything else without being asked
+        if request.content_type != _JSON:  # a web page may send some other types without a CORS preflight
             raise web.HTTPUnsupportedMediaType(text=f"the content must be {_JSON}, not {request.content_type}")
         async with self._reading:
             content = await _read(request)

@@ -88,7 +88,7 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
 
 
 class _Refusal(asyncio.Protocol):
-    """The answer to a connection beyond the limit."""
+    """Closes a connection that is beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called once."""

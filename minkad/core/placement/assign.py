@@ -9,10 +9,10 @@ from minka.v1.cluster_pb2 import Node
 
 
 def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) -> list[list[str]]:
-    """For each slot its replicas in order, the preferred leader first. `nodes` are at least `replicas` many.
+    """For each slot its replicas in order, the preferred leader first. There are at least `replicas` nodes.
 
-    Leaders go round. The other replicas go to the nodes with the fewest, so that each has as many as any other; those
-    of one partition to different nodes, and to different zones as long as there are zones.
+    Leaders are placed round robin. The other replicas go to the nodes with the fewest, so that all have equally many;
+    those of one partition go to different nodes, and to different zones as long as there are enough zones.
     """
     placement = Placement(nodes, partition_count, replicas)
     for slot in range(partition_count):
@@ -21,8 +21,8 @@ def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) 
 
 
 class Placement:
-    """The same slot by slot. Nodes are kept by zone, the one with the fewest replicas first. Entries of a heap are
-    outdated once the count differs.
+    """Places replicas slot by slot. Nodes are kept in a heap for each zone, the one with the fewest replicas first. An
+    entry of a heap is outdated once the node's count differs from it.
     """
 
     def __init__(self, nodes: Sequence[Node], partition_count: int, replicas: int) -> None:
@@ -38,7 +38,7 @@ class Placement:
             self._push(node.id, 0)
 
     def place(self, slot: int) -> None:
-        """The next slot, from 0 on."""
+        """Place the next slot, from 0 on."""
         chosen = [self._nodes[slot % len(self._nodes)].id]
         while len(chosen) < self._replicas:
             chosen.append(self._next(chosen))
@@ -47,8 +47,8 @@ class Placement:
         self._placed.append(chosen)
 
     def even_out(self) -> list[list[str]]:
-        """For each slot its replicas. The last ones may have had no choice: their neighbours make room, as far as the
-        zones allow.
+        """For each slot its replicas. The last slots may have had no choice of nodes, so replicas go from the node with
+        the most to the one with the fewest, as far as the zones allow.
         """
         placed = self._placed
         while True:
@@ -66,7 +66,8 @@ class Placement:
         return len(after) >= len(before)
 
     def _push(self, node: str, slot: int) -> None:
-        # Among equals a different one for each slot, so that what a node leads is not all followed by the same ones.
+        # Among nodes with equal counts the hash puts another one first for each slot, so that the partitions that a
+        # node leads don't all have the same followers.
         heapq.heappush(
             self._heaps[self._zone[node]], (self._count[node], murmur3(b"%d/%s" % (slot, node.encode())), node)
         )

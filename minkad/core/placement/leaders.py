@@ -1,4 +1,4 @@
-"""Which of its replicas is the preferred leader of a partition, so that the nodes lead equally many."""
+"""Chooses which replica is the preferred leader of each partition, so that every node leads its share."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from minkad.core.placement.quotas import even_quotas
 
 
 def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weights: Mapping[str, float]) -> list[int]:
-    """Change the order of as few as possible; the ids of those. `replicas` by partition, the preferred leader first.
+    """Change the order of the replicas of as few partitions as possible, and return the ids of those. `replicas`: by
+    partition id, the preferred leader first; its lists are changed.
 
     Leadership goes from a node that has too much to one that has too little along the shortest chain of partitions that
     both have.
@@ -30,7 +31,7 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
 
 
 def _chain(replicas: Mapping[int, list[str]], source: str, wanting: set[str]) -> list[tuple[int, str]]:
-    """Partitions and their new leaders, from the source to one of `wanting`; empty: there is none."""
+    """A chain of partitions and their new leaders, from the source to one of `wanting`; empty if there is none."""
     by_leader: defaultdict[str, list[int]] = defaultdict(list)
     for partition_id, nodes in replicas.items():
         by_leader[nodes[0]].append(partition_id)

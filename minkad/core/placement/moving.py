@@ -1,4 +1,4 @@
-"""What operations that have not ended move: a plan leaves it alone, and reckons with where it will be."""
+"""What operations that have not ended move: a plan leaves it alone, and counts it where it will be."""
 
 from typing import NamedTuple
 

@@ -10,7 +10,7 @@ def level_shares(
 ) -> dict[str, float]:
     """For each its share of the total by its weight, but no less than its floor and no more than its ceiling.
 
-    What these add to one or take from it, the others share by their weights. A floor counts before a ceiling.
+    The others share by their weights what a floor or a ceiling takes or leaves. A floor counts before a ceiling.
     """
     shares = dict.fromkeys(weights, 0.0)
     open_ = list(weights)
@@ -19,7 +19,7 @@ def level_shares(
         wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
         shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
         excess = sum(shares[n] - wanted[n] for n in open_)
-        # What was raised too much takes from the others, so that some of them need not be cut; and the other way.
+        # What floors add takes from the others, so that ceilings may no longer concern these; and the other way round.
         bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
@@ -35,10 +35,11 @@ def even_quotas(
     limit: int,
     totals: Mapping[str, int],
 ) -> dict[str, int]:
-    """For each target its share of all that there is by its weight, rounded to differ by less than one from it.
+    """For each target its share, by its weight, of all that there is, rounded up or down.
 
-    No node gets more than `limit`. A node that has more keeps the odd one, so that the fewest move; then that which has
-    least of `totals`, which counts beyond what is evened out here.
+    No node gets more than `limit`. Shares are rounded up first for nodes that have more anyway, so that the fewest
+    replicas move; then for those that lose most if it is rounded down, those that have most, and those with the least
+    of `totals`, which also counts what is not evened out here.
     """
     left = sum(counts.values())
     shares = level_shares(left, {n: weights.get(n, 1.0) for n in targets}, {}, dict.fromkeys(targets, limit))

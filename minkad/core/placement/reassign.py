@@ -21,17 +21,19 @@ def plan_reassign(
     now_ms: int,
     disks: Mapping[str, DiskSpace] = NO_DISKS,
 ) -> Plan:
-    """Within each keyspace every node of `to` gets its share by its weight, or `weights`, with the fewest moves.
+    """Within each keyspace every node of `to` gets its share by its weight (`weights` overrides it), with the fewest
+    moves.
 
-    `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards.
-    `to` empty: all LIVE nodes but those of `drain`; `keyspaces` empty: all. A node that is not among them gives up all
-    it has. With `drain` and without `to` nobody else gives up anything. Each move
-    adds one replica; several of one partition come one after the other. Preferred leaders are spread like replicas.
-    With `partitions` exactly those get exactly those replicas, and all at once. What an operation moves already is left
-    alone; with `queue` the plan begins where all that leaves things, and may move it again.
-    Raises OPERATION_RUNNING where that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-    INVALID_ARGUMENT, DISK_LOW where a node that is named has no room, or PARTITION_OFFLINE when a partition has no
-    leader to copy it from.
+    `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards. If
+    `to` is empty, it is all LIVE nodes except those of `drain`; if `keyspaces` is empty, it is all of them. A node that
+    is not in `to` gives up all it has. With `drain` and without `to` no other node gives up anything. Each move adds
+    one replica; several moves of one partition come one after the other. Preferred leaders are spread like replicas.
+    With `partitions` exactly those get exactly those replicas, each of them in one move. What an operation moves
+    already is left alone; with `queue` the plan begins where all operations leave things, and may move it again.
+
+    Raises OPERATION_RUNNING if that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
+    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or PARTITION_OFFLINE if a partition has no leader to
+    copy it from.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
@@ -144,7 +146,9 @@ def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str
 def _in_order(
     state: State, sizes: Mapping[int, int], layout: Layout, steps: Sequence[Step], reordered: Sequence[int]
 ) -> list[Move]:
-    """A move for each step; the last of a partition gives it its final order. Those of order alone come last."""
+    """A move for each step; the last move of a partition gives it its final order. Moves that only change an order come
+    last.
+    """
     last = {step.partition_id: i for i, step in enumerate(steps)}
     orders: defaultdict[int, list[str]] = defaultdict(list)
     moves = []
@@ -245,7 +249,7 @@ def _check_disk(layout: Layout, name: str, node: str, size: int) -> None:
     layout.taken[node] += size
 
 
-# What it makes of the nodes
+# What each node has before and after
 
 
 def _balance(state: State, layout: Layout, targets: Sequence[str], sizes: Mapping[int, int]) -> list[NodeBalance]:

@@ -70,7 +70,7 @@ class Layout:
             self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
 
     def move(self, partition_id: int, source: str, target: str) -> None:
-        """The target takes the source's place in the order."""
+        """Move a replica: the target takes the source's place in the order."""
         replicas, size = self.replicas[partition_id], self.sizes.get(partition_id, 0)
         replicas[replicas.index(source)] = target
         self.totals.update({source: -1, target: 1})
@@ -81,7 +81,7 @@ class Layout:
             self.taken[source] -= size  # it was to come, and does not
 
     def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
-        """Whether the replica may go from one to the other."""
+        """Whether the replica may go from the source to the target."""
         replicas, node = self.replicas[partition.id], self.nodes[target]
         if target in replicas or target in partition.removing_replicas:
             return False
@@ -129,7 +129,9 @@ class Rebalance:
         return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 
     def run(self) -> None:
-        """Raises NOT_ENOUGH_NODES when a node that is to have nothing can't be emptied."""
+        """Make the steps. If a node that is to have nothing can't be emptied, raises NOT_ENOUGH_NODES, or
+        OPERATION_RUNNING if that is because of what an operation moves, or of a copy that is still being deleted.
+        """
         surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
             self._move_if_possible(partition, source)
@@ -155,7 +157,9 @@ class Rebalance:
         return [p for p in self._partitions if node in self._layout.replicas[p.id]]
 
     def _ranked(self, node: str) -> list[Partition]:
-        """What leaves first: as many leaders as follow from its share, and what is nearest to the mean size."""
+        """The partitions on the node in the order in which they leave it: the nearest to the mean size first, and those
+        that it leads mixed with those that it follows in proportion to their numbers.
+        """
         mine = self._on(node)
         mean = sum(map(self._size, mine)) / max(1, len(mine))
         mine.sort(key=lambda p: (abs(self._size(p) - mean), -p.id))
@@ -183,7 +187,9 @@ class Rebalance:
             self._move(partition, source, target)
 
     def _take_places(self, source: str) -> None:
-        """What was to go to a third node goes where there is room instead, and leaves its place to ours."""
+        """A replica that was to go to a third node goes where there is room instead, and one of the source's takes its
+        place.
+        """
         mine, layout = self._ranked(source), self._layout
         last = {step.partition_id: i for i, step in enumerate(self.steps)}
         hopeless = {source}
@@ -213,9 +219,10 @@ class Rebalance:
         return node in self._layout.replicas[partition.id]
 
     def _move_by_way_of_another(self, source: str) -> bool:
-        """Nothing of the source can go where there is room: something goes to a third node, and of that one's there.
+        """No replica of the source can go where there is room, so one goes to a third node, and one of that node's goes
+        where there is room. Returns whether that was possible.
 
-        It costs a move more, and where there are many partitions one that can go directly is found anyway.
+        It costs one move more. If there are many partitions, one that can go directly is found anyway.
         """
         room = self._room()
         if self._wishes.gently or not room or len(self._partitions) > _FEW:
@@ -230,7 +237,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """A node that is to have nothing is emptied at any price; others keep what nobody can take."""
+        """A node that is to have nothing is emptied at any price; others keep what no node can take."""
         if source in self._wishes.targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
@@ -249,7 +256,7 @@ class Rebalance:
             raise self._comes(source)
 
     def _comes(self, source: str) -> MinkaError:
-        """An operation that has not ended leaves something on the node that is to have nothing."""
+        """The error if an operation that has not ended leaves a replica on the node that is to have nothing."""
         rows, layout = self._state.partitions, self._layout
         left, by = next(
             (rows[id_], by)
@@ -292,7 +299,7 @@ class Rebalance:
 
 
 def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:
-    """Both in proportion to their lengths, in order."""
+    """Both mixed in proportion to their lengths, each in its order."""
     queue = [((i + 0.5) / len(first), 0, p) for i, p in enumerate(first)]
     queue += [((i + 0.5) / len(second), 1, p) for i, p in enumerate(second)]
     return (p for _, _, p in sorted(queue, key=lambda entry: entry[:2]))

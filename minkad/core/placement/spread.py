@@ -1,7 +1,7 @@
 """The one move that best evens what the nodes have to do, from what the leaders of partitions report.
 
-Only partitions of keyspaces with `max_ops` move, and of those only what makes a difference. A leadership that goes to a
-replica in sync costs nothing, so a copy is made only where no leadership can help.
+Only partitions of keyspaces with `max_ops` move, and only if that makes a difference. A leadership that goes to a
+replica in sync costs nothing, so a copy is made only if no leadership can help.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.rebalance import NO_DISKS, Layout
 from minkad.core.state import State, holders, partition_name
 
-MAX_SKEW: Final = 1.25  # the busiest node's load and the mean one: what is below is even
+MAX_SKEW: Final = 1.25  # the busiest node's load over the mean; less than that counts as even
 _LEAST_GAIN: Final = 0.1  # of the mean load; the busier of the two nodes must have so much less afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A partition is to be led by the first of `target_replicas`. One replica is copied from `source` to `target`; "":
-    none is.
+    """A partition is to be led by the first of `target_replicas`. The replica of `source` moves to `target`; both are
+    "" if no replica moves.
     """
 
     partition_id: int
@@ -32,7 +32,7 @@ class Shift:
 
 
 class NodeLoads:
-    """Operations a second that the LIVE nodes serve, as leaders, each beside its weight."""
+    """Operations a second that the LIVE nodes serve as leaders. A node's load is that divided by its weight."""
 
     def __init__(self, state: State, ops: Mapping[int, int]) -> None:
         live = [node for node in state.nodes.values() if node.state == NodeState.NODE_STATE_LIVE]
@@ -44,12 +44,12 @@ class NodeLoads:
         self.mean = sum(self.ops.values()) / max(1.0, sum(self.weights.values()))
 
     def of(self, node: str, more: int = 0) -> float:
-        """The node's load, if it had so much more."""
+        """The node's load, if it had so many more operations a second."""
         return (self.ops[node] + more) / self.weights[node]
 
     @property
     def skew(self) -> float:
-        """The highest load beside the mean one; 1 where there is none."""
+        """The highest load divided by the mean; 1 if there is none."""
         return max(map(self.of, self.ops)) / self.mean if self.mean else 1.0
 
     def too_busy(self) -> list[str]:
@@ -83,8 +83,8 @@ def best_shift(
 
 
 def _movable(state: State, ops: Mapping[int, int]) -> Iterator[Partition]:
-    """What is asked for at all, has settled, and belongs to a keyspace that has to do as much as one of its partitions
-    may have.
+    """The partitions that have operations and have settled, of keyspaces that have at least as many operations as one
+    partition may have (`max_ops`).
     """
     totals = dict.fromkeys((k.id for k in state.keyspaces.values() if k.max_ops), 0)
     for row, count in _asked_for(state, ops):

@@ -31,7 +31,7 @@ class ChangeLog:
         self._rows = 0
 
     def note(self, changed: Changed) -> None:
-        """These changes make the next version."""
+        """Remember the changes that make the next version."""
         self._version += 1
         self._changes.append(changed)
         self._rows += changed.rows

@@ -36,7 +36,7 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
     _A.ASSIGNMENT_STATE_KEPT: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
     _A.ASSIGNMENT_STATE_PREPARING: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
 }
-# A name of an enum is looked up by a function each time.
+# Protobuf looks a name of an enum up by a function each time, so these are looked up once.
 _NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
 _ASSIGNED: Final = int(_A.ASSIGNMENT_STATE_ASSIGNED)
 _RELEASING: Final = int(_A.ASSIGNMENT_STATE_RELEASING)
@@ -46,7 +46,7 @@ ROWS_A_PIECE: Final = 1000
 
 
 class Assignment(NamedTuple):
-    """A shard may have a duty, or is about to. `epoch` is the fencing token; `state` an AssignmentState."""
+    """A shard has a duty, or is about to have it. `epoch` is the fencing token, `state` an AssignmentState."""
 
     duty: int
     shard: str
@@ -57,7 +57,7 @@ class Assignment(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether nobody else may have the duty, if it isn't synthetic."""
+        """Whether no other shard may have the duty, if it isn't synthetic."""
         return self.state != _PREPARING
 
 
@@ -93,7 +93,7 @@ class DutyState:
     """Every table. Rows are replaced, never mutated, and so are the tuples of assignments.
 
     `room` counts, by pallet, what may have made room for duties that are nowhere, `balance` what may have made its
-    balance worse: a pallet that was looked at needn't be again while they are the same.
+    balance worse: a pallet that was looked at need not be looked at again while they are the same.
     """
 
     pallets: dict[str, Pallet] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class DutyState:
     # Changing
 
     def put_pallet(self, row: Pallet) -> None:
-        """A pallet is created, or replaced."""
+        """Add a pallet, or replace its row."""
         self.revision += 1
         old = self.pallets.get(row.id)
         assert old is None or row.version >= old.version, (old, row)
@@ -210,7 +210,7 @@ class DutyState:
         return [NotifyShard(name)]
 
     def change_duties(self, changed: DutiesChanged) -> list[NotifyShard]:
-        """Duties are created, replaced and removed."""
+        """Add, replace and remove duties."""
         self.revision += 1
         told: dict[str, list[int]] = {}
         for row in changed.duties:
@@ -260,7 +260,7 @@ class DutyState:
         self._note_room(row.pallet)
 
     def change_assignments(self, changed: AssignmentsChanged) -> list[NotifyShard]:
-        """Duties of one shard are all in the same state now."""
+        """Bring duties of one shard into the same state."""
         self.revision += 1
         for place, number in enumerate(changed.duties):
             old = self.assignment(number, changed.shard)
@@ -323,7 +323,9 @@ class DutyState:
         _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
 
     def _note_room_of(self, *rows: Shard) -> None:
-        """A shard's rows: what is pinned to it may be anywhere where it is gone."""
+        """Count this as possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard:
+        these may be anywhere once it is gone.
+        """
         pinned = (row for row in map(self.duties.__getitem__, self.pinned) if row.pinned_to == rows[0].name)
         for pallet in {one.pallet for row in rows for one in row.pallets} | {row.pallet for row in pinned}:
             self._note_room(pallet)
@@ -335,7 +337,7 @@ class DutyState:
     # Snapshots
 
     def pieces(self) -> Iterator[DutyTables]:
-        """The whole, some at a time: what is merged one after the other is the whole again."""
+        """The tables in pieces; if these are merged one after the other, they are the whole again."""
         yield DutyTables(
             pallets=self.pallets.values(),
             shards=self.shards.values(),
@@ -352,7 +354,7 @@ class DutyState:
 
     @classmethod
     def of(cls, tables: DutyTables) -> Self:
-        """The state of which these are the pieces."""
+        """The state whose pieces, merged, these are."""
         state = cls(next_epoch=tables.next_epoch or 1)
         for pallet in tables.pallets:
             state.put_pallet(pallet)

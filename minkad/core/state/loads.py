@@ -20,8 +20,8 @@ _NEXT = {
 
 @dataclass(slots=True)
 class LoadTable:
-    """Rows are replaced, never mutated. `parts` has those of loads that are committed and not done, by load and
-    partition; `due` the loads, in the order of their commits, that a partition has parts of and has yet to take in.
+    """Rows are replaced, never mutated. `parts` has, by load and partition, the parts of loads that are committed and
+    not done; `due` has, by partition, the loads that it has yet to take in, in the order of their commits.
     """
 
     rows: dict[int, Load] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class LoadTable:
         return [load for load in self.rows.values() if load.state in LOADS_UNENDED]
 
     def lowest_open(self) -> int:
-        """No load with a smaller number will ever be taken in anywhere."""
+        """The number below which no load will ever be taken in anywhere."""
         return min((load.number for load in self.unended()), default=self.next_number)
 
     def taken_in(self, keyspace_id: int) -> Load | None:
@@ -74,7 +74,7 @@ class LoadTable:
                 self.finish(record.load_parts_done)
 
     def put(self, load: Load) -> None:
-        """Take a row; what has ended no longer has parts, and only the last that ended are kept."""
+        """Take a row. A load that has ended no longer has parts, and only the last ones that ended are kept."""
         old = self.rows.get(load.number)
         if old is None:
             assert load.number >= self.next_number, f"load number {load.number} was used before"
@@ -92,7 +92,7 @@ class LoadTable:
             self._forget_old()
 
     def add(self, added: LoadPartsAdded) -> None:
-        """Parts of a load whose commit follows in the same Raft entry."""
+        """Add parts of a load whose commit follows in the same Raft entry."""
         for part in added.parts:
             load, parts = self.rows[part.load_number], self.parts.setdefault(part.load_number, {})
             assert load.state == _S.LOAD_STATE_STAGING, load
@@ -126,16 +126,16 @@ class LoadTable:
     # Snapshots
 
     def pieces(self) -> Iterator[LoadTables]:
-        """All of it, a part at a time."""
+        """The table in pieces; if these are merged one after the other, they are the whole again."""
         yield LoadTables(loads=self.rows.values(), next_number=self.next_number)
-        # In the order of the commits, which `parts` has, since their entries made them.
+        # `parts` is in the order of the commits, since their entries have made it, so the pieces are, too.
         rows = chain.from_iterable(parts.values() for parts in self.parts.values())
         while some := list(islice(rows, _ROWS_A_PIECE)):
             yield LoadTables(parts=some)
 
     @classmethod
     def of(cls, tables: LoadTables) -> Self:
-        """The table of what `pieces` gave."""
+        """The table whose pieces, merged, these are."""
         table = cls({load.number: load for load in tables.loads}, next_number=tables.next_number or 1)
         for part in tables.parts:
             table.parts.setdefault(part.load_number, {})[part.partition_id] = part

@@ -12,14 +12,14 @@ PAYLOADS_KEYSPACE: Final = "_duties"  # the cluster's own: nobody can create one
 
 
 def node_id_problem(text: str) -> str:
-    """Why it is no node's id, nor a cluster's name; "" if it is: what stays readable in a log, a path and a metric."""
+    """Why it can't be a node's id or a cluster's name; "" if it can. These stay readable in a log, a path, a metric."""
     if _NODE_ID.fullmatch(text):
         return ""
     return "must be 1 to 63 of a-z, 0-9, dot and dash, beginning with a letter or digit"
 
 
 def keyspace_name_problem(text: str) -> str:
-    """Why it is no keyspace's name; "" if it is."""
+    """Why it can't be a keyspace's name; "" if it can."""
     return "" if _KEYSPACE.fullmatch(text) else "1 to 63 of a-z, 0-9, _ and -, beginning with a letter"
 
 

@@ -28,7 +28,7 @@ def check_ranges(rows: Iterable[Partition]) -> None:
 
 
 def check_split(old: Partition, parent: Partition, child: Partition) -> None:
-    """Assert that parent and child have the keys that `old` had, each once. What held for all then holds still."""
+    """Assert that parent and child have the keys that `old` had, each once. So all rows still cover all keys."""
     assert parent.start_key == old.start_key, (old, parent, child)
     assert parent.end_key == child.start_key, (old, parent, child)
     assert child.end_key == old.end_key, (old, parent, child)
@@ -57,7 +57,7 @@ def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
 
 
 def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> None:
-    """Assert that what is being merged is so with its neighbour."""
+    """Assert that a partition that is being merged is merged with its neighbour."""
     if row.merge_from:
         other = partitions[row.merge_from]
         assert (other.merge_into, other.start_key) == (row.id, row.end_key), (row, other)
@@ -67,7 +67,7 @@ def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> Non
 
 
 def check_merge(left: Partition, right: Partition, remaining: Partition, gone: Partition) -> None:
-    """Assert that `remaining` has the keys that both had, each once. What held for all then holds still."""
+    """Assert that `remaining` has the keys that both had, each once. So all rows still cover all keys."""
     rows = (left, right, remaining, gone)
     assert (left.merge_from, right.merge_into) == (right.id, left.id), rows
     assert left.end_key == right.start_key != b"", rows

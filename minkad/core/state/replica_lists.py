@@ -6,7 +6,7 @@ from minka.v1.cluster_pb2 import Partition
 
 
 def holders(partition: Partition) -> list[str]:
-    """Those of the replicas that stay."""
+    """The replicas, without those that are being added."""
     return [r for r in partition.replicas if r not in partition.adding_replicas]
 
 

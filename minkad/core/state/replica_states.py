@@ -62,7 +62,7 @@ def invalid_replica_changes(
 
 
 def _states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
-    """`replica_state` of all that the row names; for thousands of rows a record, so each field is read once."""
+    """`replica_state` of all that the row names. A record may have thousands of rows, so each field is read once."""
     if row is None:
         return {}
     is_new, adding = row.state == PartitionState.PARTITION_STATE_NEW, row.adding_replicas

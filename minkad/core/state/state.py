@@ -59,7 +59,7 @@ OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPER
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
 KEPT_REMOVALS = 1000
 ALL = 0  # no partition has this id
-ROWS_A_PIECE = 250  # a millisecond's
+ROWS_A_PIECE = 250  # they take about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class State:
     # by operation, by thing and place among the thing's migrations
     migrations: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of removed nodes, in order
-    tombstones: dict[int, Partition] = field(default_factory=dict)  # part of others, and yet to be deleted somewhere
+    tombstones: dict[int, Partition] = field(default_factory=dict)  # merged into others, with copies yet to be deleted
     next_raft_id: int = 1
     next_keyspace_id: int = 1
     next_partition_id: int = 1
@@ -153,15 +153,15 @@ class State:
         return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_QUEUED]
 
     def unended_operations(self) -> list[Operation]:
-        """Both, the oldest first."""
+        """Those that wait or have begun, the oldest first."""
         return [o for o in self.operations.values() if o.state in OPERATIONS_UNENDED]
 
     def moving_operations(self) -> list[Operation]:
-        """Those of them with migrations, the oldest first."""
+        """Those that have begun and not ended, and have migrations, the oldest first."""
         return [o for o in self.running_operations() if o.migration_count]
 
     def operation_moving(self, thing: Placed) -> Operation | None:
-        """The one that has migrations of this thing which haven't ended."""
+        """The operation that has migrations of this thing which haven't ended."""
         operation_id = self.moving.get(thing)
         return None if operation_id is None else self.operations[operation_id]
 
@@ -195,8 +195,8 @@ class State:
         return table
 
     def table_in_pieces(self) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
-        """The same without the partitions, and these, as they are now, some at a time. A keyspace is not seen before it
-        has all its partitions.
+        """The same table without its partitions; and the partitions, as they are now, some at a time. A keyspace is
+        left out until it has all its partitions.
         """
         rows = list(self.partitions.values())
         if self.incomplete:
@@ -241,7 +241,7 @@ class State:
         return effects
 
     def apply(self, record: Record, *, is_checked: bool = False) -> Sequence[Effect]:  # noqa: C901 - one case a fact
-        """Apply one fact. A fact that contradicts the state is a bug in `decide`: AssertionError."""
+        """Apply one fact. Raises AssertionError if it contradicts the state, which is a bug in `decide`."""
         self.revision += 1
         match record.WhichOneof("fact"):
             case "cluster_created":
@@ -305,12 +305,12 @@ class State:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
 
     def _note(self, changed: Changed) -> None:
-        """What clients see has changed."""
+        """Count a new version of what clients see, and remember what has changed."""
         self.version += 1
         self.changes.note(changed)
 
     def put(self, row: Partition) -> None:
-        """Take a row as it is, unchecked, and keep what is found by node."""
+        """Take a row as it is, unchecked, and update what is found by node."""
         old = self.partitions.get(row.id)
         self.partitions[row.id] = row
         if old is None or old.leader != row.leader:
@@ -321,7 +321,7 @@ class State:
         self._index(row, old)
 
     def _index(self, row: Partition, old: Partition | None) -> None:
-        """Which nodes have copies of it, or none (`row.replicas` and `row.removing_replicas` empty)."""
+        """Update which nodes have copies of it: none has if `row.replicas` and `row.removing_replicas` are empty."""
         if old is not None and old.replicas == row.replicas and old.removing_replicas == row.removing_replicas:
             return
         before, after = ({} if old is None else _members(old)), _members(row)
@@ -360,7 +360,7 @@ class State:
         return self._apply_created(rows)
 
     def _apply_created(self, created: PartitionsCreated) -> list[NotifyNode]:
-        """NonExistentPartition → NewPartition, and → OnlinePartition at once where they are created with a leader."""
+        """NonExistentPartition → NewPartition, and → OnlinePartition at once if they are created with a leader."""
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
             assert partition.keyspace_id in self.incomplete, partition
@@ -406,7 +406,7 @@ class State:
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
 
     def _apply_merge(self, merge: PartitionsMerged) -> list[NotifyNode]:
-        """One is → NonExistentPartition. Its replicas are → OfflineReplica, until they are deleted."""
+        """One partition goes → NonExistentPartition. Its replicas are OfflineReplica until they are deleted."""
         remaining, gone = merge.remaining, merge.gone
         check_partition_row(self.partitions[remaining.id], remaining, self.nodes)
         check_merge(self.partitions[remaining.id], self.partitions[gone.id], remaining, gone)
@@ -585,8 +585,8 @@ def _members(row: Partition) -> dict[str, None]:
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:
-    """The nodes for which the change means something: that the leader leads is nothing to the others. It may hand over
-    before it has said that it leads.
+    """The nodes that the change concerns. If it only says that the leader leads now, that concerns the leader alone.
+    The leader_epoch is compared, since a leader may hand over before it has said that it leads.
     """
     went_online = (old.state, new.state) == (
         PartitionState.PARTITION_STATE_ASSIGNED,

@@ -92,7 +92,7 @@ def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
 
 
 def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """The same, but for its range."""
+    """Assert the same, except what is about the partition's range."""
     assert is_valid_partition_change(old, new), (old, new)
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)

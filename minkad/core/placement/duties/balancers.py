@@ -16,12 +16,12 @@ class Balancer(Protocol):
     name: ClassVar[str]
     bound: ClassVar[str]  # how far from ideal the shards may be after a plan
     movement: ClassVar[str]  # how many moves it takes after one shard joins or leaves
-    # At most 1 + this × (heaviest / lightest duty) times `minimum_moves`. Light duties may have to move where the lower
-    # bound takes a heavy one.
+    # A plan has at most 1 + this × (heaviest / lightest duty) times `minimum_moves`. Light duties may have to move
+    # where the lower bound counts a heavy one.
     spread_multiple: ClassVar[float]
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Places new duties and moves nothing else: it takes the shards' word for what they have.
+        """Places new duties and moves nothing else. It takes the shards' word for what they have.
 
         Its cost grows with the new duties and the shards, not with the duties that there are.
         """
@@ -31,7 +31,7 @@ class Balancer(Protocol):
     ) -> DutyPlan:
         """Places what is nowhere, empties shards that take nothing, and balances all with few moves.
 
-        `duties` are all of the pallet. Once the plan is applied, there is nothing to move.
+        `duties` are all of the pallet. Once the plan is applied, the next plan has nothing to move.
         """
 
 

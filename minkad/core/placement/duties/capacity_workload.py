@@ -27,7 +27,7 @@ class CapacityWorkload:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """The same for what waits; then from the fullest shard to the emptiest one."""
+        """What waits is placed in the same way; then duties move from the fullest shard to the emptiest one."""
         return _workload(DutyLayout.of_duties(duties, shards, _measure(shards))).rebalance()
 
 

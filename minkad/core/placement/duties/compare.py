@@ -16,7 +16,7 @@ from minkad.core.placement.duties.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One balancer's plan in figures, over the open shards. A skew is the highest beside the mean; 1 is even.
+    """One balancer's plan in figures, over the open shards. A skew is the highest value over the mean; 1 is even.
 
     `fullest` and `fill_skew` are about weight / capacity of the shards that state a capacity; None when no shard does.
     """
@@ -54,7 +54,7 @@ def _row(name: str, plan: DutyPlan) -> Comparison:
 
 
 def skew(values: Iterable[float]) -> float:
-    """The highest beside the mean; 1 where there is nothing."""
+    """The highest value divided by the mean; 1 if there is none, or all are 0."""
     values = list(values)
     total = sum(values)
     return max(values) * len(values) / total if total else 1.0

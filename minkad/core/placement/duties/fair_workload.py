@@ -10,7 +10,7 @@ from minkad.core.placement.duties.workload import WORKLOAD_MOVEMENT, Workload
 
 
 class FairWorkload:
-    """Ignores capacities but those of 0."""
+    """Ignores capacities, except that a shard with capacity 0 takes nothing."""
 
     name: ClassVar = "fair_workload"
     bound: ClassVar = (
@@ -27,7 +27,7 @@ class FairWorkload:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """The same for what waits; then from the heaviest shard to the lightest one."""
+        """What waits is placed in the same way; then duties move from the heaviest shard to the lightest one."""
         return _workload(DutyLayout.of_duties(duties, shards, Measure()), settings).rebalance()
 
 

@@ -1,4 +1,4 @@
-"""What each shard has as a plan goes on, and the plan that comes of it."""
+"""What each shard has while a plan is made, and the plan that results."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ class Measure:
 
 
 class DutyLayout:
-    """A duty that has to leave its shard counts there until it is moved. What is not open is nobody's target.
+    """A duty that has to leave its shard counts there until it is moved. A shard that is not open gets nothing.
 
-    `waiting`: what has to be placed or to leave, and was not placed yet.
+    `waiting`: the duties that have to be placed or to leave, and were not placed yet.
     """
 
     def __init__(self, shards: Iterable[ShardRoom], measure: Measure) -> None:
@@ -37,9 +37,9 @@ class DutyLayout:
         self.used = self.count if measure.by_count else self.weight
         self.limits = {name: float((measure.limits or {}).get(name, math.inf)) for name in self.shards}
         self.pools = {name: Pool() for name in self.open}
-        self.movable = dict.fromkeys(self.open, 0)  # so much of what is used
+        self.movable = dict.fromkeys(self.open, 0)  # how much of what is used can be moved
         self.waiting: list[PlacedDuty] = []
-        self.crowded: list[PlacedDuty] = []  # no room anywhere, and where they are is over its limit
+        self.crowded: list[PlacedDuty] = []  # they fit nowhere, and stay on a shard over its limit
         self._went: dict[int, tuple[PlacedDuty, str]] = {}
         self._duties: Sequence[PlacedDuty] = ()
         self._had_to_go: set[int] = set()
@@ -47,7 +47,7 @@ class DutyLayout:
 
     @classmethod
     def of_totals(cls, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """The shards have what they say, and only the new duties can be placed."""
+        """A layout in which the shards have what they say, and only the new duties can be placed."""
         layout = cls(shards, measure)
         for shard in layout.shards.values():
             layout.count[shard.name], layout.weight[shard.name] = shard.count, shard.weight
@@ -57,7 +57,7 @@ class DutyLayout:
 
     @classmethod
     def of_duties(cls, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """The shards have the duties, whatever they say."""
+        """A layout in which the shards have these duties, whatever the shards say."""
         layout = cls(shards, measure)
         layout._duties = duties
         count, weight, pools, size = layout.count, layout.weight, layout.pools, measure.size
@@ -81,7 +81,7 @@ class DutyLayout:
         self._had_to_go = {duty.number for duty in self.waiting}
 
     def free(self, shard: str) -> float:
-        """How much more it may have; below 0 when it has too much."""
+        """How much more the shard may have; below 0 when it has too much."""
         return self.limits[shard] - self.used[shard]
 
     def allows(self, duty: PlacedDuty, shard: str) -> bool:
@@ -119,7 +119,9 @@ class DutyLayout:
         self._went[duty.number] = (duty, target)
 
     def plan(self, ideals: Mapping[str, float], settled: Mapping[str, tuple[float, float]]) -> DutyPlan:
-        """The moves so far. `settled`: for each open shard between what amounts it need not be nearer to its ideal."""
+        """The plan of the moves so far. `settled`: for each open shard the lowest and the highest amount that are near
+        enough to its ideal.
+        """
         reasons = Reasons(self.shards, self._start, (self.count, self.weight), self.limits, self.measure.by_count)
         went = [(d, to) for _, (d, to) in sorted(self._went.items(), key=lambda item: item[0]) if d.shard != to]
         moves = tuple(

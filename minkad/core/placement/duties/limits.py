@@ -9,7 +9,7 @@ Targets = Callable[[], Iterable[str]]  # the open shards, the preferred one firs
 
 
 def relieve(layout: DutyLayout, targets: Targets) -> bool:
-    """Move duties off shards that have too much, with few moves. True if any move was possible."""
+    """Move duties off shards that have too much, with few moves. Returns whether anything was moved."""
     moved = False
     for source in layout.open:
         while layout.free(source) < 0:
@@ -22,7 +22,9 @@ def relieve(layout: DutyLayout, targets: Targets) -> bool:
 
 
 def note_crowded(layout: DutyLayout) -> None:
-    """Name the fewest duties without which no shard had too much. They stay: what runs is better than what doesn't."""
+    """Note the fewest duties without which no shard would have too much. They stay where they are, since a duty that
+    runs is better than one that doesn't.
+    """
     for source in layout.open:
         excess, pool = -layout.free(source), layout.pools[source]
         while excess > 0:

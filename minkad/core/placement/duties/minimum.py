@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-_PRECISION: Final = 1e-6  # what is left of a sum of floating-point numbers may be no shard's
+_PRECISION: Final = 1e-6  # what is left of a sum may be only a rounding error
 
 
 def fewest_moves(
@@ -14,10 +14,11 @@ def fewest_moves(
     used: Mapping[str, int],
     settled: Mapping[str, tuple[float, float]],
 ) -> int:
-    """No fewer bring each shard between its two amounts, besides those of what had to go.
+    """At least so many moves, those of what had to go among them, bring each shard between its two amounts.
 
-    `had_to_go`: the sizes of these. `movable`: the shards and sizes of what else can be moved. `used`: by shard,
-    without what had to go. A shard with too much gives its heaviest ones; one with too little gets the heaviest of all.
+    `had_to_go`: the sizes of the duties that had to go. `movable`: the shards and sizes of what else can be moved.
+    `used`: by shard, without what had to go. The bound is what it takes if a shard with too much gives its heaviest
+    duties, and one with too little gets duties as heavy as the heaviest of all.
     """
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     greatest = max(had_to_go, default=0)
@@ -39,7 +40,7 @@ def fewest_moves(
 
 
 def _givers(come: int, used: Mapping[str, int], settled: Mapping[str, tuple[float, float]]) -> int:
-    """So many shards give something away at least, when none of them goes below what it needs.
+    """At least so many shards have to give something away, if none of them goes below its lower amount.
 
     `come`: what the others get in any case.
     """

@@ -1,4 +1,4 @@
-"""Placing what is nowhere or has to leave: each duty at the open shard that comes first by a balancer's key."""
+"""Placing what is nowhere or has to leave: each duty goes to the open shard that comes first by a balancer's key."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from typing import Any
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.snapshot import PlacedDuty
 
-# The shard with the lowest one comes first. It grows with what the shard has, and no two shards have the same.
+# The shard with the lowest key comes first. A key grows with what the shard has, and no two shards have the same.
 Key = Callable[[str], tuple[Any, ...]]
 
 
@@ -24,7 +24,9 @@ def oldest_first(duty: PlacedDuty) -> tuple[int, int]:
 def place_waiting(
     layout: DutyLayout, order: Callable[[PlacedDuty], tuple[int, ...]], by_size: Key, by_count: Key
 ) -> bool:
-    """Whether any was placed. Those that have no size go by `by_count`: no size would ever tell two shards apart."""
+    """Place what waits. Returns whether any duty was placed. Duties without a size go by `by_count`: they don't change
+    what a shard has by size, so all of them would go to the same one.
+    """
     before = len(layout.waiting)
     waiting, size = sorted(layout.waiting, key=order), layout.measure.size
     sized = [duty for duty in waiting if size(duty)]

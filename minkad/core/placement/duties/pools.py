@@ -21,7 +21,7 @@ _END: Final = (float("inf"),)
 
 
 class Pool:
-    """Duties are kept by the shards where they must not be, since few of those sets differ."""
+    """Duties are grouped by the set of shards where they must not be, since there are few such sets."""
 
     def __init__(self) -> None:
         self._groups: defaultdict[frozenset[str], list[Entry]] = defaultdict(list)
@@ -65,7 +65,7 @@ class Pool:
         return min(found).duty if found else None
 
     def least_size(self) -> float:
-        """The smallest size of any that is not nothing; infinite when there is none."""
+        """The smallest size above 0; infinite if there is none."""
         least = float("inf")
         for group in self._groups:
             entries = self._sorted(group)

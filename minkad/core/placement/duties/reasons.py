@@ -11,7 +11,9 @@ Totals = tuple[Mapping[str, int], Mapping[str, int]]  # the number of duties, an
 
 
 class Reasons:
-    """Sentences are made once for all duties that share them. `limits` are in the unit of `by_count`."""
+    """Sentences are made once for all duties that share them. `limits` are numbers of duties if `by_count`, else
+    weights.
+    """
 
     def __init__(
         self,
@@ -29,7 +31,7 @@ class Reasons:
         self._waiting: dict[tuple[int, frozenset[str], str], str] = {}
 
     def of_move(self, duty: PlacedDuty, target: str, had_to_go: bool) -> str:
-        """Why it goes, and why there."""
+        """Why the duty goes, and why to this target."""
         cause = self._cause(duty) if had_to_go else ""
         key = (cause, duty.shard, target)
         if key not in self._moves:
@@ -60,7 +62,7 @@ class Reasons:
         return f"it is quarantined on {name}" if name in duty.not_on else f"it is pinned to {duty.only_on}"
 
     def _closed(self, name: str) -> str:
-        """Why the shard takes nothing, whatever it is; "": it does."""
+        """Why the shard takes no duty at all; "" if it takes some."""
         shard = self._shards.get(name)
         if shard is None:
             return f"{name} is gone"

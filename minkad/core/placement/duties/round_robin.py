@@ -10,7 +10,7 @@ from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, Pl
 
 
 class RoundRobin:
-    """Ignores weights, and capacities but those of 0."""
+    """Ignores weights and capacities, except that a shard with capacity 0 takes nothing."""
 
     name: ClassVar = "round_robin"
     bound: ClassVar = (
@@ -29,8 +29,8 @@ class RoundRobin:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits goes to the shard that has the fewest; then, while two shards differ by too many, one duty between
-        these.
+        """What waits goes to the shard that has the fewest; then, while two shards differ by too many, one duty goes
+        from the one to the other.
         """
         layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
         _place(layout)

@@ -43,7 +43,7 @@ class ShardRoom:
     rank: int = 0  # the lower one is preferred among equals
     count: int = 0  # how many duties it has; for `place`, which doesn't see them
     weight: int = 0  # the weight of the duties that it has; for `place`
-    why: str = ""  # it doesn't accept, to end a sentence with: "is draining"
+    why: str = ""  # why it doesn't accept, as the end of a sentence: "is draining"
 
     @property
     def is_open(self) -> bool:

@@ -13,7 +13,9 @@ FULL: Final = 0.95  # of the limit: a shard that has so much is not filled up fr
 
 
 class SpillOver:
-    """By weight or by number, capacities but those of 0 are ignored. Nothing is filled with what weighs nothing."""
+    """With `fill_by` WEIGHT or COUNT, capacities are ignored, except those of 0. Duties whose size is 0 are not moved
+    to fill a shard.
+    """
 
     name: ClassVar = "spill_over"
     bound: ClassVar = (
@@ -36,7 +38,9 @@ class SpillOver:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """The same for what waits or is too much; then each shard in turn is filled with what the last ones have."""
+        """What waits or is too much is placed in the same way; then each shard in turn is filled with duties of the
+        last ones.
+        """
         layout = DutyLayout.of_duties(duties, shards, _measure(shards, settings))
         filling = _Filling(layout, settings)
         again = True
@@ -64,7 +68,7 @@ class _Filling:
         self.order = sorted(layout.open, key=lambda name: (named.get(name, len(named)), name))
 
     def place(self) -> bool:
-        """Place duties, the heaviest first. True if any was placed."""
+        """Place duties, the heaviest first. Returns whether any was placed."""
         layout, waiting = self._layout, sorted(self._layout.waiting, key=heaviest_first)
         layout.waiting = []
         first, last_size = 0, -1
@@ -82,7 +86,7 @@ class _Filling:
         return len(layout.waiting) < len(waiting)
 
     def fill(self) -> bool:
-        """Whether anything was moved."""
+        """Fill each shard in turn with duties of the last ones. Returns whether anything was moved."""
         moved, layout = False, self._layout
         for i, target in enumerate(self.order):
             if layout.used[target] >= FULL * layout.limits[target]:
@@ -94,7 +98,7 @@ class _Filling:
         return moved
 
     def ideals(self) -> dict[str, float]:
-        """Each shard's weight if duties could be cut: shards are full, in their order, until all is placed."""
+        """What each shard would have if duties could be divided: in their order, shards are full until all is placed."""
         left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
         for name in self.order:
             ideals[name] = min(left, self._layout.limits[name])

@@ -38,7 +38,7 @@ class Workload:
         return self._layout.plan(self._ideals(), {})
 
     def rebalance(self) -> DutyPlan:
-        """Until nothing of it is possible: what waits or is too much somewhere goes; then the shards are levelled."""
+        """What is too much somewhere or waits is placed, then the shards are levelled, until there is nothing to do."""
         layout = self._layout
         again = True
         while again:
@@ -54,10 +54,10 @@ class Workload:
         return place_waiting(self._layout, self._order, self._lowest(), self._fewest)
 
     def _lowest(self) -> Key:
-        """What a shard has beyond what it should have once all is placed.
+        """A key: what a shard has beyond what it should have once all is placed.
 
-        If each duty goes where that is lowest, in the end no shard is off by more than one duty. By how full the shards
-        are, many small ones that round up could leave a large one with much less.
+        If each duty goes where that is lowest, in the end no shard is off by more than one duty. If it went where the
+        shard is least full, many small shards that round up could leave a large one with much less.
         """
         layout, ideals = self._layout, self._ideals(placed=False)
         return lambda name: (layout.used[name] - ideals[name], layout.shards[name].rank, name)
@@ -66,7 +66,9 @@ class Workload:
         return (self._layout.count[name], self._layout.shards[name].rank, name)
 
     def _ideals(self, placed: bool = True) -> dict[str, float]:
-        """Limits are kept, and what can't be moved counts where it is. `placed`: what waits does not count at all."""
+        """The weight that each open shard should have. Limits are kept, and what can't be moved counts where it is. If
+        `placed`, what waits does not count at all.
+        """
         layout = self._layout
         total = sum(layout.used[name] for name in layout.open)
         floors = {name: float(layout.used[name] - layout.movable[name]) for name in layout.open}

@@ -1,7 +1,8 @@
 """Until when certificates are valid, for the metrics.
 
-The standard library shows that of a peer's certificate or of an authority's, not of one's own, and a library for X.509
-would be a dependency for two dates. They are at a fixed place (RFC 5280, 4.1), and what is read here OpenSSL has read.
+The standard library shows that for a peer's certificate or an authority's, but not for one's own, and a library for
+X.509 would be a dependency for two dates. These are at a fixed place (RFC 5280, section 4.1), and OpenSSL has read the
+files before they are read here.
 """
 
 import binascii
@@ -16,7 +17,7 @@ _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
 def first_expiry(pem: bytes) -> float:
     """When the first of the file's certificates ceases to be valid, in seconds since 1970.
 
-    Raises ValueError for what is no certificate.
+    Infinite if it has none. Raises ValueError for a certificate that can't be read.
     """
     return min((_not_after(binascii.a2b_base64(body)) for body in _PEM.findall(pem)), default=float("inf"))
 
@@ -30,7 +31,7 @@ def _not_after(der: bytes) -> float:
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
         raise ValueError(f"no time: tag {tag}")
     digits = text.decode("ascii")
-    if tag == _UTC_TIME:  # of two digits for the year: 50 to 99 are 19xx
+    if tag == _UTC_TIME:  # the year has two digits: 50 to 99 are 19xx
         digits = ("19" if digits[:2] >= "50" else "20") + digits
     return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
@@ -48,7 +49,7 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
     while place < len(der):
         tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
         place += 2
-        if length & 0x80:  # so many bytes hold it
+        if length & 0x80:  # the length is in so many bytes
             size = length & 0x7F
             length = int.from_bytes(der[place : place + size])
             place += size

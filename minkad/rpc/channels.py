@@ -63,7 +63,7 @@ class Channels:
         del self._old[channel]
 
     async def close(self) -> None:
-        """Close all; calls under way fail."""
+        """Close all channels; calls under way fail."""
         channels, self._channels = [*self._old, *self._channels.values()], {}
         for task in self._old.values():
             task.cancel()

@@ -81,7 +81,9 @@ class MetadataService(MetadataServicer):
 async def _fill(
     response: GetTableResponse | GetStatusResponse, state: State, request: GetTableRequest | GetStatusRequest
 ) -> None:
-    """The changes that the caller lacks where they are known, else the whole table as it is now, in turns."""
+    """Fill in the changes that the caller lacks if they are remembered, else the whole table as it is now. The loop
+    gets its turn after each piece of that.
+    """
     if request.known_version and request.known_cluster == state.cluster.id:
         changes = state.table_since(request.known_version)
         if changes is not None:
@@ -112,7 +114,7 @@ class CoordinatorService(CoordinatorServicer):
     async def Heartbeat(
         self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
     ) -> AsyncIterator[HeartbeatResponse]:
-        """Ends with NOT_CONTROLLER when this node stops to be the controller."""
+        """Answer the heartbeats of a node. Raises NOT_CONTROLLER once this node is not the active controller."""
         async for request in request_iterator:
             yield self._requests.heartbeat(request)
 
@@ -140,7 +142,7 @@ class LoadService(LoadsServicer):
 
 
 class LoadControlService(LoadControlServicer):
-    """What leaders tell the active controller of loads."""
+    """What leaders tell the active controller about loads."""
 
     def __init__(self, requests: LoadRequests) -> None:
         self._requests = requests
@@ -256,7 +258,7 @@ class AdminService(AdminServicer):
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """The drain as the active controller sees it."""
         self._coordinator.controller()
-        state = self._coordinator.state  # what is recorded: somebody stops a node on this word
+        state = self._coordinator.state  # what is recorded, since somebody may stop the node after this
         node = state.nodes.get(request.node)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
@@ -279,12 +281,14 @@ class AdminService(AdminServicer):
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context
     ) -> TransferLeadershipResponse:
-        """Asked of the present leader; done when another node leads, or not at all."""
+        """Ask a voter to take over, at the present leader. It does so within an election timeout or not at all, and the
+        answer doesn't wait for that.
+        """
         self._coordinator.transfer_leadership(request.node)
         return TransferLeadershipResponse()
 
     async def ChangeVoters(self, request: ChangeVotersRequest, context: _Context) -> ChangeVotersResponse:
-        """Proposed; the status shows when it is done."""
+        """Propose the change; the status shows when it is done."""
         self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
 
@@ -301,13 +305,15 @@ class ReplicaControlService(ReplicaControlServicer):
         self._update_replicas = update_replicas
 
     async def UpdateReplicas(self, request: UpdateReplicasRequest, context: _Context) -> UpdateReplicasResponse:
-        """Handed to the data plane. Raises NOT_REGISTERED when the rows are meant for another process of this node."""
+        """Hand the rows to the data plane. Raises NOT_REGISTERED if they are meant for another process of this node."""
         check_process(request, self._incarnation())
         return await self._update_replicas(request)
 
 
 def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
-    """A process that is yet to register must not lead what rows from before say: NOT_REGISTERED."""
+    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that is yet to register
+    must not lead what older rows say.
+    """
     if request.incarnation != incarnation:
         raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")
 
@@ -328,5 +334,5 @@ class InventoryService(InventoryServicer):
         return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))
 
     async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:
-        """By what the tables say of themselves, and a part of one."""
+        """Find keys that divide the partition's data, from what its tables say of themselves and a part of one."""
         return SplitKeysResponse(keys=await self._split_keys(request.partition_id, request.parts))

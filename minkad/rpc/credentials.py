@@ -7,7 +7,9 @@ from minkad.rpc.certificates import first_expiry
 
 
 class Credentials:
-    """The server's and the channels'. Raises MinkaError(INVALID_CONFIG) for a mistake in the files."""
+    """The credentials of the server and of the channels. Raises MinkaError(INVALID_CONFIG) for a mistake in the
+    files.
+    """
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -23,9 +25,9 @@ class Credentials:
         return {"ca": first_expiry(self._pem.ca), "cert": first_expiry(self._pem.cert)}
 
     def renew(self) -> bool:
-        """Read the files again. True if they have changed. Connections that are made from now on use them.
+        """Read the files again. Returns whether they have changed. Connections that are made from now on use them.
 
-        Raises MinkaError(INVALID_CONFIG), and what was in force stays.
+        Raises MinkaError(INVALID_CONFIG); then what was in force stays in force.
         """
         pem = self._tls.read()
         if pem == self._pem:
@@ -34,7 +36,9 @@ class Credentials:
         return True
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by a thread of gRPC's before each handshake; None: as before."""
+        """The configuration of the next handshake; None to keep the last one. A thread of gRPC's calls it before each
+        handshake.
+        """
         if self._served is self._pem:
             return None
         self._served = self._pem

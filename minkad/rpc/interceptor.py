@@ -22,7 +22,7 @@ from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
 
-_ROOM_S: Final = 2.0  # for which a call waits for memory
+_ROOM_S: Final = 2.0  # how long a call waits for memory
 
 # What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
 _BETWEEN_NODES: Final = tuple(
@@ -47,7 +47,7 @@ _Decode = Callable[[bytes], Any]
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handler of each call. A call of a person's or a client's may come without `minka-cluster`."""
+    """Wraps the handler of each call. Calls of people and clients may come without `minka-cluster`."""
 
     def __init__(self, cluster_id: str, memory: Memory) -> None:
         """`memory` is for the calls of people and clients and what is answered to them."""
@@ -81,15 +81,15 @@ class Interceptor(grpc.aio.ServerInterceptor):
             wrapped = call.yielding(inner, decode)
         else:
             wrapped = call.awaiting(inner, decode, counts=kind == "unary_unary" and not call.is_between_nodes)
-        # Decoded within the call: what gRPC decodes for itself it also answers for itself, with a traceback.
+        # Requests are decoded within the call: if gRPC decoded them, it would answer errors itself, with a traceback.
         made: _Handler = getattr(grpc, f"{kind}_rpc_method_handler")(
             wrapped, response_serializer=handler.response_serializer
         )
         return made
 
     def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
-        """Raises CLUSTER_MISMATCH for another cluster's, and INVALID_ARGUMENT for a caller that should say that and
-        does not.
+        """Raises CLUSTER_MISMATCH for a caller of another cluster, and INVALID_ARGUMENT for a node that doesn't say
+        which node of which cluster it is.
         """
         cluster = metadata.get(CLUSTER_METADATA)
         if cluster not in (None, self._cluster_id):
@@ -101,7 +101,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes says of which cluster and node it is")
 
     async def counted(self, method: str, size: int, context: "_Context", answer: Callable[[], Awaitable[Any]]) -> Any:
-        """What `answer` gives; it counts until gRPC has sent it. Raises OVERLOADED when there is no memory for it."""
+        """What `answer` returns; it counts as memory until gRPC has sent it. Raises OVERLOADED if there is none."""
         share = self._memory.share()
         on_done: Any = lambda _: share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
@@ -115,12 +115,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return response
 
     def refused(self, method: str, error: MinkaError) -> None:
-        """Note a caller's mistake, a few times."""
+        """Log a caller's mistake, at most once in 10 s."""
         if error.code in (Code.INVALID_ARGUMENT, Code.CLUSTER_MISMATCH):
             self._seldom.log(logging.INFO, "a request was refused", method=method, reason=str(error)[:300])
 
     def failed(self, method: str, error: Exception) -> MinkaError:
-        """Note a bug, and name it."""
+        """Log a bug, and return the INTERNAL error for the caller."""
         self._seldom.log(logging.ERROR, "a call failed", with_traceback=True, method=method)
         return MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
@@ -135,7 +135,7 @@ class _Call:
         self.is_between_nodes: Final = method.startswith(_BETWEEN_NODES)
 
     def awaiting(self, inner: Callable[[Any, "_Context"], Awaitable[Any]], decode: _Decode | None, counts: bool) -> Any:
-        """Around one that returns its answer, or writes its answers itself. `counts`: see `Interceptor.counted`."""
+        """Wrap a function that returns its answer or writes its answers itself. `counts`: see `Interceptor.counted`."""
 
         async def call(raw: Any, context: "_Context") -> Any:
             try:
@@ -149,7 +149,7 @@ class _Call:
         return call
 
     def yielding(self, inner: Callable[[Any, "_Context"], AsyncIterator[Any]], decode: _Decode | None) -> Any:
-        """Around one that yields its answers."""
+        """Wrap a function that yields its answers."""
 
         async def call(raw: Any, context: "_Context") -> AsyncIterator[Any]:
             try:
@@ -161,7 +161,7 @@ class _Call:
         return call
 
     def _request(self, raw: Any, decode: _Decode | None) -> Any:
-        """The checked request, or the stream of them; raw frames are checked by those whose they are."""
+        """The checked request, or the stream of them; raw frames are checked by their handlers."""
         self._interceptor.check_identity(self._method, self._metadata)
         if decode is None:
             return raw
@@ -189,7 +189,7 @@ class _Call:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.BaseError):
-            raise asyncio.CancelledError from error  # gRPC's own: the call is over, which is nothing to log
+            raise asyncio.CancelledError from error  # an error of gRPC's own: the call is over
         if isinstance(error, MinkaError):
             self._interceptor.refused(self._method, error)
         else:
@@ -198,7 +198,7 @@ class _Call:
 
 
 async def abort(context: "_Context", error: MinkaError) -> None:
-    """End the call with the refusal."""
+    """End the call with the refusal, by an exception."""
     trailing = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
     try:
         await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)

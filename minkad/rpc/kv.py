@@ -15,7 +15,7 @@ from minkad.process.telemetry import Operation, Outcome, Telemetry
 from minkad.replication.manager import ReplicaManager
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
-_FRAME_BYTES: Final = 16 * 1024  # that the next frame is expected to have
+_FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 
 _Handle = Callable[[wire.Request, Share], Awaitable[wire.Response]]
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -24,12 +24,12 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class _Stream:
     """One client's stream: each frame is a task, answers go out as they come.
 
-    A frame counts until it is answered, and an answer until it is written, which it is when the client takes it. A
-    stream whose answers are not taken is not read any further.
+    A frame counts as memory until it is answered, and an answer until it is written, which is when the client takes it.
+    A stream whose answers are not taken is not read further.
     """
 
     def __init__(self, handle: _Handle, telemetry: Telemetry, memory: Memory) -> None:
-        """Raises OVERLOADED when the node has too many."""
+        """Raises OVERLOADED if clients have too many streams open at the node."""
         self._handle = handle
         self._telemetry = telemetry
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
@@ -39,7 +39,9 @@ class _Stream:
         self._serving: asyncio.Task[Any] | None = None
 
     async def serve(self, frames: AsyncIterator[bytes], context: _Context) -> None:
-        """Until the client ends the stream."""
+        """Answer frames until the client ends the stream. Raises OVERLOADED if it takes no answers while others wait
+        for memory.
+        """
         on_done: Any = lambda _: self._share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
         self._serving = asyncio.current_task()
@@ -82,7 +84,7 @@ class _Stream:
                 task = asyncio.create_task(self._answer(request, len(frame)))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
-                if not self._share.has_plenty:  # one by one, and only when there is memory for more
+                if not self._share.has_plenty:  # then frames are read one by one, once there is memory for more
                     await asyncio.wait([task])
                     if await self._share.reserve(_FRAME_BYTES):
                         self._share.give(_FRAME_BYTES)
@@ -95,13 +97,13 @@ class _Stream:
         began = time.perf_counter()
         response = await self._handle(request, self._share)
         answer = wire.encode(response)
-        # What was read was counted as it was read.
+        # The values of the results were counted as they were read.
         counted = size + self._count(request, response, time.perf_counter() - began)
         self._share.take(wire.weight(len(answer)) - counted)
         self._answers.put_nowait(answer)
 
     def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> int:
-        """The bytes of the bodies of the results."""
+        """Count the batches for the metrics. Returns how many bytes the bodies of the results have."""
         size = 0
         for group, result in zip(request.groups, response.results, strict=True):
             operation: Operation = "write" if group.op == wire.Op.WRITE else "read"
@@ -125,7 +127,7 @@ def _decoded(frame: bytes) -> wire.Request:
 
 
 def _outcome(error: bytes) -> Outcome:
-    """A refusal that the client answers by going elsewhere is no failure."""
+    """The outcome for the metrics: a retriable error, after which the client tries again or elsewhere, is a refusal."""
     code = errors_pb2.Error.FromString(error).code
     return "refused" if Code[code].info.retriable else "failed"
 

@@ -55,7 +55,7 @@ UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if
 
 
 class Peers:
-    """Calls to other nodes, and to this one where it is the controller itself."""
+    """Calls to other nodes, and to this one if it is the active controller itself."""
 
     def __init__(self, channels: Channels, address_of: Callable[[str], str]) -> None:
         self._channels = channels

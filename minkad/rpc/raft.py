@@ -24,11 +24,11 @@ from minkad.rpc.validation import check
 log: Final = logging.getLogger(__name__)
 
 MAX_QUEUED: Final = 1024  # messages to one node; Raft repeats what is dropped
-MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them, or one message
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them; one message may have more
 MAX_BATCH: Final = 256
 MAX_BATCH_BYTES: Final = 1024 * 1024
 MAX_SNAPSHOTS: Final = 2  # sent at a time, encoded; one is received at a time
-SNAPSHOT_SECONDS: Final = 30.0  # besides what it may take at its rate; then it makes room for the next
+SNAPSHOT_SECONDS: Final = 30.0  # beyond four times its time at the rate; after that it fails
 SNAPSHOT_SILENCE: Final = 10.0  # seconds between two pieces of a snapshot, at most
 RECONNECT: Final = 0.1  # seconds
 PROBE_TIMEOUT: Final = 0.5  # seconds
@@ -56,7 +56,7 @@ class RaftReceiver(RaftServicer):
     async def Send(
         self, request_iterator: AsyncIterator[RaftMessageBatch], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """Until the sender ends the stream. Raises INVALID_ARGUMENT."""
+        """Take in messages until the sender ends the stream. Raises INVALID_ARGUMENT."""
         address = dict(context.invocation_metadata() or ()).get(ADDRESS_METADATA)
         if address is not None and (not isinstance(address, str) or rules.address(address)):
             raise MinkaError(Code.INVALID_ARGUMENT, f"{ADDRESS_METADATA} is no address")
@@ -79,8 +79,8 @@ class RaftReceiver(RaftServicer):
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
-        """Take a snapshot as a whole or not at all, and one at a time: else OVERLOADED. Raises INVALID_ARGUMENT,
-        TOO_LARGE, CORRUPT_DATA.
+        """Take in a snapshot, as a whole or not at all. Raises OVERLOADED while another one is received,
+        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA.
         """
         if self._receives_snapshot:
             raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
@@ -122,7 +122,7 @@ class RaftTransport:
 
     Each stream says at which address its sender is reached, and that counts more than what the table says: a node that
     has just joined has no table yet, and a voter that moved to another address has it recorded only once it is heard.
-    `address_of` answers for the others; None for a node that is not known yet.
+    `address_of` returns the addresses of the others; None for a node that is not known yet.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class RaftTransport:
         self._sending = asyncio.Semaphore(MAX_SNAPSHOTS)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Queue each message for its node; a snapshot goes its own way."""
+        """Queue each message for its node; a snapshot is sent by a call of its own."""
         for message in messages:
             if message.type != MessageType.MSG_SNAP:
                 self._link(message.to).put(message)
@@ -158,7 +158,7 @@ class RaftTransport:
                 self._snapshots[message.to] = task
 
     def heard_from(self, raft_id: int, address: str) -> None:
-        """A node has sent messages, and said that it is reached there."""
+        """Note that a node has sent messages, and that it says it is reached at `address`."""
         self._heard[raft_id] = address
         self._heard_at[raft_id] = boottime()
         if len(self._heard) > MAX_HEARD:
@@ -209,7 +209,7 @@ class RaftTransport:
 
 
 class _Link:
-    """The stream to one node. It begins with the first message, and again when it has broken."""
+    """The stream to one node. It begins with the first message, and again with the next one after it has broken."""
 
     def __init__(
         self,

@@ -61,7 +61,9 @@ class GrpcLinks:
 
 
 class _Source:
-    """What is sent. When making it fails, gRPC cancels the call, which looks as if the task were cancelled."""
+    """The messages that are sent. If making one fails, gRPC cancels the call, which looks as if the task were
+    cancelled; `reraise` raises what really failed.
+    """
 
     def __init__(self, messages: AsyncIterator[bytes]) -> None:
         self._messages = messages
@@ -81,7 +83,7 @@ class _Source:
 
 
 def replication_handler(manager: ReplicaManager, telemetry: Telemetry) -> grpc.GenericRpcHandler:
-    """The service, for the server."""
+    """The handlers of the replication's methods, for the server."""
 
     async def append(frames: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
         async for acks in manager.follow(aiter(frames)):

@@ -1,8 +1,8 @@
 """What each field of each request may be: the one place where that is declared. `minkad.rpc.validation` applies it.
 
-A rule goes by the field's name, or by the message's and the field's where a name means several things. A message within
+A rule goes by the field's name, or by the message's and the field's if a name means several things. A message within
 another one is checked by its own fields' rules; an enum must be one of those that this version knows. What depends on
-the state of the cluster is not for here: see `minkad.core.controller`.
+the state of the cluster does not belong here: see `minkad.core.controller`.
 """
 
 import re
@@ -26,17 +26,17 @@ Rule = Callable[[Any], str]
 
 
 def any_value(_: Any) -> str:
-    """Everything that the type can be."""
+    """Everything that the type can be is allowed."""
     return ""
 
 
 def up_to(most: int) -> Rule:
-    """A number."""
+    """Numbers up to `most`."""
     return lambda value: "" if value <= most else f"must be {most} at most, not {value}"
 
 
 def text(most: int) -> Rule:
-    """Printable characters."""
+    """Up to `most` characters, all of them printable."""
 
     def rule(value: str) -> str:
         if len(value) > most:
@@ -47,17 +47,17 @@ def text(most: int) -> Rule:
 
 
 def note(most: int) -> Rule:
-    """A sentence that a node has composed, perhaps of texts that it was sent."""
+    """Up to `most` characters of any kind: a sentence that a node has composed, perhaps of texts that it was sent."""
     return lambda value: "" if len(value) <= most else f"must have {most} characters at most, not {len(value)}"
 
 
 def blob(most: int) -> Rule:
-    """Bytes."""
+    """Up to `most` bytes."""
     return lambda value: "" if len(value) <= most else f"must have {most} bytes at most, not {len(value)}"
 
 
 def or_nothing(rule: Rule) -> Rule:
-    """The rule, or ""."""
+    """The rule for what may also be empty."""
     return lambda value: rule(value) if value else ""
 
 
@@ -86,7 +86,7 @@ def load_id(value: str) -> str:
 
 
 def share(value: float) -> str:
-    """A weight beside others."""
+    """A weight relative to others, from 0 to 1,000,000."""
     return "" if 0 <= value <= 1_000_000 else f"must be from 0 to 1000000, not {value:g}"
 
 
@@ -129,7 +129,7 @@ REQUIRED: Final = frozenset(
     }
 )
 
-# How many there may be of what repeats; the rule is each one's.
+# How many values a repeated field may have; the field's rule is for each of them.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,
     "splits": MANY,

@@ -89,7 +89,7 @@ _OPTIONS: Final = [
     *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
-    # What a client holds that vanished without a word (power, network) is free again soon.
+    # So what is held by a client that vanished without a word (power, network) is free again soon.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
@@ -119,8 +119,8 @@ class Server:
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
     ) -> None:
-        """Plain without `credentials`; `clients_memory` in bytes. Raises MinkaError, ADDRESS_IN_USE or INVALID_CONFIG,
-        without the address.
+        """Without `credentials` connections are plain. `clients_memory` is in bytes. Raises ADDRESS_IN_USE, or
+        INVALID_CONFIG if it can't listen on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
@@ -237,7 +237,7 @@ class _GenericHandlers:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
 
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
-        """The generic handler has them all."""
+        """Do nothing: the generic handler has them all."""
 
 
 def _is_stranger(coordinator: Coordinator, raft_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""What shards say to this node, and what nodes tell the active controller of them."""
+"""What shards say to this node, and what nodes tell the active controller about them."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +24,7 @@ class ShardService(ShardsServicer):
         self._memory = memory
 
     async def Session(self, request_iterator: AsyncIterator[ShardMessage], context: _Context) -> None:  # type: ignore[override]  # it writes by itself
-        """Until the shard ends it, or this node, with a reason."""
+        """Serve a session until the shard ends it, or this node does, with a reason."""
         await self._sessions.serve(aiter(request_iterator), context.write, self._memory)
 
 

@@ -33,7 +33,7 @@ class SnapshotService(SnapshotsServicer):
         return await self._snapshots.open(request.partition_id, request.generation, request.part_bytes)
 
     async def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
-        """What the scan process gives, as it is."""
+        """The answers of the scan process as they are: serialized RowBatches."""
         asked = ScanRequest(
             path="",
             start=request.start_key,
@@ -55,7 +55,7 @@ class SnapshotService(SnapshotsServicer):
         return found
 
     async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:
-        """Without a word where it isn't here."""
+        """Release the snapshot; it is no error if it isn't here."""
         await self._snapshots.release(request.snapshot_id)
         return ReleaseSnapshotResponse()
 

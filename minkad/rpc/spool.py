@@ -51,14 +51,14 @@ class SpoolService(SpoolServicer):
         return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
 
     async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
-        """Answered when it is here, durably."""
+        """Fetch the file unless it is here, and check it. The answer comes when it is here durably."""
         file = request.file
         await self._fetching.ensure(request.load_number, file)
         await self._spool.verify(request.load_number, file.name, file.checksum)
         return PullFileResponse()
 
     async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:
-        """Answered when they are here, durably."""
+        """Make new files from others here. The answer comes when they are here durably."""
         made = await self._uploading.cut(request.load_number, list(request.sources), list(request.targets))
         return CutFilesResponse(files=made)
 
@@ -84,7 +84,7 @@ class SpoolLinks:
             call.cancel()
 
     async def pull(self, node_id: str, request: PullFileRequest) -> None:
-        """Let another node have a file. Raises MinkaError."""
+        """Let another node fetch a file. Raises MinkaError."""
         stub: Any = SpoolStub(self._channel_to(node_id))
         try:
             await stub.PullFile(request, timeout=_PULL_SECONDS, metadata=self._identity)
@@ -93,7 +93,7 @@ class SpoolLinks:
 
 
 def spool_handler(spool: Spool, uploading: Uploading) -> grpc.GenericRpcHandler:
-    """What carries files, for the server."""
+    """The handlers of the methods that carry files, for the server."""
 
     async def upload(messages: AsyncIterator[bytes], _: Any) -> bytes:
         messages = aiter(messages)

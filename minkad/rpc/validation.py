@@ -24,8 +24,8 @@ def check(message: Message) -> None:
 
 @cache
 def check_of(descriptor: Descriptor) -> _Check:
-    """What finds out why a message of this type is refused; "" where it isn't. Raises LookupError for a type with a
-    field that has no rule.
+    """The function that says why a message of this type is refused; "" if it isn't. Raises LookupError for a type with
+    a field that has no rule.
     """
     checks = [found for one in descriptor.fields if (found := _check_of_field(descriptor, one)) is not None]
 
@@ -39,7 +39,7 @@ def check_of(descriptor: Descriptor) -> _Check:
 
 
 def _check_of_field(descriptor: Descriptor, one: FieldDescriptor) -> _Check | None:
-    """None where there is nothing to find out."""
+    """The check of one field; None if every value is allowed."""
     full, name = f"{descriptor.name}.{one.name}", one.name
     rule = _rule_of(full, one)
     if one.is_repeated:

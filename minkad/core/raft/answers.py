@@ -1,4 +1,4 @@
-"""Fewer answers that say the same."""
+"""Drops answers to appends that say nothing beyond the others."""
 
 from collections.abc import Iterable, Sequence
 

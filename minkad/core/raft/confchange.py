@@ -60,7 +60,7 @@ def leaves_joint(change: ConfChangeV2) -> bool:
 
 
 def enters_joint(change: ConfChangeV2) -> bool:
-    """Whether `change` takes the way over a joint configuration."""
+    """Whether `change` goes through a joint configuration."""
     return change.transition != CONF_CHANGE_TRANSITION_AUTO or len(change.changes) > 1
 
 
@@ -187,8 +187,8 @@ class Changer:
             draft.learners.add(id_)
 
     def _new_progress(self, is_learner: bool) -> Progress:
-        # Probing starts at the end of the log. It counts as heard, or the next quorum check could
-        # make the leader step down before the new node had a chance to answer.
+        # Probing starts at the end of the log. The new node counts as heard; otherwise the next check of the quorum
+        # could make the leader step down before the node had a chance to answer.
         return Progress(
             next=max(self._last_index, 1),
             inflights=self._tracker.new_inflights(),
@@ -208,7 +208,7 @@ def _remove(draft: _Draft, id_: int) -> None:
 
 
 def check_invariants(config: TrackerConfig, progress: dict[int, Progress]) -> None:
-    """What holds for every configuration; AssertionError if it does not."""
+    """Assert what holds for every configuration."""
     incoming, outgoing = config.voters
     missing = (incoming | outgoing | config.learners | config.learners_next) - progress.keys()
     assert not missing, f"no progress for {sorted(missing)}"

@@ -18,7 +18,7 @@ class Config:
     """Times are in ticks, sizes in bytes; NO_LIMIT lifts a limit on bytes.
 
     A node campaigns when it has not heard from a leader for [election_tick, 2 · election_tick) ticks, drawn again for
-    each term from `random`, which answers a number in [0, n).
+    each term from `random`, which returns a number in [0, n).
     """
 
     id: int
@@ -32,19 +32,19 @@ class Config:
     max_uncommitted_entries_size: int = 64 * MIB  # payload in the leader's uncommitted log; beyond it proposals drop
     max_inflight_msgs: int = 256  # MSG_APPs to one node without an answer
     max_inflight_bytes: int = 64 * MIB  # their payload
-    check_quorum: bool = True  # a leader that hears no quorum for an election timeout steps down; followers of a
-    # leader they have just heard refuse to vote
+    check_quorum: bool = True  # a leader that hears no quorum for an election timeout steps down; followers that
+    # have just heard their leader refuse to vote
     pre_vote: bool = True  # ask whether an election could be won before disturbing a leader with a higher term
     read_only_option: ReadOnlyOption = ReadOnlyOption.SAFE
     disable_proposal_forwarding: bool = False  # a follower drops proposals instead of passing them on
     disable_conf_change_validation: bool = False  # the caller serializes configuration changes itself
     commit_by_vote: bool = False  # votes say what is committed, or an election can be stuck while the voters change
-    # (etcd issue 12359); as in raft-rs, etcd/raft does not
+    # (etcd issue 12359); raft-rs does this, etcd/raft does not
     step_down_on_removal: bool = True  # a leader that is removed or made a learner becomes a follower
     logger: Log | None = None
 
     def validate(self) -> None:
-        """Raises ValueError."""
+        """Raises ValueError for a setting that is out of its range, or doesn't go together with another one."""
         for wrong, text in (
             (self.id == NONE, "id must not be 0"),
             (self.heartbeat_tick <= 0, "heartbeat_tick must be greater than 0"),

@@ -36,7 +36,7 @@ def hup(r: "Raft", why: CampaignType) -> None:
 
 
 def has_unapplied_conf_change(r: "Raft") -> bool:
-    """Whether the configuration is older than the commit index."""
+    """Whether a configuration change is committed and not applied."""
     log = r.raft_log
     entries = log.scan(log.applied + 1, log.committed + 1, r.config.max_committed_size_per_ready)
     return any(entry.type != ENTRY_NORMAL for entry in entries)

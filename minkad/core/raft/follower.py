@@ -46,7 +46,7 @@ def step_follower(r: "Raft", m: Message) -> None:
         if r.leader_id != NONE:
             _pass_on(r, m)
     elif m.type == MSG_TIMEOUT_NOW:
-        # Without pre-vote: the leader itself wants it, so nobody is disturbed.
+        # There is no pre-vote: the leader itself wants the election, so it disturbs nobody.
         hup(r, CampaignType.TRANSFER)
     elif m.type == MSG_READ_INDEX_RESP and len(m.entries) == 1:
         r.read_states.append(ReadState(m.index, m.entries[0].data))
@@ -100,7 +100,7 @@ def _handle_append(r: "Raft", m: Message) -> None:
     if last is not None:
         r.send(Message(type=MSG_APP_RESP, to=m.from_id, index=last))
         return
-    # Its entry at `index` is another one, or missing. The logs cannot match at entries with a newer term than the
+    # The entry at `index` is another one here, or missing. The logs cannot match at entries with a newer term than the
     # leader has at `index`, so the leader need not try these.
     hint, hint_term = log.find_conflict_by_term(min(index, log.last_index()), m.log_term)
     r.say("DEBUG", f"node {r.id} does not have entry {index} of term {m.log_term}; {hint} may match")

@@ -103,7 +103,7 @@ def _admit_conf_change(r: "Raft", entry: Entry, position: int) -> bool:
 def leave_joint(r: "Raft") -> None:
     """Propose to leave the joint configuration; if that is refused now, it is tried again after the next apply."""
     try:
-        # No data is the empty change, and has no size, so no limit refuses it.
+        # An entry without data is the empty change. It has no size, so no limit refuses it.
         propose(r, [Entry(type=ENTRY_CONF_CHANGE_V2)])
     except ProposalDropped as error:
         r.say("DEBUG", f"node {r.id} cannot leave {r.tracker.config} yet: {error}")
@@ -137,7 +137,7 @@ def send_append(r: "Raft", to: int) -> None:
 
 
 def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | None = None) -> bool:
-    """Send one MSG_APP, or a snapshot if the entries are gone. False if nothing was sent.
+    """Send one MSG_APP, or a snapshot if the entries are gone. Returns False if nothing was sent.
 
     `built` keeps messages for other nodes that lack the same: a copy costs a tenth of putting one together.
     """
@@ -160,7 +160,7 @@ def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | No
         return _maybe_send_snapshot(r, to, progress)
     entries: list[Entry] = []
     gone = False
-    # Into a full window goes an empty message: if all that is under way was lost, its rejection shows that.
+    # If the window is full, the message is empty: if all that is under way was lost, its rejection shows that.
     if not into_full:
         try:
             entries = log.entries(progress.next, r.config.max_size_per_msg)
@@ -273,7 +273,7 @@ def _broadcast_heartbeat(r: "Raft", _m: Message | None = None) -> None:
     for id_, progress in r.tracker.progress.items():
         if id_ == r.id:
             continue
-        # Only what is known to match: the rest of its log may be another one.
+        # It is told to commit only what is known to match, since the rest of its log may be another one.
         commit = min(progress.match, r.raft_log.committed)
         r.send(Message(type=MSG_HEARTBEAT, to=id_, commit=commit, context=context))
         progress.sent_commit = commit
@@ -299,8 +299,8 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
-    # What earlier leaders have committed isn't known before that; nor to the only voter, whose commit index on disk may
-    # be lower than what it committed before a crash.
+    # Before that, a leader doesn't know what earlier leaders have committed. Nor does the only voter, whose commit
+    # index on disk may be lower than what it committed before a crash.
     if not _committed_in_term(r):
         if len(r.pending_reads) >= MAX_WAITING_READS:
             raise r.dropped("too many reads are waiting")
@@ -311,7 +311,7 @@ def _handle_read_index(r: "Raft", m: Message) -> None:
 
 def _start_reads(r: "Raft", requests: list[Message]) -> None:
     commit = r.raft_log.committed
-    # The only voter has nobody to ask. A leader that was removed and leads on is not it, even if one voter is left.
+    # The only voter has nobody to ask. A leader that was removed and still leads is no voter, even if one is left.
     alone = r.tracker.config.voters.ids() == {r.id}
     # While leadership is handed over, the next leader may be there already, lease or not.
     if alone or (r.config.read_only_option is ReadOnlyOption.LEASE_BASED and r.lead_transferee == NONE):
@@ -357,7 +357,7 @@ def _handle_transfer(r: "Raft", m: Message, progress: Progress) -> None:
     if to == r.id:
         return
     r.say("INFO", f"node {r.id} hands over leadership to {to}")
-    r.election_elapsed = 0  # it has an election timeout's time
+    r.election_elapsed = 0  # the transfer has an election timeout to succeed
     r.lead_transferee = to
     if progress.match == r.raft_log.last_index():
         _send_timeout_now(r, to)

@@ -48,7 +48,7 @@ class RaftLog:
         return snapshot.metadata.index + 1 if snapshot else self.storage.first_index()
 
     def last_index(self) -> int:
-        """The last index."""
+        """The index of the last entry; of the snapshot if there is none."""
         last = self.unstable.last_index()
         return self.storage.last_index() if last is None else last
 
@@ -104,7 +104,7 @@ class RaftLog:
             return []
         middle = min(hi, offset)
         found = self.storage.entries(lo, middle, max_bytes)
-        if hi <= offset or len(found) < middle - lo:  # the latter: the storage has cut it to max_bytes
+        if hi <= offset or len(found) < middle - lo:  # in the latter case the storage has kept to max_bytes
             return found
         return limit_size(found + self.unstable.entries[: hi - offset], max_bytes)
 
@@ -123,7 +123,7 @@ class RaftLog:
     # Writing
 
     def append(self, entries: list[Entry]) -> int:
-        """Put `entries` at their indexes, drop what was there and after; answers the last index."""
+        """Put `entries` at their indexes, and drop what was there and after that. Returns the last index."""
         if entries:
             assert entries[0].index > self.committed, (
                 f"entry {entries[0].index} is committed ({self.committed}) and cannot be replaced"
@@ -132,9 +132,8 @@ class RaftLog:
         return self.last_index()
 
     def maybe_append(self, index: int, term: int, entries: list[Entry], committed: int) -> int | None:
-        """Append what follows (index, term) and commit up to `committed`; answers the last index of `entries`.
-
-        None if (index, term) is not in the log: then nothing is done.
+        """Append what follows (index, term) and commit up to `committed`. Returns the last index of `entries`; None if
+        (index, term) is not in the log, and then nothing is done.
         """
         if not self.match_term(index, term):
             return None
@@ -190,7 +189,7 @@ class RaftLog:
         return True
 
     def commit_to(self, index: int) -> None:
-        """Commit up to `index`; never takes back."""
+        """Commit up to `index`; the commit index never goes back. Raises LogRolledBack if the log ends before it."""
         if index > self.committed:
             last = self.last_index()
             if index > last:
@@ -209,12 +208,12 @@ class RaftLog:
         return self.slice(self.applying + 1, self.committed + 1, self._max_committed_bytes)
 
     def accept_applying(self, index: int) -> None:
-        """The driver was handed everything up to `index` to apply."""
+        """Note that the driver was handed everything up to `index` to apply."""
         assert self.applying < index <= self.committed, f"{index} is not within ({self.applying}, {self.committed}]"
         self.applying = index
 
     def applied_to(self, index: int) -> None:
-        """Everything up to `index` is applied."""
+        """Note that everything up to `index` is applied."""
         assert self.applied <= index <= self.committed, f"{index} is not within [{self.applied}, {self.committed}]"
         self.applied = index
         self.applying = max(self.applying, index)

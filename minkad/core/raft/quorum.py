@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-# The committed index of a configuration without voters: any other half of a joint configuration decides alone.
+# The committed index of a configuration without voters, so that the other half of a joint one decides alone.
 UNBOUNDED = 2**64 - 1
 
-# Answers the highest index a voter has acknowledged, or None if it has not said.
+# Returns the highest index that a voter has acknowledged; None if it has acknowledged none.
 AckedIndex = Callable[[int], int | None]
 
 

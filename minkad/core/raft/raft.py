@@ -64,7 +64,7 @@ class Raft:
         self.msgs_after_append: list[Message] = []  # also to this node itself
         self.read_states: list[ReadState] = []
         self.read_only = ReadOnly()
-        self.pending_reads: list[Message] = []  # came before this leader had committed an entry of its term
+        self.pending_reads: list[Message] = []  # they came before this leader had committed an entry of its term
         self.lead_transferee = NONE
         # No configuration change is proposed before this index is applied: there may be another one up to there.
         self.pending_conf_index = 0
@@ -103,7 +103,9 @@ class Raft:
     # Sending
 
     def send(self, message: Message) -> None:
-        """Queue `message` for the next Ready; its term is this node's, except where it says more."""
+        """Queue `message` for the next Ready. It gets this node's term; messages about votes have set theirs, and those
+        that are passed on to the leader have none.
+        """
         type_ = message.type
         if not message.from_id:
             message.from_id = self.id
@@ -134,7 +136,7 @@ class Raft:
             self.election_elapsed = 0
             if self.config.check_quorum:
                 self.step(Message(type=MSG_CHECK_QUORUM, from_id=self.id))
-            self.abort_leader_transfer()  # it had an election timeout's time
+            self.abort_leader_transfer()  # it had an election timeout to succeed
         if self.role is Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_tick:
             self.heartbeat_elapsed = 0
             self.step(Message(type=MSG_BEAT, from_id=self.id))
@@ -175,8 +177,8 @@ class Raft:
         self.say("INFO", f"node {self.id} is a follower in term {self.term}")
 
     def forget_leader(self, campaign_after: int) -> None:
-        """Its process has died: having heard it is no longer a reason to refuse others a vote. Campaign after so many
-        ticks if none of them leads by then (etcd/raft: MsgForgetLeader).
+        """Note that the leader's process has died, so that having heard it is no longer a reason to refuse others a
+        vote. Campaign after `campaign_after` ticks if none of them leads by then (etcd/raft: MsgForgetLeader).
         """
         if self.role is not Role.FOLLOWER or self.leader_id == NONE:
             return
@@ -240,7 +242,9 @@ class Raft:
             self._step(self, m)
 
     def _accepts_term(self, m: Message) -> bool:
-        """Handle a term other than this node's: follow a newer one; answer an older one, and False."""
+        """Handle a term other than this node's: follow a newer one, answer an older one. Returns whether the message is
+        to be handled, too.
+        """
         if m.term < self.term:
             self._answer_older_term(m)
             return False
@@ -258,11 +262,11 @@ class Raft:
     def _answer_older_term(self, m: Message) -> None:
         config = self.config
         if (config.check_quorum or config.pre_vote) and m.type in (MSG_HEARTBEAT, MSG_APP):
-            # This node may be ahead in terms and unable to win; its vote requests are ignored by those that hear
-            # their leader. The answer tells that leader of the newer term, and so frees this node.
+            # This node may have a newer term and be unable to win, since nodes that hear their leader ignore its vote
+            # requests. The answer tells that leader of the newer term, and so frees this node.
             self.send(Message(type=MSG_APP_RESP, to=m.from_id))
         elif m.type == MSG_PRE_VOTE:
-            # The sender may be behind in terms and ahead in its log, and would otherwise never learn of the term.
+            # The sender may have an older term and a longer log, and would otherwise never learn of this term.
             self.send(Message(type=MSG_PRE_VOTE_RESP, to=m.from_id, term=self.term, reject=True))
         else:
             self.say("INFO", f"node {self.id} ignores {MessageType.Name(m.type)} of term {m.term} from {m.from_id}")
@@ -277,7 +281,7 @@ class Raft:
             self.step(Message(type=MSG_PROP, from_id=self.id, entries=entries))
 
     def append_entries(self, entries: list[Entry]) -> bool:
-        """Give the entries their place in the leader's log. False if too much is uncommitted."""
+        """Give the entries their place in the leader's log. Returns False if too much is uncommitted."""
         if not self._increase_uncommitted(payloads_size(entries)):
             return False
         index, term = self.raft_log.last_index(), self.term
@@ -291,7 +295,7 @@ class Raft:
         return True
 
     def _increase_uncommitted(self, size: int) -> bool:
-        # Any size goes when nothing is uncommitted, or it could never go; what is empty always goes.
+        # If nothing is uncommitted, any size is taken, or a large one never could be; what is empty is always taken.
         limit = self.config.max_uncommitted_entries_size
         if size and self.uncommitted_size and limit < NO_LIMIT and self.uncommitted_size + size > limit:
             return False
@@ -299,23 +303,23 @@ class Raft:
         return True
 
     def reduce_uncommitted(self, entries: list[Entry]) -> None:
-        """These entries are applied, so committed."""
+        """Subtract the size of entries that are applied, and so committed."""
         if self.uncommitted_size:  # it is an estimate: entries of earlier leaders were never counted
             self.uncommitted_size = max(0, self.uncommitted_size - payloads_size(entries))
 
     def maybe_commit(self) -> bool:
-        """Commit what a quorum has. The leader only."""
+        """Commit what a quorum has; for the leader only. Returns whether the commit index has grown."""
         return self.raft_log.maybe_commit(self.tracker.committed(), self.term)
 
     def applied_to(self, index: int) -> None:
-        """Everything up to `index` is applied."""
+        """Note that everything up to `index` is applied."""
         index = max(index, self.raft_log.applied)
         self.raft_log.applied_to(index)
         if self.role is Role.LEADER and self.tracker.config.auto_leave and index >= self.pending_conf_index:
             leader.leave_joint(self)
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
-        """The snapshot is persisted and installed."""
+        """Note that the snapshot is persisted and installed."""
         index = snapshot.metadata.index
         self.raft_log.unstable.stable_snapshot_to(index)
         self.applied_to(index)
@@ -327,11 +331,11 @@ class Raft:
     # The configuration
 
     def apply_conf_change(self, change: ConfChangeV2) -> ConfState:
-        """Make the committed change take effect. Raises ConfChangeError, and nothing has changed."""
+        """Make the committed change take effect. Raises ConfChangeError; then nothing has changed."""
         return self._switch_to(Changer(self.tracker, self.raft_log.last_index()).apply(change))
 
     def restore(self, snapshot: Snapshot) -> bool:
-        """Replace log and configuration by `snapshot`. False if it brings nothing."""
+        """Replace log and configuration by `snapshot`. Returns False if they stay as they are."""
         metadata = snapshot.metadata
         log = self.raft_log
         if metadata.index <= log.committed:
@@ -377,5 +381,5 @@ class Raft:
         return state
 
     def dropped(self, reason: str) -> ProposalDropped:
-        """What to raise when a proposal is not taken."""
+        """The error to raise when a proposal is not taken."""
         return ProposalDropped(reason, self.leader_id)

@@ -1,4 +1,4 @@
-"""The face of the Raft core: ticks, messages and requests in, Ready out.
+"""The interface of the Raft core: ticks, messages and requests in, Ready out.
 
 Source: etcd/raft, RawNode without asynchronous storage writes.
 """
@@ -72,7 +72,7 @@ class RawNode:
     # In
 
     def tick(self) -> None:
-        """A tick has passed."""
+        """Let one tick pass; the driver decides how long that is."""
         self.raft.tick()
 
     def campaign(self) -> None:
@@ -99,9 +99,9 @@ class RawNode:
         self.raft.propose([to_entry(change)])
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
-        """The driver applies a committed change; a change it decides to void has every node_id set to 0.
+        """Make a committed change take effect. A driver that voids a change passes it with every node_id set to 0.
 
-        Answers the configuration to persist with the applied index. Raises ConfChangeError.
+        Returns the configuration to persist with the applied index. Raises ConfChangeError.
         """
         return self.raft.apply_conf_change(as_v2(change))
 
@@ -114,11 +114,11 @@ class RawNode:
         self.raft.step(message)
 
     def report_unreachable(self, id_: int) -> None:
-        """The last message to node `id_` was not delivered."""
+        """Report that the last message to node `id_` was not delivered."""
         self.raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
 
     def report_snapshot(self, id_: int, ok: bool) -> None:
-        """The snapshot to node `id_` was delivered, or not. Must be called for each MSG_SNAP."""
+        """Report whether the snapshot to node `id_` was delivered. Must be called for each MSG_SNAP."""
         self.raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
 
     def transfer_leader(self, id_: int) -> None:
@@ -126,8 +126,9 @@ class RawNode:
         self.raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
 
     def forget_leader(self, campaign_after: int) -> None:
-        """The leader's process has died, so another is to be elected without waiting for an election timeout. This node
-        campaigns after so many ticks if it may. That the leader lives after all does no harm but an election.
+        """Report that the leader's process has died, so that another leader is elected without waiting for an election
+        timeout. This node campaigns after `campaign_after` ticks if it may. If the leader lives after all, an election
+        is the only harm.
         """
         self.raft.forget_leader(campaign_after)
 
@@ -193,17 +194,17 @@ class RawNode:
         log.unstable.accept_in_progress()
 
     def advance(self, ready: Ready) -> None:
-        """Everything in `ready` is persisted, sent and applied."""
+        """Report that everything in `ready` is persisted, sent and applied."""
         accepted = self._accepted
         assert accepted is not None, "advance follows ready"
         assert ready.committed_entries is accepted.committed, "advance is called with the last ready"
         self._accepted = None
         self._durable_term = accepted.term
         r = self.raft
-        # First this node's own answers: they read terms, which are still at hand in the unstable entries.
+        # This node's own answers come first: they read terms, which are still at hand in the unstable entries.
         for message in accepted.to_self:
             r.step(message)
-        # Entries persisted in an older term may be on their way to being replaced in the storage.
+        # Entries that were persisted in an older term may be about to be replaced in the storage.
         if accepted.last and accepted.term == r.term:
             r.raft_log.unstable.stable_to(*accepted.last)
         if accepted.snapshot:
@@ -237,7 +238,7 @@ class RawNode:
     # Status
 
     def basic_status(self) -> BasicStatus:
-        """What costs nothing to know."""
+        """The part of the status that costs nothing."""
         r = self.raft
         log = r.raft_log
         return BasicStatus(r.id, r.role, r.term, r.vote, r.leader_id, log.committed, log.applied, r.lead_transferee)
@@ -247,7 +248,7 @@ class RawNode:
         return self.raft.raft_log.last_index()
 
     def status(self) -> Status:
-        """A copy of everything."""
+        """The whole status; the progress is a copy."""
         r = self.raft
         progress = r.tracker.snapshot_progress() if r.role is Role.LEADER else {}
         return Status(self.basic_status(), r.tracker.config, progress)

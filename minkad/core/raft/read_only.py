@@ -36,10 +36,10 @@ class ReadOnly:
         return (self._confirmed + len(self._waiting)).to_bytes(8, "little") if self._waiting else b""
 
     def ack(self, voter: int, context: bytes) -> None:
-        """`voter` has answered a heartbeat that carried `context`."""
+        """Note that `voter` has answered a heartbeat that carried `context`."""
         if len(context) == 8:
             number = int.from_bytes(context, "little")
-            if number <= self._confirmed + len(self._waiting):  # or it was not this leader's
+            if number <= self._confirmed + len(self._waiting):  # a greater one is not this leader's
                 self._acked[voter] = max(self._acked.get(voter, 0), number)
 
     def advance(self, voters: JointConfig) -> list[tuple[Message, int]]:

@@ -161,7 +161,7 @@ class MemoryStorage:
         self._offset, self._offset_term = index, term
 
     def append(self, entries: list[Entry]) -> None:
-        """Write `entries`; what was at and after the first one's index is gone."""
+        """Write `entries`, in place of what was at and after the index of the first one."""
         if not entries:
             return
         position = entries[0].index - self._offset - 1

@@ -41,7 +41,7 @@ class Inflights:
         self.bytes += size
 
     def free_to(self, index: int) -> None:
-        """Everything up to `index` has arrived."""
+        """Forget the messages up to `index`, which have arrived."""
         while self._window and self._window[0][0] <= index:
             self.bytes -= self._window.popleft()[1]
 
@@ -95,12 +95,12 @@ class Progress:
         self.sent_commit = min(self.sent_commit, base)
 
     def become_replicate(self) -> None:
-        """It follows: send ahead from what matches."""
+        """Send ahead from what matches, since the node follows."""
         self._reset(ProgressState.REPLICATE)
         self.next = self.match + 1
 
     def become_snapshot(self, index: int) -> None:
-        """A snapshot of everything up to `index` is on its way to it."""
+        """Note that a snapshot of everything up to `index` is on its way to the node."""
         self._reset(ProgressState.SNAPSHOT)
         self.pending_snapshot = index
         self.next = index + 1
@@ -113,7 +113,7 @@ class Progress:
         self.inflights.reset()
 
     def sent_entries(self, count: int, size: int) -> None:
-        """A MSG_APP with `count` entries of `size` payload bytes, from `next` on, is on its way."""
+        """Note that a MSG_APP with `count` entries of `size` payload bytes, from `next` on, is on its way."""
         assert self.state is not ProgressState.SNAPSHOT, "no entries are sent while a snapshot is under way"
         if self.state is ProgressState.PROBE:
             self.flow_paused = self.flow_paused or count > 0
@@ -129,7 +129,7 @@ class Progress:
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
-        """It acknowledged `index`. False if that is old news."""
+        """Note that the node acknowledged `index`. Returns False if that is old news."""
         if index <= self.match:
             return False
         self.match = index
@@ -138,7 +138,9 @@ class Progress:
         return True
 
     def maybe_decrease(self, rejected: int, hint: int) -> bool:
-        """It rejected a MSG_APP that follows `rejected` and its log may match at `hint`. False if that is old news."""
+        """Note that the node rejected a MSG_APP that follows `rejected`, and that its log may match at `hint`. Returns
+        False if that is old news.
+        """
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
@@ -220,7 +222,7 @@ class ProgressTracker:
         return self.config.voters.vote_result(active) is VoteResult.WON
 
     def record_vote(self, voter: int, granted: bool) -> None:
-        """Count a vote; a voter's first word stands."""
+        """Count a vote; a voter's first answer counts."""
         self.votes.setdefault(voter, granted)
 
     def tally(self) -> VoteResult:

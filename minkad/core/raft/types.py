@@ -1,4 +1,4 @@
-"""The words that the parts of the Raft core and its driver share."""
+"""The types that the parts of the Raft core and its driver share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

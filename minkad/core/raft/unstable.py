@@ -9,7 +9,7 @@ from minka.v1.raft_pb2 import Entry, Snapshot
 class Unstable:
     """Entries from `offset` on, and a snapshot before them, until they are persisted.
 
-    `offset` may lie within what is persisted: then the next write to the storage cuts off what is there.
+    `offset` may lie within what is persisted: then the next write to the storage truncates that.
     """
 
     __slots__ = ("entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
@@ -49,12 +49,12 @@ class Unstable:
         return None if self.snapshot_in_progress else self.snapshot
 
     def accept_in_progress(self) -> None:
-        """The driver was handed everything that is here."""
+        """Note that the driver was handed everything that is here."""
         self.offset_in_progress = self.offset + len(self.entries)
         self.snapshot_in_progress = self.snapshot is not None
 
     def stable_to(self, index: int, term: int) -> None:
-        """Everything up to the entry (index, term) is persisted; ignored if another entry is there by now."""
+        """Note that everything up to the entry (index, term) is persisted; ignored if another entry is there by now."""
         position = index - self.offset
         if position < 0 or self.term(index) != term:
             return
@@ -63,7 +63,7 @@ class Unstable:
         self.offset_in_progress = max(self.offset_in_progress, self.offset)
 
     def stable_snapshot_to(self, index: int) -> None:
-        """The snapshot at `index` is persisted."""
+        """Note that the snapshot at `index` is persisted."""
         if self.snapshot and self.snapshot.metadata.index == index:
             self.snapshot = None
             self.snapshot_in_progress = False
@@ -76,7 +76,7 @@ class Unstable:
         self.snapshot_in_progress = False
 
     def truncate_and_append(self, entries: list[Entry]) -> None:
-        """Put `entries` at their indexes; what was there and after is gone."""
+        """Put `entries` at their indexes, in place of what was there and after that."""
         start = entries[0].index
         assert entries[-1].index == start + len(entries) - 1, "indexes are consecutive"
         assert start <= self.offset + len(self.entries), "no gap in the log"

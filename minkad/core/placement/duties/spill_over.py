@@ -98,7 +98,7 @@ class _Filling:
         return moved
 
     def ideals(self) -> dict[str, float]:
-        """What each shard would have if duties could be divided: in their order, shards are full until all is placed."""
+        """What each shard would have if duties could be divided: each is full before the next one gets anything."""
         left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
         for name in self.order:
             ideals[name] = min(left, self._layout.limits[name])

@@ -1,1 +1,1 @@
-"""Files of loads on a node, until the replicas here have taken them in and nobody else needs them."""
+"""Files of loads on a node, until the replicas here have taken them in and no other node needs them."""

@@ -1,4 +1,4 @@
-"""Which loads a partition's data has taken in: kept with its applied offset, so in each checkpoint of it, too."""
+"""The loads that a partition's data has taken in: kept with its applied offset, so in each checkpoint of it, too."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Which node a message comes from."""
+"""Tells which node messages come from."""
 
 from collections.abc import Iterable
 from typing import Final

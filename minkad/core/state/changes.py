@@ -1,4 +1,4 @@
-"""Which rows of the table have changed since a version, as far as that is remembered."""
+"""Remembers which rows of the table the last versions have changed."""
 
 from collections import deque
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which changes of a row are valid. `decide` refuses the others; here they are asserted."""
+"""Asserts that changes of rows are valid. `decide` refuses the others before they become records."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

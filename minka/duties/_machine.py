@@ -99,9 +99,9 @@ class ShardMachine:
         """The time at which to send a Tick, if nothing else happens before."""
         times = [self._beat_at, self._farewell, self.hosting.wake_at()]
         if self._connected:
-            times.append(self._heard_at + self._silence())
+            times.append(self._silent_at())
         if self.hosting.live:
-            times.append(max(self.until, self._patience) if self._releasing else self.until - self._margin())
+            times.append(max(self.until, self._patience) if self._releasing else self._release_at())
         return min(times)
 
     # Events
@@ -130,7 +130,7 @@ class ShardMachine:
     def _advance(self, now: float) -> None:
         if self._ended:
             return
-        if self._connected and now - self._heard_at >= self._silence():
+        if self._connected and now >= self._silent_at():
             self._disconnect(now, "no clearance was granted on it")
         if now >= self._beat_at:
             self._beat(now)
@@ -146,21 +146,25 @@ class ShardMachine:
 
     def _may_take(self, now: float) -> bool:
         allowed = not self._fenced and not self._giving_up and not self._releasing
-        return allowed and self.until - now > self._margin()
+        return allowed and now < self._release_at()
 
     def _margin(self) -> float:
         return self._clearance * MARGIN
+
+    def _release_at(self) -> float:
+        """The time from which on everything is released, so that it is given back before the clearance ends."""
+        return self.until - self._margin()
 
     def _note(self, level: int, text: str) -> None:
         self._out.append(Note(level, text))
 
     # The session
 
-    def _silence(self) -> float:
-        """How many seconds without a grant pass before another node is tried."""
+    def _silent_at(self) -> float:
+        """The time at which another node is tried, if none grants anything before."""
         if not self.is_registered:
-            return self._settings.first_answer
-        return max(2 * self._interval, min(self._settings.silence, self._margin()))
+            return self._heard_at + self._settings.first_answer
+        return self._heard_at + max(2 * self._interval, min(self._settings.silence, self._margin()))
 
     def _send(self, message: ShardMessage) -> None:
         self._out.append(Send(message))
@@ -274,16 +278,16 @@ class ShardMachine:
         seconds = grant.clearance_ms / 1000
         self._clearance = max(self._clearance, seconds)
         self.until = max(self.until, sent_at + seconds)
-        if self._releasing and not self.hosting.live and self.until - now > self._margin():
+        if self._releasing and not self.hosting.live and now < self._release_at():
             self._releasing = False
 
     def _watch_clearance(self, now: float) -> None:
         """Release everything while there is still time, and end the process if the delegate doesn't do it in time."""
         if not self.hosting.live:
-            if self._releasing and self.until - now > self._margin():
+            if self._releasing and now < self._release_at():
                 self._releasing = False
             return
-        if not self._releasing and self.until - now <= self._margin():
+        if not self._releasing and now >= self._release_at():
             left = self.until - now
             # A process that wakes up too late has the same time to release that it would have had.
             self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")

@@ -221,6 +221,20 @@ def test_everything_is_released_before_the_clearance_ends(silent: World) -> None
     assert silent.reported("released") == [(1, 11), (2, 12)]
 
 
+@pytest.mark.parametrize("hundredths", range(0, 300, 7))
+def test_a_tick_at_the_moment_it_named_is_enough(hundredths: int) -> None:
+    """A sum of times can be rounded otherwise than their difference: near 128 s, where the last bit doubles, it is."""
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.now = 125 + hundredths / 100
+    world.connect()
+    world.attach(held(1, 11))
+    world.end_calls()
+    world.answers = False
+    world.pass_time(CLEARANCE - 0.01)  # fails if the machine names a moment at which it then does nothing
+    assert not world.connected
+    assert world.history == [("attach", [1]), ("detach", [1])]
+
+
 def test_a_delegate_that_does_not_release_ends_the_process(silent: World) -> None:
     silent.pass_time(CLEARANCE - 0.01)
     assert silent.ended == []

@@ -40,6 +40,7 @@ from minka.v1.shards_pb2 import (
 
 CLEARANCE = 3.0
 ALL = tuple(Method)
+_MAX_TICKS = 1_000  # in one wait of a few seconds
 
 
 def held(
@@ -116,7 +117,10 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass: the machine gets a tick at each moment that it has named."""
         end = self.now + seconds
+        ticks_left = _MAX_TICKS
         while (at := self.machine.wake_at()) <= end and not self.stopped and not self.ended:
+            ticks_left -= 1
+            assert ticks_left, f"it asks for a tick at {at}, again and again"
             self.now = max(self.now, at)
             self.tell(Tick())
         self.now = end

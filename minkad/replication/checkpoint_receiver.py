@@ -143,7 +143,7 @@ class CheckpointReceiver:
         """The log goes on after the checkpoint."""
         applied = replica.data.applied
         replica.begin_at(applied.offset, applied.leader_epoch)
-        replica.copy = Copy.WHOLE
+        replica.copy = Copy.RECEIVING  # whole again; `end_receiving` follows once that is durable
         if replica.row.start_key or replica.row.end_key:
             replica.trim.suspect()  # the sender's data may have keys outside of the range
         replica.stage_meta(self._log_db)

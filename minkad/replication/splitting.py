@@ -162,11 +162,13 @@ class Splitting:
         """The child's log begins after the marker; from here on it has a role."""
         child.data = self._new_data(child.id)
         child.data.open()
+        child.copy = Copy.MAKING  # until it is durable, a row that comes again gives it no role
         child.begin_at(entry.offset, entry.leader_epoch)
-        child.copy = Copy.WHOLE
         child.trim.suspect()
         child.stage_meta(self._log_db)
         await self._log_db.sync()
+        if child.copy is Copy.MAKING:
+            child.copy = Copy.WHOLE
         self._learn(child.row)
 
 

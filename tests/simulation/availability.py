@@ -136,7 +136,9 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """The leader acts by this row from now on: it serves, or it has proposed exactly this in-sync set."""
+        """The leader may act by this row from now on: it serves, or it has proposed exactly this in-sync set. It may
+        have died since, but the controller can't know whether it heard before that its proposal is recorded.
+        """
         self._in_use[row.id] = frozenset(row.isr)
 
     def _patience(self, active: Process) -> float:

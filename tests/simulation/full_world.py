@@ -57,6 +57,7 @@ class FullWorld:
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
+        self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
         self.keyspaces: dict[int, Keyspace] = {}  # the same
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
@@ -393,6 +394,8 @@ class FullWorld:
                     raise Violation("what was acknowledged stays", f"an unclean election of partition {id_}")
                 self.data.lose(row)
             self.data.check_in_sync(row)
+            if self.proposed.get((id_, row.leader_epoch)) == frozenset(row.isr):
+                self.availability.in_use(row)
             if before is not None:
                 self.nemesis.changed(before, row)
 
@@ -409,8 +412,7 @@ class FullWorld:
                 f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
                 f"{newest}",
             )
-        is_asked_for = process.proposed.get(row.id) == frozenset(row.isr)
-        if row.leader == process.machine.id and (is_asked_for or process.served.get(row.id) == row.leader_epoch):
+        if row.leader == process.machine.id and process.served.get(row.id) == row.leader_epoch:
             self.availability.in_use(row)
 
     def cut(self, process: Process, start: bytes, end: bytes) -> None:

@@ -121,7 +121,6 @@ class Process(Endpoint):
         self.stopping = False
         self.rng = random.Random(world.rng.random())
         self.rows: dict[int, Partition] = {}  # what this process acts on
-        self.proposed: dict[int, frozenset[str]] = {}  # by partition: the in-sync set that it proposed last
         self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was last seen to serve
         self.streams: dict[ByteStream, None] = {}
         self.memory = Memory(_MEMORY, self.now)
@@ -387,7 +386,7 @@ class Process(Endpoint):
 
 
 class _Controller(ControllerCalls):
-    """Remembers the in-sync sets that were proposed last."""
+    """Tells the world which in-sync sets are proposed."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(lambda: process.member)
@@ -395,7 +394,7 @@ class _Controller(ControllerCalls):
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         for change in request.changes:
-            self._process.proposed[change.partition_id] = frozenset(change.isr)
+            self._process.world.proposed[change.partition_id, change.leader_epoch] = frozenset(change.isr)
         return await super().alter_isr(request)
 
 

@@ -134,6 +134,10 @@ class SimDataDatabase:
         """Whether there is anything on disk."""
         return self.is_open or self._id in self._disk.folders
 
+    def describe(self) -> str:
+        """Its path."""
+        return str(self.path)
+
     def condemn(self, error: MinkaError) -> None:
         """Mark the data as damaged."""
         if self.damage is None:

@@ -37,6 +37,7 @@ class Copy(Enum):
     """What the data here is good for. `ReplicaState.damage` says whether it is damaged."""
 
     WHOLE = "whole"
+    MAKING = "making"  # a split has made the data, and the log's beginning isn't durable yet
     RECEIVING = "receiving"  # whole; a checkpoint that is to take its place is being received
     REPLACING = "replacing"  # a checkpoint takes its place
     INCOMPLETE = "incomplete"  # the replacement broke off: the data can't be used
@@ -157,8 +158,8 @@ class ReplicaState:
 
     @property
     def is_made(self) -> bool:
-        """Whether this replica of a child has what the split gave it, or a copy of that from its leader."""
-        return self.log.base > 0
+        """Whether this replica of a child has, durably, what the split gave it, or a copy of that from its leader."""
+        return self.log.base > 0 and self.copy is not Copy.MAKING
 
     @property
     def awaits_split(self) -> bool:

@@ -15,13 +15,14 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.settings import ReplicationSettings
-from minkad.core.replication.state import Applying
+from minkad.core.replication.state import Applying, Role
 from minkad.replication import sizing
 from minkad.replication.flusher import Flusher
 from minkad.replication.manager import StorageSettings
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import Checkpoint
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy
 
@@ -388,6 +389,29 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
         await byzantium.tell(child)
         await ended(c)
         await assert_halves(athens, LOWER | {b"0": b"first"})
+
+
+async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Path) -> None:
+    """While the log's disk hangs, its row comes again. The controller mustn't hear that the child is made, since a
+    power cut would leave data without the beginning of its log.
+    """
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        with held_syncs(athens, lambda: begins_later(athens, 2)) as syncs:
+            parent, child = c.split(1, KEY)
+            telling = [asyncio.create_task(athens.tell(parent, child))]
+            await until(lambda: bool(syncs.held))
+            held = len(syncs.held)
+            telling.append(asyncio.create_task(athens.tell(child)))
+            await until(lambda: len(syncs.held) > held)  # it takes over the row, which has to be durable, too
+            role = athens.replica(2).role
+            await syncs.release()
+        await asyncio.gather(*telling)
+        assert role is Role.IDLE
+        await ended(c)
+        await assert_halves(athens)
 
 
 async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:

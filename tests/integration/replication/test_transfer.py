@@ -14,6 +14,7 @@ from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import TestNode, cluster, until
+from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
 from tests.integration.replication.replicas import same_everywhere, three
 from tests.integration.replication.writers import Writers
@@ -243,6 +244,23 @@ async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: i
         await arrived(c)
         assert links.ships == ships
         await check(ephesus, {**ROWS, **more})
+
+
+async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> None:
+    """While the log's disk hangs, the replica says that it has nothing: a power cut would leave it so."""
+    async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), StorageSettings(flush=10_000)) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await until(lambda: athens.replica().log.base > 0)
+        with held_syncs(byzantium, lambda: begins_later(byzantium, 1)) as syncs:
+            c.add_replica(1, "byzantium")
+            await c.tell_all(1)
+            await until(lambda: bool(syncs.held))
+            is_usable = byzantium.replica().is_usable
+            await syncs.release()
+        assert not is_usable
+        await until(lambda: "byzantium" in c.rows[1].isr)
 
 
 async def test_streams_of_others_are_refused(tmp_path: Path) -> None:

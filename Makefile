@@ -71,7 +71,7 @@ format: install ## Format the code and fix what can be fixed by itself
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-test: lint ## Install, lint, and run every test, real daemons and Spark included (a quarter of an hour on two cores)
+test: lint ## Install, lint, and run every test, real daemons and Spark included (twenty minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 unit: install ## Run the tests that need no daemon (a minute)

@@ -99,9 +99,17 @@ class DataOracle:
         self.acknowledged += 1
         self.acknowledged_at[row.id] = self._world.now
         self._check_leader(process, row, next(iter(pairs)))
-        known = pairs.keys() & self._group(row).known.keys()
-        for node in self._in_sync(process, row.id):
-            self._check_has(self._world.machine(node), self._world.rows[row.id], known)
+        known = self._group(row).known
+        for recorded in self._world.rows.values():  # a split may have been recorded while the leader was paused
+            keys = [key for key in pairs if key in known and range_of(recorded).contains(key)]
+            if recorded.id == row.id:
+                nodes = self._in_sync(process, row.id)
+            elif recorded.keyspace_id == row.keyspace_id and range_of(recorded) != KeyRange():
+                nodes = list(recorded.isr)
+            else:
+                continue
+            for node in nodes if keys else ():
+                self._check_has(self._world.machine(node), recorded, keys)
 
     def _know(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
         group = self._group(row)

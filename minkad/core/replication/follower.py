@@ -75,7 +75,8 @@ class Follower:
             log.append(entry.leader_epoch, entry.body)
         self._hear(append, known_at)
         if append.entries or append.truncate:
-            is_barrier = self.state.is_async and any(is_mark(entry.body) for entry in append.entries)
+            has_mark = self.state.is_async and any(is_mark(entry.body) for entry in append.entries)
+            is_barrier = has_mark or self.state.needs_disk
             if is_barrier:
                 self.state.barrier(log.end)
             self._node.outbox.put(Sync(self.state.id, is_barrier))

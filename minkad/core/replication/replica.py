@@ -134,10 +134,12 @@ class Replica(ReplicaState):
     # Its log
 
     def append(self, body: bytes) -> int:
-        """Append an entry as the leader, and return its offset. A mark is a barrier: see `barrier`."""
+        """Append an entry as the leader, and return its offset. A mark, or the first entry, is a barrier: see
+        `barrier`.
+        """
         assert self.leader is not None, f"partition {self.id} is not led here"
         offset = self.log.append(self.leader.leader_epoch, body)
-        if is_mark(body):
+        if is_mark(body) or self.needs_disk:
             self.barrier(offset)
             self.node.outbox.put(self._sync_to_disk)
         else:

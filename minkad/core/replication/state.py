@@ -246,6 +246,13 @@ class ReplicaState:
         is_free = self.is_async and self._synced >= self._barrier
         self.durable = max(self.durable, self._written if is_free else self._synced)
 
+    @property
+    def needs_disk(self) -> bool:
+        """Whether what is appended to an `async` log now has to be on the disk: nothing is there yet, perhaps not even
+        that this replica exists, and its data must not be known longer than that.
+        """
+        return self.is_async and self._synced == 0
+
     def barrier(self, offset: int) -> None:
         """Until this entry is on the disk, only what is on the disk counts as durable, also in an `async` keyspace."""
         self._barrier = offset

@@ -77,15 +77,42 @@ def test_it_appends_and_has_it_synced() -> None:
 
 
 def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
+    f = Following(log_of(1), is_async=True)
+    f.probe()
+    f.append(1, WRITE)
+    f.append(2, Entry(1, encode_mark(TrimToRange(b"", b""))))
+    assert f.bench.take(Sync) == [Sync(1, on_disk=False), Sync(1, on_disk=True)]
+    f.replica.log_stored(3, 0, 0.0, on_disk=False)
+    assert [ack.offset for ack in f.answers()] == [1]
+    f.bench.sync(f.replica)
+    assert [ack.offset for ack in f.answers()] == [3]
+
+
+def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
+    """Applying it makes the data's folder. A power cut could leave that, and take all that says whose it is."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
-    f.append(1, Entry(1, encode_mark(TrimToRange(b"", b""))))
-    assert f.bench.take(Sync) == [Sync(1, on_disk=False), Sync(1, on_disk=True)]
-    f.replica.log_stored(2, 0, 0.0, on_disk=False)
-    assert [ack.offset for ack in f.answers()] == [0]
+    assert f.bench.take(Sync) == [Sync(1, on_disk=True)]
+    f.replica.log_stored(1, 0, 0.0, on_disk=False)
+    assert f.replica.durable == 0
     f.bench.sync(f.replica)
-    assert [ack.offset for ack in f.answers()] == [2]
+    f.append(1, WRITE)
+    assert f.bench.take(Sync) == [Sync(1, on_disk=False)]
+    f.replica.log_stored(2, 0, 0.0, on_disk=False)
+    assert f.replica.durable == 2
+
+
+def test_a_leader_of_an_async_keyspace_has_its_first_entry_on_the_disk_too() -> None:
+    bench = Bench("athens")
+    bench.view.keyspaces[1] = Keyspace(id=1, durability=Durability.DURABILITY_ASYNC)
+    replica = bench.host(row(leader="athens"))
+    bench.take_all()
+    bench.write(replica)
+    assert bench.take(Sync) == [Sync(1, on_disk=True)]
+    bench.sync(replica)
+    bench.write(replica)
+    assert bench.take(Sync) == [Sync(1, on_disk=False)]
 
 
 @pytest.mark.parametrize("prev", [0, 2])

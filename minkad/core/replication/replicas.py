@@ -105,8 +105,10 @@ class Replicas:
         if left is None or not left.row.merge_from:
             return None
         right = self.hosted.get(left.row.merge_from)
-        if right is None or not is_due(left, right):
+        # A partition may be next to be merged into the left one, whose merge with another one is not over here.
+        if right is None or replica not in (left, right) or not is_due(left, right):
             return None
+        assert left.id not in self._merges, f"partition {left.id} is being merged already"
         merge = self._merges[left.id] = Merge(left, right)
         return merge
 

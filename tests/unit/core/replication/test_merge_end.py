@@ -7,8 +7,8 @@ from minkad.core.replication.entries import TrimToRange
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached
 from minkad.core.replication.state import Role
-from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of
-from tests.unit.core.replication.merging import REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
+from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of, row
+from tests.unit.core.replication.merging import ALONE, LEFT, REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
 
 def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> None:
@@ -150,3 +150,19 @@ def test_a_leadership_that_ends_ends_it_and_the_next_begins_from_the_first_key()
     m.bench.adopt(m.right, leader_epoch=2)
     m.run()
     assert m.copied_keys() == [b"n", b"n"]
+
+
+def test_the_row_of_a_partition_that_is_next_to_be_merged_does_not_begin_the_merge_again() -> None:
+    """The controller has recorded the end, and asked for the next merge into the same partition; the row of the next
+    one comes first.
+    """
+    m, ask = asked_to_end(b"n")
+    third = m.bench.host(row(3, ALONE, start_key=b"t"))
+    m.bench.adopt(third, merge_into=LEFT)
+    assert m.run() == []
+    assert m.copied_keys() == [b"n"]
+    assert gate_of(m.right) is Gate.FROZEN
+    m.answer(ask, None)
+    m.bench.adopt(m.left, merge_from=3, end_key=b"t")
+    [ask] = m.run()
+    assert (ask.partition_id, ask.merged_id) == (LEFT, 3)

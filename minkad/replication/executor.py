@@ -22,6 +22,7 @@ Handler = Callable[[Any], None]
 
 log: Final = logging.getLogger(__name__)
 _clear: Final = clear
+_TIMER_S: Final = 0.001  # uvloop counts in milliseconds
 
 
 class Executor:
@@ -88,11 +89,15 @@ class Executor:
 
     def _wake_at(self, wake: i.WakeAt) -> None:
         delay = max(0.0, wake.at - self._clock())
-        asyncio.get_running_loop().call_later(delay, self._tick, wake.partition_id)
+        asyncio.get_running_loop().call_later(delay, self._tick, wake)
 
-    def _tick(self, partition_id: int) -> None:
-        if not self._closed:
-            self._replicas.tick(partition_id, self._clock())
+    def _tick(self, wake: i.WakeAt) -> None:
+        if self._closed:
+            return
+        if (now := self._clock()) < wake.at:  # half of the timers are up to a millisecond early
+            asyncio.get_running_loop().call_later(_TIMER_S, self._tick, wake)
+        else:
+            self._replicas.tick(wake.partition_id, now)
 
     # The controller
 

@@ -1,0 +1,43 @@
+"""Replicas are woken at their time, or later."""
+
+import asyncio
+import time
+from typing import cast
+
+from minkad.core.replication.instructions import WakeAt
+from minkad.core.replication.replicas import Replicas
+from minkad.replication.context import Controller
+from minkad.replication.executor import Executor
+from tests.unit.core.replication.bench import Bench
+
+
+def slow_clock() -> float:
+    """By this clock every timer of the loop rings early, as half of uvloop's do, whose timers count milliseconds."""
+    return 0.8 * time.monotonic()
+
+
+class Woken(Replicas):
+    """Notes when replicas are woken."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.node)
+        self.woken: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+
+    def tick(self, partition_id: int, now: float) -> None:
+        self.woken.put_nowait((partition_id, now))
+
+
+async def test_a_timer_that_rings_early_is_set_again() -> None:
+    """Nothing would be due, and nothing would ask for another wake-up."""
+    bench = Bench()
+    replicas = Woken(bench)
+    executor = Executor(bench.outbox, replicas, {}, cast(Controller, None), slow_clock, lambda _: None)
+    at = slow_clock() + 0.02
+    bench.outbox.put(WakeAt(7, at))
+    executor.carry_out()
+    async with asyncio.timeout(10):
+        partition_id, now = await replicas.woken.get()
+    assert partition_id == 7
+    assert now >= at
+    assert replicas.woken.empty()
+    await executor.close()

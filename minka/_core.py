@@ -134,8 +134,9 @@ class Core:
         return self._refresh
 
     def _on_quiet(self, address: str) -> None:
-        """A node answers nothing: find out which nodes lead its partitions by now. As soon as others do, no part waits
-        for it any longer.
+        """A node answers nothing: find out which nodes lead its partitions by now. As soon as others do, no read waits
+        for it any longer, and no write if the controller doesn't hear it, either: a node that lives will say what it
+        has done.
         """
         if self._state == "closed":
             return
@@ -143,6 +144,8 @@ class Core:
         for call in list(self.calls):
             for part in [part for part in call.parts if part.address == address and self.has_moved(part)]:
                 if part.sent and call.op is Op.WRITE:
+                    if self.table.is_alive(part.node):
+                        continue
                     text = f"{address} is silent, and leads the partition no longer; the write may have been done"
                     call.refused(part, MinkaError(Code.OUTCOME_UNKNOWN, text))
                 else:

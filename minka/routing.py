@@ -16,9 +16,10 @@ from minka.errors import Code, MinkaError
 from minka.hashing import HASH_FUNCTIONS
 from minka.ranges import ALL_KEYS, KeyRange, is_by_ranges
 from minka.v1 import admin_pb2, cluster_pb2
-from minka.v1.cluster_pb2 import HashFunction, Partitioning
+from minka.v1.cluster_pb2 import HashFunction, NodeState, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
+_ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,7 @@ class RoutingTable:
         self._keyspaces: dict[str, KeyspaceRoutes] = {}
         self._by_id: dict[int, KeyspaceRoutes] = {}
         self._addresses: dict[str, str] = {}
+        self._alive: set[str] = set()  # nodes that the controller hears
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
         """Take a whole table, what has changed since this one, or neither; return whether any route changed."""
@@ -263,9 +265,10 @@ class RoutingTable:
         """Take what has changed since a version that this table has had; return whether any route changed."""
         if changes.version >= self.version:
             self.version = changes.version
-            self._addresses.update((node.id, node.address) for node in changes.nodes)
+            self._learn_nodes(changes.nodes)
             for node_id in changes.removed_nodes:
                 self._addresses.pop(node_id, None)
+                self._alive.discard(node_id)
         return self._add(changes.keyspaces, changes.partitions)
 
     def replace(self, table: cluster_pb2.PartitionTable) -> bool:
@@ -281,8 +284,18 @@ class RoutingTable:
         self.cluster_id = self.cluster_id or table.cluster.id  # a node that has just begun knows none yet
         if table.version >= self.version:
             self.version = table.version
-            self._addresses = {node.id: node.address for node in table.nodes}
+            self._addresses.clear()
+            self._alive.clear()
+            self._learn_nodes(table.nodes)
         return self._add(table.keyspaces, table.partitions)
+
+    def _learn_nodes(self, nodes: Iterable[cluster_pb2.Node]) -> None:
+        for node in nodes:
+            self._addresses[node.id] = node.address
+            if node.state in _ALIVE:
+                self._alive.add(node.id)
+            else:
+                self._alive.discard(node.id)
 
     def _add(self, keyspaces: Iterable[cluster_pb2.Keyspace], rows: Iterable[cluster_pb2.Partition]) -> bool:
         for keyspace in keyspaces:
@@ -319,6 +332,10 @@ class RoutingTable:
     def address(self, node_id: str) -> str:
         """The address of a node, "" when it isn't known."""
         return self._addresses.get(node_id, "")
+
+    def is_alive(self, node_id: str) -> bool:
+        """Whether the controller hears the node, by the newest table."""
+        return node_id in self._alive
 
     def addresses(self) -> list[str]:
         """The addresses of all nodes."""

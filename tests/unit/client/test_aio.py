@@ -14,7 +14,7 @@ from minka import _call, _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, NodeState, Partition, PartitionTable
 
 Make = Callable[..., Any]
 
@@ -417,6 +417,28 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
         assert outcomes[-1] is None, "the last put was never sent"
         await client.put(cluster.key_of(0), b"x")
         assert await client.get(cluster.key_of(0)) == b"x"
+
+
+async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is silent since it is busy, and has handed over the leadership meanwhile."""
+    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    async with data_cluster("athens", "byzantium") as cluster:
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        for node in byzantium.table.nodes:
+            node.state = NodeState.NODE_STATE_LIVE
+        athens.table.CopyFrom(byzantium.table)
+        async with _client(cluster, timeout=8) as client:
+            await client.put(cluster.key_of(0), b"v")
+            athens.go_on.clear()
+            writing = asyncio.create_task(client.put(cluster.key_of(0), b"w"))
+            cluster.lead(0, "byzantium", told=["byzantium"])
+            given = byzantium.tables_given
+            await _until(lambda: byzantium.tables_given > given + 4)
+            assert not writing.done()
+            athens.go_on.set()
+            await writing
 
 
 async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ MAX_KEYSPACES: Final = 10  # how many it tries to create
 _SOON: Final = 2  # so many keyspaces are asked for before anything else
 LAST: Final = "last"
 _BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of a run's keyspaces
+_RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge
+_BOUNDS: Final = (0, 1, 2, 5)  # how many a keyspace begins with
 _MAX_BYTES: Final = (0, 0, 200, 400)  # a partition's maximum
 _QUEUED: Final = 0.3  # the share of requests that are queued where they can't begin
 
@@ -59,6 +61,12 @@ class Admin:
             self._merge,
         )
         weights = [world.rng.choice((0, 1, 1, 4)) for _ in actions]
+        if world.rng.random() < _RANGES_ONLY:
+            self._by_ranges_share = 1.0
+            weights = [
+                4 if action in (self._split, self._merge) else weight // 4
+                for action, weight in zip(actions, weights, strict=True)
+            ]
         self._actions = [action for action, weight in zip(actions, weights, strict=True) for _ in range(weight)]
         self._ended = False
         self.most = MAX_KEYSPACES
@@ -125,7 +133,7 @@ class Admin:
             unclean_election=rng.random() < 0.2,
         )
         if rng.random() < self._by_ranges_share and name != LAST:
-            points = sorted(rng.sample(range(256), request.partition_count - 1))
+            points = sorted(rng.sample(range(256), rng.choice(_BOUNDS)))
             request.ranges.split_points.extend(b"%02x" % point for point in points)
             request.ranges.max_bytes = rng.choice(_MAX_BYTES)
             request.partition_count = 0
@@ -173,13 +181,13 @@ class Admin:
             self._ask(process, "", lambda to: to.admin_requests.split(request))
 
     def _merge(self, process: Process) -> None:
-        """Merge at one or two bounds."""
+        """Merge at one or two bounds, or at all of them."""
         rng = self._world.rng
         if keyspace := self._by_ranges(process):
             rows = [row for row in process.coordinator.state.partitions.values() if row.keyspace_id == keyspace.id]
             bounds = [row.start_key for row in rows if row.start_key]
             request = MergeRequest(keyspace=keyspace.name, requested_by="simulation", queue=rng.random() < _QUEUED)
-            request.keys.extend(rng.sample(bounds, min(len(bounds), rng.randint(1, 2))))
+            request.keys.extend(rng.sample(bounds, min(len(bounds), rng.choice((1, 2, len(bounds))))))
             self._ask(process, "", lambda to: to.admin_requests.merge(request))
 
     def _by_ranges(self, process: Process) -> Keyspace | None:

@@ -4,6 +4,7 @@ a socket or a wait. The world says when it runs.
 
 import asyncio
 import contextvars
+import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,14 @@ from typing import Any, Final, cast
 from minka.errors import MinkaError
 
 _MAX_TURNS: Final = 10_000  # in one moment; more of them mean that something spins
+_RESOLUTION: Final = 1e-9  # seconds; moments so close are the same
+
+
+def _as_uvloop(now: float, when: float) -> float:
+    """When a timer for `when` rings: uvloop counts whole milliseconds, so it may be up to one early or late."""
+    if when <= now:
+        return when
+    return math.floor((now + 2 * _RESOLUTION) * 1000) / 1000 + max(1, round((when - now) * 1000)) / 1000
 
 
 class DriftingClock:
@@ -99,6 +108,7 @@ class ProcessLoop:
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
+        when = _as_uvloop(self._now(), when)
         timer = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._numbers += 1
         heappush(self._timers, (when, self._numbers, timer))
@@ -132,7 +142,7 @@ class ProcessLoop:
     def turn(self) -> None:
         """Run everything that is due. Raises what a callback, or a task that nobody awaits, has raised."""
         now = self._now()
-        while self._timers and self._timers[0][0] <= now + 1e-9:
+        while self._timers and self._timers[0][0] <= now + _RESOLUTION:
             timer = heappop(self._timers)[2]
             if not timer.cancelled():
                 self._ready.append(timer)

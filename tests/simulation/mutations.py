@@ -236,6 +236,8 @@ MUTATIONS = (
     Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),
     Mutation("a follower that goes past the marker of a split", "full", replication.skip_markers),
     Mutation("merge without the last writes", "full", replication.merge_too_early),
+    Mutation("begin a merge again that is under way", "full", replication.merge_again),
+    Mutation("wake a replica before its time", "full", replication.wake_early),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),

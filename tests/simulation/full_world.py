@@ -102,6 +102,7 @@ class FullWorld:
         self.log_only_bytes = rng.choice((0, 300, 256 * 1024))
         self.flush_bytes = rng.choice((200, 1000, 1024 * 1024))
         self.change_retention = rng.choice((0, 0, 500))
+        self.page_rows = rng.choice((2, 1000))
         self._cuts_power = rng.random() < _POWER_CUTS
         return founders
 

@@ -202,10 +202,11 @@ class SimDataDatabase:
         max_passed: int = _MAX_PASSED,
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """A page as `rocks.page` returns it."""
+        """A page as `rocks.page` returns it, in some worlds a short one."""
         if not self._is_there():
             return [], [], True
         self.open()
+        max_rows = min(max_rows, self._process.world.page_rows)
         keys: list[bytes] = []
         size = 0
         for key in sorted((key for key in self.rows if KeyRange(start, end).contains(key)), reverse=reverse):

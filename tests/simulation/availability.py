@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FIRST_UNIX_MS: Final = 1_800_000_000_000
 _LOOK: Final = 0.25  # seconds between looks at what is served
 _SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
+_LEFT_OUT: Final = 1.0  # seconds for recording an in-sync set, on slow disks
 _FAIR: Final = 0.3  # seconds beyond the failure timeout within which the controller hears a node that lives
 _MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
 
@@ -149,6 +150,14 @@ class Availability:
         quiet = sum(max(self._well_since(m), self._connected_since(m, active.machine)) > lately for m in up)
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
+    def _waits_for_others(self, row: Partition, node_id: str) -> bool:
+        """Whether another member of the recorded in-sync set came back a moment ago, so that a leader waits until it
+        has caught up or is left out.
+        """
+        others = (self._world.machine(other) for other in row.isr if other != node_id)
+        lately = self._world.now - self._world.lag_timeout - _LEFT_OUT
+        return any(lately < self._well_since(other) < float("inf") for other in others)
+
     def _check_unserved(self, row: Partition, active: Process) -> None:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
@@ -161,6 +170,8 @@ class Availability:
             well = max(since, self._well_since(machine), self._works_since(machine))
             well = max(well, self._connected_since(machine, controller))
             if node_id not in row.replicas or node_id in row.removing_replicas or world.now - well < after:
+                continue
+            if self._waits_for_others(row, node_id):
                 continue
             raise Violation(
                 "what could be served is served",

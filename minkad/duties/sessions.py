@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
@@ -242,7 +242,8 @@ class Session:
         """Raises the MinkaError with which the session ends."""
         self._serving = asyncio.current_task()
         await write(welcome)
-        for work in (self._read(messages), self._release(), self._hand_over(), self._report()):
+        self._begin(lambda: self._read(messages))
+        for work in (self._release, self._hand_over, self._report):
             self._begin(work)
         self._changed.set()
         try:
@@ -269,12 +270,12 @@ class Session:
             self._share.give(size)
             self._taken.set()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._to_the_end(work), name=f"session of {self._shard.name}"))
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _to_the_end(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except MinkaError as error:
             self.end(error)
         except Exception as error:
@@ -331,7 +332,7 @@ class Session:
                     self._reported.set()
                 case "leave" if not self._is_leaving:
                     self._is_leaving = True
-                    self._begin(self._leave())
+                    self._begin(self._leave)
                 case "hello":
                     await self._hello_again(message.hello.shard)
         self.end(MinkaError(Code.SHUTTING_DOWN, "the shard has ended the session"))

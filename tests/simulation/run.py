@@ -1,7 +1,9 @@
 """Run one seed of one world, and say how it ended."""
 
 import dataclasses
+import gc
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -48,7 +50,16 @@ class Failure:
 
 def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Outcome | Failure:
     """Run one seed. The assertions in the real code are checks, too; `echo` gets every event."""
-    trace = Trace(echo)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        outcome = _run(world, seed, Trace(echo))
+        gc.collect()  # some warnings come only then, such as that of a coroutine that nobody awaited
+    if caught and isinstance(outcome, Outcome):
+        return Failure(world, seed, "warning in the code", str(caught[0].message), "")
+    return outcome
+
+
+def _run(world: str, seed: int, trace: Trace) -> Outcome | Failure:
     try:
         return WORLDS[world](seed, trace).run()
     except Violation as violation:

@@ -1,5 +1,8 @@
-"""Which processes a node begins a session with."""
+"""Which processes a node begins a session with, and how a session ends."""
 
+import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -7,9 +10,10 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Shard, ShardState
-from minka.v1.shards_pb2 import Holding, ShardHello, ShardMessage
+from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage
 from minkad.core.state import State
 from minkad.duties.sessions import SessionSettings, ShardSessions
+from minkad.process.memory import Memory
 
 
 class Relay:
@@ -24,12 +28,8 @@ class Relay:
         raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
 
 
-async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
-    """The code with which a process p1 of shard s that has these duties is refused, by a node with this row."""
-    state, relay = State(), Relay()
-    if row is not None:
-        state.duties.put_shard(row)
-    sessions = ShardSessions(
+def sessions_with(relay: object, state: State) -> ShardSessions:
+    return ShardSessions(
         cast(Any, relay),
         cast(Any, None),
         SessionSettings(0.5, 3.0),
@@ -39,12 +39,19 @@ async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
         has_clearance=lambda: True,
     )
 
+
+async def begin(row: Shard | None, holdings: list[Holding]) -> Code:
+    """The code with which a process p1 of shard s that has these duties is refused, by a node with this row."""
+    state, relay = State(), Relay()
+    if row is not None:
+        state.duties.put_shard(row)
+
     async def messages() -> AsyncIterator[ShardMessage]:
         shard = Shard(name="s", incarnation="p1")
         yield ShardMessage(hello=ShardHello(shard=shard, known_index=7, holdings=holdings))
 
     with pytest.raises(MinkaError) as caught:
-        await sessions.serve(messages(), cast(Any, None), cast(Any, None))
+        await sessions_with(relay, state).serve(messages(), cast(Any, None), cast(Any, None))
     assert relay.asked == (caught.value.code is Code.SHARD_NAME_TAKEN)
     return caught.value.code
 
@@ -62,3 +69,28 @@ async def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> Non
 @pytest.mark.parametrize(("row", "holdings"), [(None, []), (ANOTHER, []), (GONE, HAS), (GONE, [])])
 async def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
     assert await begin(row, holdings) is Code.SHARD_NAME_TAKEN
+
+
+async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
+    """What it had yet to begin is given up without a trace."""
+    state = State()
+    shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
+    state.duties.put_shard(shard)
+
+    async def messages() -> AsyncIterator[ShardMessage]:
+        yield ShardMessage(hello=ShardHello(shard=shard, known_index=7))
+        serving.cancel()
+        yield ShardMessage(leave=ShardLeave())
+        await asyncio.Event().wait()
+
+    async def write(_: ShardInstruction) -> None: ...
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sessions = sessions_with(Relay(), state)
+        serving = asyncio.create_task(sessions.serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0)))
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await asyncio.sleep(0)  # its tasks end
+        gc.collect()
+    assert not caught

@@ -41,7 +41,7 @@ class IsrChanges:
         self._node_id = around.node_id
         self._replicas = replicas
         self._settings = settings
-        self._alter_isr = around.controller.alter_isr
+        self._controller = around.controller
         self._has_clearance = around.table.has_clearance
         self._learn = learn
         self._clock = around.clock
@@ -91,7 +91,8 @@ class IsrChanges:
             if not asked:
                 continue
             try:
-                response = await self._alter_isr(AlterIsrRequest(node_id=self._node_id, changes=map(_change, asked)))
+                request = AlterIsrRequest(node_id=self._node_id, changes=map(_change, asked))
+                response = await self._controller.alter_isr(request)
             except MinkaError as error:
                 log.info("in-sync sets can't be changed; it is tried again", extra={"reason": str(error)})
                 for proposal in asked:

@@ -376,13 +376,13 @@ class LogDatabase:
         self._asked_at = None
 
     @failpoint("log.sync")
-    def _flush_wal(self) -> None:
-        # Unlike `write` with sync, this lets go of the GIL.
+    def flush_wal(self) -> None:
+        """Sync what was written; for the thread that writes. Unlike `write` with sync, this lets go of the GIL."""
         self._db.flush_wal(sync=True)
 
     def _sync(self) -> None:
         started = self._asked_at = self._clock()
-        self._flush_wal()
+        self.flush_wal()
         self._asked_at = None
         self._unsynced_since = None
         self._last_sync_s = self._clock() - started

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import BinaryType, StructType
 
 from minka import Client
@@ -14,7 +15,6 @@ from minka.control import Control
 from minka.rows import decode_value, encode_key, encode_value
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
-from minka.spark.predicates import WantedKeys
 from minka.spark.reader import FilteringReader, PartitionPart, SingleKeys, SnapshotReader
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
@@ -91,17 +91,18 @@ def test_only_the_partitions_concerned_are_asked(cluster: LocalCluster) -> None:
     options = SourceOptions.of({"endpoints": ",".join(cluster.endpoints), "keyspace": "ranged"})
     layout = Layout.of(StructType().add("key", BinaryType()), options)
 
-    def parts(wanted: WantedKeys) -> Any:
+    def parts(*filters: Filter) -> Any:
         reader = FilteringReader(options, layout)
-        reader._wanted = wanted
+        assert list(reader.pushFilters(list(filters))) == list(filters)
         return reader.partitions()
 
-    assert [type(part) for part in parts(WantedKeys())] == [PartitionPart] * 5
-    (part,) = parts(WantedKeys(range=WantedKeys().range._replace(start=b"k2", end=b"k3")))
+    key = ("key",)
+    assert [type(part) for part in parts()] == [PartitionPart] * 5
+    (part,) = parts(GreaterThanOrEqual(key, b"k2"), LessThan(key, b"k3"))
     assert part.wanted == (b"k2", b"k3")
-    singles = parts(WantedKeys(keys=(b"\x00", b"k00001", b"k2")))
+    singles = parts(In(key, (b"\x00", b"k00001", b"k2")))
     assert [type(part) for part in singles] == [SingleKeys] * 3
-    assert parts(WantedKeys(keys=()))[0].value is None
+    assert parts(In(key, (b"k2",)), In(key, (b"k3",)))[0].value is None
 
 
 def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster: LocalCluster) -> None:

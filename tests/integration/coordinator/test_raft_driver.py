@@ -50,9 +50,9 @@ class LogOnDisk(LogDatabase):
         self.disk.set()
         super().__init__(path, db, mark)
 
-    def _flush_wal(self) -> None:
+    def flush_wal(self) -> None:
         self.disk.wait()
-        super()._flush_wal()
+        super().flush_wal()
 
 
 class Node:

@@ -244,18 +244,18 @@ async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
         assert cyrene.replica().log.end == 50
 
 
-async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path) -> None:
+async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer changes nothing, and the node goes on."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
-        answer, asked, may_answer = athens.manager.isr_changes._alter_isr, asyncio.Event(), asyncio.Event()
+        answer, asked, may_answer = c.alter_isr, asyncio.Event(), asyncio.Event()
 
         async def late(request: AlterIsrRequest) -> AlterIsrResponse:
             asked.set()
             await may_answer.wait()
             return await answer(request)
 
-        athens.manager.isr_changes._alter_isr = late
+        monkeypatch.setattr(c, "alter_isr", late)
         await cyrene.stop()
         await asyncio.wait_for(asked.wait(), 5)
         c.elect(1, "byzantium")

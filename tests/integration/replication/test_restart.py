@@ -265,7 +265,7 @@ async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypat
         assert await athens.get(1, b"a", b"b") == [b"1", b"2"]
 
 
-async def test_a_full_disk_stops_the_node(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No write is acknowledged, and the log database's owner is told."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -274,10 +274,10 @@ async def test_a_full_disk_stops_the_node(tmp_path: Path) -> None:
         failures: list[str] = []
         athens.log_db.on_failure = lambda error: failures.append(error.code.name)
 
-        def full(_: object) -> None:
+        def full() -> None:
             raise OSError(28, "No space left on device")
 
-        athens.log_db._write = full  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(athens.log_db, "flush_wal", full)
         for _ in range(2):
             with pytest.raises(Refused) as caught:
                 await athens.put(1, {b"b": b"2"}, timeout_ms=500)

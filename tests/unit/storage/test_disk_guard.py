@@ -22,7 +22,7 @@ async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monk
     for _ in range(50):
         await db.sync()
     assert ends.empty()
-    monkeypatch.setattr(db, "_flush_wal", lambda: free.wait(20))
+    monkeypatch.setattr(db, "flush_wal", lambda: free.wait(20))
     sync = db.sync()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -221,9 +221,9 @@ class HeldSyncs:
     def __init__(self, db: LogDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.begun, self.free = threading.Event(), threading.Event()
-        flush = db._flush_wal
+        flush = db.flush_wal
         monkeypatch.setattr(db, "_clock", lambda: self.now)
-        monkeypatch.setattr(db, "_flush_wal", lambda: self._held(flush))
+        monkeypatch.setattr(db, "flush_wal", lambda: self._held(flush))
 
     def _held(self, flush: Callable[[], None]) -> None:
         self.begun.set()

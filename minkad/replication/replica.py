@@ -176,7 +176,7 @@ class Replica(ReplicaCore):
 
     def _trim(self, mark: TrimToRange) -> Pending:
         entry = self.pending.popleft()
-        removed = self.data.keep(mark.range, Applied(entry.offset, entry.leader_epoch))
+        removed = self.data.trim_to_range(mark.range, Applied(entry.offset, entry.leader_epoch))
         self.applied = entry.offset
         self.trimmed(mark, removed_any=removed)
         return entry

@@ -318,7 +318,7 @@ class DataDatabase:
                     iterator.close()  # a database with an open iterator can't be opened again
                 await self.clear(KeyRange(start, end), False)
 
-    def keep(self, kept: KeyRange, applied: Applied) -> bool:
+    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. They are
         deleted as ranges, so many keys take no longer; their room is freed by `compact_outside`.
         """

@@ -227,7 +227,7 @@ class SimDataDatabase:
         self.open()
         return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
 
-    def keep(self, kept: KeyRange, applied: Applied) -> bool:
+    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys outside of the range; returns whether there were any."""
         self.open()
         outside = [key for key in self.rows if not kept.contains(key)]

@@ -164,7 +164,7 @@ async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> N
     file = file_of(tmp_path / "file.sst", {b"a": b"1", b"z": b"2"})
     data = opened(tmp_path / "data")
     await apply(data, 1, Load(7, 3, file), tmp_path)
-    data.keep(KeyRange(b"b", b""), Applied(2, 1))
+    data.trim_to_range(KeyRange(b"b", b""), Applied(2, 1))
     data.write([WriteBody([b"c"], [b"3"])], Applied(3, 1))
     taken = await checkpoint.take(data, tmp_path / "taken")
     copy = opened(taken.path)

@@ -65,17 +65,17 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
     await data.flush()
     data.write([WriteBody([b"099", b"030"], [b"w", b"w"])], Applied(8, 2))
     had_others = keep != KeyRange()
-    assert data.keep(keep, Applied(9, 2)) == had_others
+    assert data.trim_to_range(keep, Applied(9, 2)) == had_others
     await data.compact_outside(keep)
     inside = [key for key in keys if keep.contains(key)]
     assert data.page(b"", b"", False, 1000, 10**6)[0] == inside
     assert await data.count() == await data.count(keep)
     if keep != KeyRange():
         assert data.size().keys == len(inside)
-    assert not data.keep(keep, Applied(10, 2))
+    assert not data.trim_to_range(keep, Applied(10, 2))
     data.write([WriteBody([b"000"], [b"v"])], Applied(11, 2))
     assert data.get([b"000"]) == [b"v"]
-    assert data.keep(keep, Applied(12, 2)) == (not keep.contains(b"000"))
+    assert data.trim_to_range(keep, Applied(12, 2)) == (not keep.contains(b"000"))
     await data.compact_outside(keep)
     await data.close()
     again = DataDatabase(tmp_path / "data", Cache(1 << 20))

@@ -73,29 +73,31 @@ class DutyRequests:
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
         before = dict(self._coordinator.controller().decided.duties.pallets)
-        await self._change(ChangePallets(request.changes), request.consistency)
-        now = self._coordinator.controller().decided.duties.pallets
+        now = await self._change(ChangePallets(request.changes), request.consistency)
         ids = [changes.pallet_of(change) for change in request.changes]
-        rows = [now.get(id_) or before.get(id_) or Pallet(id=id_) for id_ in ids]
+        rows = [now.pallets.get(id_) or before.get(id_) or Pallet(id=id_) for id_ in ids]
         return ChangePalletsResponse(pallets=rows)
 
     async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
         """Change duties. The response has their rows as they are afterwards; for a deleted one the last row."""
         names = [changes.name_of(change) for change in request.changes]
         before = [self._coordinator.controller().decided.duties.named(*name) for name in names]
-        await self._change(ChangeDuties(request.changes), request.consistency)
-        now = self._coordinator.controller().decided.duties
+        now = await self._change(ChangeDuties(request.changes), request.consistency)
         rows = [now.named(*name) or old for name, old in zip(names, before, strict=True)]
         return ChangeDutiesResponse(duties=[row for row in rows if row is not None])
 
-    async def _change(self, command: ChangePallets | ChangeDuties, consistency: Consistency.ValueType) -> None:
+    async def _change(self, command: ChangePallets | ChangeDuties, consistency: Consistency.ValueType) -> DutyState:
+        """The tables afterwards, without what is less certain than the level: another change may be decided already,
+        and be lost.
+        """
         controller = self._coordinator.controller()
         if consistency == Consistency.CONSISTENCY_LEADER:
             await controller.submit_logged(command)
-            return
+            return controller.decided.duties
         await controller.submit(command)
         if consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
             await self._confirmed_by(consistency)
+        return self._coordinator.state.duties
 
     async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
         driver = self._coordinator.driver

@@ -101,10 +101,10 @@ class Replica(ReplicaCore):
         log_db.put(meta_key(self.id), encode_meta(meta))
 
     def still_has(self, data: DataDatabase) -> bool:
-        """Whether this is still the replica's data, after a wait: it was neither deleted nor replaced by a
-        checkpoint.
+        """Whether this is still the replica's data, after a wait: it was not deleted, and no checkpoint has taken its
+        place or is about to, for which the log was emptied.
         """
-        return self.role is not Role.REMOVED and self.data is data
+        return self.role is not Role.REMOVED and self.data is data and self.is_complete
 
     async def log_first(self) -> None:
         """Make the log durable. To be awaited before the data is: the data must not be durable before the log. Raises

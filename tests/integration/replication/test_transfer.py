@@ -1,5 +1,6 @@
 """How a new replica gets its data: by a checkpoint and the log, over links that break, while nodes restart."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ from minkad.core.replication.messages import Append
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
+from minkad.storage.data_database import Applied
 from tests.integration.replication.harness import TestNode, cluster, until
 from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
-from tests.integration.replication.replicas import same_everywhere, three
+from tests.integration.replication.replicas import applied, same_everywhere, three
 from tests.integration.replication.writers import Writers
 
 
@@ -278,3 +280,37 @@ async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
         for messages in ((), (b"\xc1",), (wire.encode([1, 1, []]),)):
             with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT|NOT_LEADER"):
                 await athens.links.ship("ephesus", frames(*messages))
+
+
+async def test_a_flush_that_ends_while_a_checkpoint_takes_the_place_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the log alone, which was emptied meanwhile."""
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("athens", 1, followers=["byzantium"])
+        replica, manager = byzantium.replica(), byzantium.manager
+        for number in (1, 2):  # the log is trimmed up to the flush before the last one
+            await athens.put(1, {b"%d" % number: b"v"})
+            await applied(byzantium, number)
+            if number == 1:
+                await manager.flusher.flush(replica)
+        flush, is_flushed, may_end = replica.data.flush, asyncio.Event(), asyncio.Event()
+
+        async def slow_flush() -> Applied:
+            position = await flush()
+            is_flushed.set()
+            await may_end.wait()
+            return position
+
+        monkeypatch.setattr(replica.data, "flush", slow_flush)
+        flushing = asyncio.create_task(manager.flusher.flush(replica))
+        await is_flushed.wait()
+        await manager.checkpoint_receiver.clear(replica)
+        may_end.set()
+        await flushing
+        assert replica.log.end == 0
+        await byzantium.kill()  # before the checkpoint is in its place
+        await byzantium.start()
+        await byzantium.tell(c.rows[1])
+        await same_everywhere(c)

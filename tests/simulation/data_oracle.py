@@ -42,6 +42,7 @@ class DataOracle:
         self._world = world
         self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, set()))
         self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the node that led
+        self._unclean_epochs: dict[int, int] = {}  # by partition: the leader_epoch of its last unclean election
         self.acknowledged_at: dict[int, float] = {}  # by partition: the time of the last acknowledgement
         self.acknowledged = 0
 
@@ -94,7 +95,11 @@ class DataOracle:
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
     def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The write is done: each replica in sync has it, as durably as the keyspace asks."""
+        """The write is done: each replica in sync has it, as durably as the keyspace asks. If an unclean election has
+        taken place of which the leader has yet to hear, the write may be lost.
+        """
+        if process.rows[row.id].leader_epoch < self._unclean_epochs.get(row.id, 0):
+            return
         self._know(row, pairs)
         self.acknowledged += 1
         self.acknowledged_at[row.id] = self._world.now
@@ -196,6 +201,7 @@ class DataOracle:
 
     def lose(self, row: Partition) -> None:
         """An unclean election: what the new leader lacks may be lost, and so may what it has yet to sync."""
+        self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
         lost = (key for key in self.known_in(row) if key not in there and group.files.get(key) not in there)

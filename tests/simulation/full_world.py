@@ -330,7 +330,8 @@ class FullWorld:
             controller = self.machine_with(self.oracle.leaders.get(self.oracle.terms[position[0]]))
             self.availability.recorded(before, self._nodes, controller)
             self._check_rows(process.coordinator.state)
-            self._newest_epochs.update({id_: row.partition_epoch for id_, row in self.rows.items()})
+            for rows in (self.rows, process.coordinator.state.tombstones):
+                self._newest_epochs.update({id_: row.partition_epoch for id_, row in rows.items()})
             for holder in self.processes():
                 self._check_clearance(holder)
         if self._digests[position] != digest:

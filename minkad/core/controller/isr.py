@@ -12,8 +12,8 @@ from minkad.core.state import State, is_up, other_half
 
 
 def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-    """Record the changes that `isr_refusal` does not refuse. When a leader leaves the set itself, since its copy is
-    damaged, another replica of the set is elected.
+    """Record the changes that `isr_refusal` does not refuse. When a leader leaves the set itself, since its copy can't
+    be used, another replica of the set is elected; where unclean elections are allowed, another one that it names.
     """
     rows: dict[int, Partition] = {}
     for change in command.changes:
@@ -21,7 +21,7 @@ def alter_isr(state: State, command: AlterIsr) -> list[Record]:
             # Proposing the same set is a change, too: after it no older request can succeed.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)
-            if partition.splitting:
+            if partition.splitting and not _is_unclean(state, partition, change):
                 other = state.partitions[other_half(partition)]
                 rows[other.id] = _with_isr(state, other, change)
     return partitions_changed(rows.values())
@@ -40,7 +40,7 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
         return Code.INVALID_ARGUMENT
     joining = set(change.isr) - set(partition.isr)
     if node_id not in change.isr:
-        if joining:
+        if joining and not _is_unclean(state, partition, change):
             return Code.INVALID_ARGUMENT
         return None if _successor(state, partition, change) else Code.INELIGIBLE_REPLICA
     if joining and partition.splitting and not partition.split_to:
@@ -56,12 +56,22 @@ def check_caller(state: State, node_id: str) -> None:
 
 
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
-    """The next leader when the leader leaves the set because its copy is damaged; None if there is none."""
+    """The next leader when the leader leaves the set because its copy can't be used; None if there is none."""
     live = Live.of(state).without(partition.leader)
+    if _is_unclean(state, partition, change):
+        return offline_partition_leader_selector(partition, live.only(change.isr), allow_unclean=True)
     row = Partition()
     row.CopyFrom(partition)
     row.isr[:] = change.isr
     return offline_partition_leader_selector(row, live, allow_unclean=False)
+
+
+def _is_unclean(state: State, partition: Partition, change: IsrChange) -> bool:
+    """Whether the change is an unclean election that is allowed: its leader can lead nothing, and nobody else is in
+    sync.
+    """
+    is_allowed = state.keyspaces[partition.keyspace_id].unclean_election
+    return is_allowed and not set(change.isr) & set(partition.isr)
 
 
 def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partition:

@@ -32,6 +32,10 @@ class Live:
         """The same without these nodes."""
         return Live(self.up - {*nodes}, self.draining - {*nodes})
 
+    def only(self, nodes: Collection[str]) -> "Live":
+        """The same with none but these nodes."""
+        return Live(self.up.intersection(nodes), self.draining.intersection(nodes))
+
     def first(self, candidates: Iterable[str]) -> str | None:
         """The first candidate that is up and stays; otherwise the first that is up."""
         up = [node for node in candidates if node in self.up]

@@ -42,6 +42,7 @@ class Leader:
         self._checkpoints = Checkpoints(node)
         self._joining: set[str] = set()
         self._lost: set[str] = set()  # nodes in the isr that have lost committed entries
+        self._usable: set[str] = set()  # nodes whose copies can be used, while the leader's can't
         self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
@@ -216,6 +217,7 @@ class Leader:
         if self._checkpoints.forget(node):
             self._node.outbox.put(CancelCheckpoint(progress))
         self._joining.discard(node)
+        self._usable.discard(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
@@ -261,6 +263,9 @@ class Leader:
             self.shrink()
         elif common is not None and (common > 0 or self._is_short()):
             self._replicate(progress, common, now)
+        elif ack.standing == Standing.STORED and self.state.copy is Copy.INCOMPLETE:
+            self._usable.add(node)
+            self.shrink()
         else:
             self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
 
@@ -304,14 +309,17 @@ class Leader:
 
         Only the leader does this, when it can make use of it: a set that the controller made smaller for a leader that
         is silent itself would help nobody, and would keep replicas that have everything from being elected. A leader
-        whose own data is damaged leaves the set, so that another replica leads.
+        whose own data is damaged leaves the set, so that another replica leads. One that was elected although its copy
+        can't be used names those whose copies can.
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
         left = [n for n in isr if n == own or (n not in self._lost and not self._node.view.is_absent(n))]
         if state.damage is not None and state.copy is not Copy.REBUILDING and len(left) > 1:
             left.remove(own)
-        if len(left) < len(isr) and self.proposed is None and not state.gate.is_closed:
+        if left == [own] and state.allows_unclean and state.copy is Copy.INCOMPLETE:
+            left = [node for node in sorted(self._usable) if not self._node.view.is_absent(node)] or left
+        if left != list(isr) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
@@ -403,7 +411,8 @@ class Leader:
 
     def _propose(self, isr: list[str]) -> None:
         row = self.state.row
-        assert set(isr) <= {*row.isr, *self._joining}, f"{isr} has nodes that are not counted"
+        counted = {*row.isr, *self._joining} | self._usable
+        assert set(isr) <= counted, f"{isr} has nodes that are not among {counted}"
         self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr))
         self._node.outbox.put(self.proposed)
 

@@ -68,6 +68,7 @@ class Replica(ReplicaState):
         """Take over what the keyspace asks for; a row may come before its keyspace is known here."""
         keyspace = self.node.view.keyspace(self.row.keyspace_id)
         self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
+        self.allows_unclean = keyspace is not None and keyspace.unclean_election
         self.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
 
     def stop_leading(self, now: float) -> None:

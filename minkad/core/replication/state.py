@@ -63,6 +63,7 @@ class ReplicaState:
         "_barrier",
         "_synced",
         "_written",
+        "allows_unclean",
         "applied",
         "applying",
         "copy",
@@ -97,6 +98,7 @@ class ReplicaState:
         self.data = data
         self.copy = Copy.WHOLE
         self.min_insync = 1
+        self.allows_unclean = False  # by its keyspace: a replica that isn't in sync may lead if no other can
         self.is_async = False  # by its keyspace; "durable" then means that the operating system has it
         self.durable = self.high_watermark = self.applied = self.flushed = log.base
         self._written = self._synced = log.base  # what the operating system has, and what the disk has
@@ -195,7 +197,7 @@ class ReplicaState:
 
     def _open(self) -> None:
         if not self.is_complete:
-            raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced when the node ended")
+            raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced, which broke off")
         if not self.data.exists():
             if self.log.base == 0:
                 return

@@ -11,7 +11,9 @@ from minka.v1.cluster_pb2 import (
     Partition,
     PartitionState,
 )
+from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.controller import (
+    AlterIsr,
     CancelOperation,
     ControlledShutdown,
     CreateKeyspace,
@@ -25,6 +27,7 @@ from minkad.core.controller import (
     blockers_of,
     decide,
     drains,
+    isr_refusal,
     preferred,
 )
 from minkad.core.controller.keyspaces import Creation
@@ -240,6 +243,29 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
         assert (row.leader, list(row.isr), row.unclean_elections) == (
             (third, [third], 1) if unclean else ("", [first], 0)
         )
+
+
+def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_that_it_names() -> None:
+    """It is an unclean election, too, and one of this partition alone."""
+    for unclean in (True, False):
+        c = three_nodes(1, unclean=unclean)
+        (row,) = rows(c)
+        first, second, third = row.replicas
+        c.alter_isr(row, [first])
+        change = IsrChange(
+            partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=rows(c)[0].partition_epoch, isr=[third]
+        )
+        assert isr_refusal(c.state, first, change) is (None if unclean else Code.INVALID_ARGUMENT)
+        c.run(AlterIsr(first, [change]))
+        (row,) = rows(c)
+        now = (row.leader, list(row.isr), row.unclean_elections)
+        assert now == ((third, [third], 1) if unclean else (first, [first], 0))
+        if unclean:
+            c.fail(second)
+            change = IsrChange(
+                partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=[second]
+            )
+            assert isr_refusal(c.state, third, change) is Code.INELIGIBLE_REPLICA, "it isn't up"
 
 
 def test_an_unclean_election_waits_for_any_replica() -> None:

@@ -1,7 +1,9 @@
 """Which replicas are proposed to join the in-sync set, and to leave it."""
 
 from minkad.core.replication.instructions import IsrProposal
+from minkad.core.replication.messages import Standing
 from minkad.core.replication.replica import Replica
+from minkad.core.replication.state import Copy
 from tests.unit.core.replication.bench import SETTINGS, Bench, a_write, leader_of, log_of, row, sent
 
 ALONE = ("athens",)
@@ -270,3 +272,35 @@ def test_a_row_that_is_newer_than_the_proposal_ends_it() -> None:
     bench.adopt(replica)
     assert proposed(bench) == [("athens", "cyrene"), ("athens", "cyrene")]
     assert leader_of(replica).proposed == IsrProposal(1, 1, 2, ("athens", "cyrene"))
+
+
+def elected_with_nothing(*, allows_unclean: bool) -> tuple[Bench, Replica]:
+    """A leader alone in the set whose copy was about to be replaced by a checkpoint, which broke off."""
+    bench = Bench()
+    bench.view.keyspaces[1].unclean_election = allows_unclean
+    replica = bench.host(row(leader="byzantium", isr=("byzantium",)))
+    replica.copy = Copy.INCOMPLETE
+    bench.adopt(replica, leader="athens", isr=ALONE, leader_epoch=2)
+    assert replica.damage is not None
+    bench.take_all()
+    return bench, replica
+
+
+def test_a_leader_elected_with_nothing_names_a_replica_that_has_something() -> None:
+    bench, replica = elected_with_nothing(allows_unclean=True)
+    bench.stands(replica, "byzantium", log_of(1, base=1))
+    assert proposed(bench) == [("byzantium",)]
+
+
+def test_it_names_none_whose_copy_can_not_be_used_or_that_is_absent() -> None:
+    bench, replica = elected_with_nothing(allows_unclean=True)
+    bench.view.absent = {"cyrene"}
+    bench.stands(replica, "byzantium", log_of(1), Standing.NEEDS_CHECKPOINT)
+    bench.stands(replica, "cyrene", log_of(1, base=1))
+    assert proposed(bench) == []
+
+
+def test_without_unclean_elections_it_names_none() -> None:
+    bench, replica = elected_with_nothing(allows_unclean=False)
+    bench.stands(replica, "byzantium", log_of(1, base=1))
+    assert proposed(bench) == []

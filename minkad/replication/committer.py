@@ -162,7 +162,7 @@ class Committer:
         if replica.role is Role.FOLLOWER:
             replica.log.drop_tail(replica.applied)
         # This needs no clearance: any replica that may have been elected since was in the in-sync set, so it has all of
-        # this in its log, and serves nothing before it has applied it.
+        # this in its log, and serves nothing before it has applied it. Only an unclean election may lose it.
         leads = replica.role is Role.LEADER
         traffic, now = replica.load.traffic, self._clock()
         for entry in applied:

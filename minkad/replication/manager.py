@@ -284,9 +284,10 @@ class ReplicaManager:
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""
+        now = self._around.clock()
         for replica in self.replicas.values():
             if replica.leader is not None:
-                replica.leader.shrink()
+                replica.leader.nodes_changed(now)
 
     def _newest_row(self, partition_id: int) -> Partition | None:
         replica = self.replicas.get(partition_id)

@@ -143,10 +143,13 @@ class Availability:
         self._in_use[row.id] = frozenset(row.isr)
 
     def _patience(self, active: Process) -> float:
-        """The seconds for which the controller waits longer when it hears nothing from much of the cluster."""
+        """The seconds for which the controller waits longer when it hears nothing from much of the cluster; also if it
+        has failed those nodes a moment ago.
+        """
         world = self._world
-        up = [world.machine(node.id) for node in active.coordinator.state.nodes.values() if is_up(node)]
         lately = world.now - _SERVED_AFTER
+        nodes = active.coordinator.state.nodes.values()
+        up = [world.machine(node.id) for node in nodes if is_up(node) or _failed_at(node) > lately]
         quiet = sum(max(self._well_since(m), self._connected_since(m, active.machine)) > lately for m in up)
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
@@ -179,3 +182,10 @@ class Availability:
                 f"served last, and has been well and connected to {controller.id}, which leads; recorded is "
                 f"{' '.join(str(row).split())}",
             )
+
+
+def _failed_at(node: Node) -> float:
+    """When the node was failed; before all time if it isn't."""
+    if node.state != NodeState.NODE_STATE_FAILED:
+        return float("-inf")
+    return (node.state_since_ms - FIRST_UNIX_MS) / 1000

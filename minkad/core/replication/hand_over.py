@@ -49,12 +49,19 @@ class HandOver:
         """The replica or its successor is further than before, or it is `now`."""
         if self._step is _Step.PAUSE and now >= self._due_at:
             self._step = _Step.FOLLOW
-        if self._step is _Step.FOLLOW and self._progress.is_near and self.successor in self._state.row.isr:
+        if self._step is _Step.FOLLOW and self._progress.is_near and self._is_possible():
             self._close_gate(now)
         if self._step is _Step.CLOSE:
             self._wait_closed(now)
         elif self._step is _Step.ASK and self._inquiry.is_due(now):
             self._ask(now)
+
+    def _is_possible(self) -> bool:
+        """Whether the successor is in sync, and no node of the in-sync set is gone: nothing would be committed
+        before it has left the set, which it can't while the gate is closed.
+        """
+        isr = self._state.row.isr
+        return self.successor in isr and not any(self._node.view.is_absent(node) for node in isr)
 
     def cancel(self, now: float) -> None:
         """Let writes go on if they wait: the row has decided."""
@@ -73,7 +80,7 @@ class HandOver:
             self._step, self.blocked_by = _Step.ASK, ""
             self._inquiry, self._partition_epoch = Inquiry(self._node.settings), state.row.partition_epoch
             self._ask(now)
-        elif not self._progress.is_replicating:
+        elif not self._progress.is_replicating or not self._is_possible():
             self._give_up(now)
         elif now >= self._due_at:
             self._block(f"the target did not catch up within {self._node.settings.write_pause_timeout} s")

@@ -100,6 +100,11 @@ class Leader:
         self._send_to_all()
         self.advance()
 
+    def nodes_changed(self, now: float) -> None:
+        """Nodes have come or gone."""
+        self._advance_hand_over(now)
+        self.shrink()
+
     def progressed(self, now: float) -> None:
         """The replica has applied more, or more of its log is durable: so a hand-over or a follower may get further."""
         self._advance_hand_over(now)

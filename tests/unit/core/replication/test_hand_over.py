@@ -62,6 +62,28 @@ def test_one_that_is_not_in_sync_is_not_waited_for() -> None:
     assert gate_of(replica) is Gate.OPEN
 
 
+def test_while_a_node_of_the_set_is_gone_the_gate_is_not_closed() -> None:
+    """First that node has to leave the set: nothing is committed before."""
+    bench, replica = handing_over()
+    bench.view.absent = {"cyrene"}
+    bench.ack(replica, "byzantium")
+    assert gate_of(replica) is Gate.OPEN
+    leader_of(replica).nodes_changed(bench.now)
+    assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium")]
+    bench.adopt(replica, isr=("athens", "byzantium"))
+    assert gate_of(replica) is Gate.CLOSED
+
+
+def test_a_gate_that_is_closed_is_opened_when_a_node_of_the_set_is_gone() -> None:
+    bench, replica = handing_over()
+    bench.ack(replica, "byzantium")
+    assert gate_of(replica) is Gate.CLOSED
+    bench.view.absent = {"cyrene"}
+    leader_of(replica).nodes_changed(bench.now)
+    assert gate_of(replica) is Gate.OPEN
+    assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium")]
+
+
 def test_the_controller_is_asked_once_the_successor_has_everything_and_all_is_applied() -> None:
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")

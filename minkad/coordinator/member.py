@@ -34,6 +34,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
 from minkad.core.clearance import Clearance
+from minkad.core.state import is_up
 
 log: Final = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ SHUTDOWN_POLL: Final = 0.02
 _OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 
 T = TypeVar("T")
+
+_ANY: Final = ""  # the address of a wait for no node in particular
 
 
 class ControllerStub(Protocol):
@@ -244,6 +247,17 @@ class Member:
             if known not in (wait.address, wait.known) and not wait.limit.expired():
                 wait.limit.reschedule(asyncio.get_running_loop().time())
 
+    def nodes_changed(self, row: Node | None) -> None:
+        """The table's nodes have changed; `row` is this node's. Once its registration is recorded, the answer isn't
+        waited for: it may be lost, and the controller expects heartbeats.
+        """
+        if self._is_known or row is None or row.incarnation != self.node.incarnation or not is_up(row):
+            return
+        self._is_known = True
+        for wait in self._waits:
+            if wait.address == _ANY and not wait.limit.expired():
+                wait.limit.reschedule(asyncio.get_running_loop().time())
+
     @asynccontextmanager
     async def _waiting(self, address: str, seconds: float) -> AsyncGenerator[None, None]:
         """Raises TimeoutError after `seconds`, or once Raft names another leader."""
@@ -298,20 +312,23 @@ class Member:
         return others[self._asked % len(others)]
 
     async def _register(self, address: str) -> str:
-        settings = self._settings
+        settings, was_known = self._settings, self._is_known
         patience = settings.holder_patience + settings.call_timeout
         if self._is_known and self._controller_address() not in (None, address):
             # This node only has to name the controller. It may be silent, too, and the controller may answer again.
             patience = settings.heartbeat_interval
         try:
-            # The node that is asked may name a silent controller, so the wait is for no node in particular.
-            async with self._waiting("", patience):
+            # The node that is asked may name a silent controller.
+            async with self._waiting(_ANY, patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
                     self._stub, [address], request, settings.holder_patience, settings.call_timeout, self._now
                 )
         except TimeoutError:
-            raise MinkaError(Code.UNREACHABLE, f"the controller at {address} did not register this node") from None
+            if was_known or not self._is_known:
+                text = f"the controller at {address} did not register this node"
+                raise MinkaError(Code.UNREACHABLE, text) from None
+            controller = self._address()
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:
                 self._begin_anew()

@@ -209,8 +209,12 @@ class Parts:
         self.coordinator.on_shards_changed = self.sessions.changed
         self.coordinator.on_restored = self.sessions.restored
         self.coordinator.on_leader_change = self.member.leader_changed
-        self.coordinator.on_nodes_changed = self.manager.nodes_changed
+        self.coordinator.on_nodes_changed = self._nodes_changed
         self.coordinator.on_loads_changed = self.manager.loads_changed
+
+    def _nodes_changed(self) -> None:
+        self.manager.nodes_changed()
+        self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
     # What parts ask each other
 

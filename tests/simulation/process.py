@@ -192,7 +192,7 @@ class Process(Endpoint):
             disk_stalled=lambda: self.disk_stalled,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
-        self.coordinator.on_nodes_changed = self.manager.nodes_changed
+        self.coordinator.on_nodes_changed = self._nodes_changed
         self.coordinator.on_loads_changed = self.manager.loads_changed
         world.oracle.restarted(machine.raft_id, disk.seen.initial_state()[0], disk.seen.last_index())
         self.spawn(self._run())
@@ -244,6 +244,10 @@ class Process(Endpoint):
         )
         storage = StorageSettings(flush=world.flush_bytes, change_retention=world.change_retention)
         return ReplicaManager(around, settings, storage)
+
+    def _nodes_changed(self) -> None:
+        self.manager.nodes_changed()
+        self.member.nodes_changed(self.coordinator.state.nodes.get(self.machine.id))
 
     async def _run(self) -> None:
         await self.manager.start()

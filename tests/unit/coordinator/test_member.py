@@ -3,13 +3,13 @@ waits.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
 BEAT = 0.2
 CLEARANCE = 0.6
+LIVE = NodeState.NODE_STATE_LIVE
 
 
 class Athens:
@@ -78,6 +79,9 @@ class Athens:
         """Elect a controller, of which Raft tells this node."""
         self.leader = self.hint = self.known = address
         self._loop.call_at(self.seconds, self.member.leader_changed)
+
+    def call_soon(self, happens: Callable[[], None]) -> None:
+        self._loop.call_soon(happens)
 
     def stats(self, changed_only: bool) -> list[object]:
         return []
@@ -160,6 +164,23 @@ def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens
     athens.run(1.0)
     assert len(athens.registrations) == before
     assert athens.member.registered.is_set()
+
+
+def test_once_its_registration_is_recorded_the_answer_is_not_waited_for() -> None:
+    """The answer was lost, and another node, which is silent too, would be asked next."""
+    athens = Athens()
+    athens.silent = {OLD, NEXT, THIRD}
+    athens.run(0.1)
+    athens.call_soon(lambda: athens.member.nodes_changed(Node(id="athens", incarnation="6", state=LIVE)))
+    athens.run(0.1)
+    assert not athens.heartbeats, "that is a former process"
+    athens.silent = {NEXT, THIRD}
+    athens.is_registered = True
+    athens.call_soon(lambda: athens.member.nodes_changed(Node(id="athens", incarnation="7", state=LIVE)))
+    athens.run(0.1)
+    assert athens.member.has_clearance()
+    assert len(athens.registrations) == 1
+    athens.end()
 
 
 def test_others_are_asked_when_raft_names_only_the_silent_one(athens: Athens) -> None:

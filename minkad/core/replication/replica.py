@@ -159,7 +159,7 @@ class Replica(ReplicaState):
         range_ = range_of(self.row)
         if mark.copies_follow and (range_ == mark.range or not range_.covers(mark.range)):
             # The merge isn't over, or was given up; its rows may come here after the mark.
-            self.trim.suspect(mark.partition_epoch + 1)
+            self.trim.copied_after_mark()
 
     def advance(self) -> None:
         """Move the high watermark, if more is committed."""

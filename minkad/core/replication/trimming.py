@@ -8,7 +8,7 @@ class RangeTrim:
     frees their room.
     """
 
-    __slots__ = ("_mark_epoch", "_since", "has_foreign", "is_announced", "removed_outside")
+    __slots__ = ("_copies_follow", "_mark_epoch", "_since", "has_foreign", "is_announced", "removed_outside")
 
     def __init__(self) -> None:
         self.has_foreign = False  # there may be keys outside of the range; survives a restart
@@ -16,10 +16,11 @@ class RangeTrim:
         self.removed_outside: KeyRange | None = None  # the keys outside of it are removed, and still take room
         self._since = 0  # marks of this partition_epoch or later come after all foreign keys
         self._mark_epoch = 0  # the partition_epoch of the last mark
+        self._copies_follow = False  # the last mark began a merge; since then only that has brought foreign keys
 
     def suspect(self, since: int = 0) -> None:
         """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them."""
-        self.has_foreign = True
+        self.has_foreign, self._copies_follow = True, False
         self._since = max(self._since, since)
 
     def applied(self, kept: KeyRange, partition_epoch: int, *, removed_any: bool) -> None:
@@ -29,11 +30,17 @@ class RangeTrim:
         if removed_any or self.has_foreign:
             self.removed_outside = kept
 
+    def copied_after_mark(self) -> None:
+        """The mark that was just applied began a merge, which copies keys that are foreign until it is over."""
+        self.suspect(self._mark_epoch + 1)
+        self._copies_follow = True
+
     def taken_over(self) -> None:
         """What a merge has copied is the partition's own now. Keys that were foreign before it were removed at the mark
-        with which the copy began.
+        with which the copy began, if this replica has come to that.
         """
-        self.has_foreign, self._since = False, 0
+        if self._copies_follow:
+            self.has_foreign, self._copies_follow, self._since = False, False, 0
 
     def compacted(self, kept: KeyRange, range_: KeyRange, *, is_changing: bool) -> bool:
         """The room outside of `kept` is free. True if a partition with the range `range_` has no foreign keys left.

@@ -108,3 +108,13 @@ def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
     replica.ready_at = 0
     bench.adopt(replica, merge_from=2)
     assert replica.log.end == 0
+
+
+def test_what_was_foreign_stays_so_where_the_mark_of_the_merge_never_came() -> None:
+    """An unclean election lets a replica lead that had not come to it; keys of a split before are still there."""
+    bench = Bench()
+    replica = bench.host(row(end_key=b"t", leader="byzantium"))
+    bench.adopt(replica, end_key=b"m")
+    bench.adopt(replica, merge_from=2)
+    bench.adopt(replica, end_key=b"p", merge_from=0)
+    assert replica.trim.has_foreign

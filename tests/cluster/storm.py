@@ -96,10 +96,11 @@ def wait_healthy(cluster: LocalCluster, keyspaces: dict[str, int], deadline: flo
         with Control(cluster.endpoints) as control:
             status: GetStatusResponse = control.status()
         ok = status.from_controller and settled(status.table, len(cluster.nodes))
-        return status if ok and len(status.table.partitions) == total else None
+        if not ok or len(status.table.partitions) != total:
+            return None
+        for keyspace in keyspaces:
+            with Client(cluster.endpoints, keyspace=keyspace, timeout=10.0) as client:
+                client.put_many({f"{number}": b"afterwards" for number in range(100)})
+        return status
 
-    status = eventually("a healthy cluster", probe, deadline)
-    for keyspace in keyspaces:
-        with Client(cluster.endpoints, keyspace=keyspace, timeout=10.0) as client:
-            client.put_many({f"{number}": b"afterwards" for number in range(100)})
-    return status
+    return eventually("a healthy cluster", probe, deadline)

@@ -8,7 +8,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,13 +44,18 @@ class Counter:
         """Count one command."""
         self.count += 1
 
-    def restore(self, data: bytes) -> None:
-        """Take the count of another node."""
-        self.count = int.from_bytes(data, "big")
-
-    def to_snapshot(self) -> list[bytes]:
+    def capture(self) -> Callable[[], bytes]:
         """The count."""
-        return [self.count.to_bytes(8, "big")]
+        count = self.count
+        return lambda: count.to_bytes(8, "big")
+
+    def decode(self, snapshot: bytes) -> int:
+        """The count of another node."""
+        return int.from_bytes(snapshot, "big")
+
+    def restore(self, decoded: int) -> None:
+        """Take the count of another node."""
+        self.count = decoded
 
 
 class Worker:

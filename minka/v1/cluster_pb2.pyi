@@ -927,12 +927,15 @@ class StateSnapshot(_message.Message):
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     DUTIES_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     next_raft_id: _builtins.int
     next_keyspace_id: _builtins.int
     next_partition_id: _builtins.int
     next_operation_id: _builtins.int
     @_builtins.property
-    def table(self) -> Global___PartitionTable: ...
+    def table(self) -> Global___PartitionTable:
+        """without partitions"""
+
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
     @_builtins.property
@@ -947,6 +950,10 @@ class StateSnapshot(_message.Message):
     def duties(self) -> _duties_pb2.DutyTables: ...
     @_builtins.property
     def loads(self) -> _loads_pb2.LoadTables: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """encoded rows"""
+
     def __init__(
         self,
         *,
@@ -961,10 +968,11 @@ class StateSnapshot(_message.Message):
         tombstones: _abc.Iterable[Global___Partition] | None = ...,
         duties: _duties_pb2.DutyTables | None = ...,
         loads: _loads_pb2.LoadTables | None = ...,
+        partitions: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "loads", b"loads", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "loads", b"loads", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duties", b"duties", "loads", b"loads", "migrations", b"migrations", "next_keyspace_id", b"next_keyspace_id", "next_operation_id", b"next_operation_id", "next_partition_id", b"next_partition_id", "next_raft_id", b"next_raft_id", "operations", b"operations", "partitions", b"partitions", "removed_data_ids", b"removed_data_ids", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
-from minkad.coordinator.shard_control import InThread, ShardControl, ShardSettings
+from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.coordinator.stalls import Stalls
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
@@ -53,7 +53,7 @@ from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import State, is_up, slices
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
-from minkad.process.turns import turn
+from minkad.process.turns import InThread, turn
 
 log: Final = logging.getLogger(__name__)
 

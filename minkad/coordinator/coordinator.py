@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,6 @@ from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
-from minkad.coordinator.shard_control import InThread
 from minkad.core.controller import (
     Command,
     CreateCluster,
@@ -26,6 +25,7 @@ from minkad.core.controller import (
 from minkad.core.state import NotifyShard, State
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
+from minkad.process.turns import InThread
 
 log: Final = logging.getLogger(__name__)
 
@@ -89,20 +89,25 @@ class Coordinator:
         if any(record.HasField("load_changed") for record in batch.records):
             self.on_loads_changed()
 
-    def restore(self, data: bytes) -> None:
-        """Replace the state by a snapshot from the leader; this node doesn't lead, or no longer does."""
+    @staticmethod
+    def decode(snapshot: bytes) -> State:
+        """The state that a snapshot has."""
+        return State.from_snapshot(snapshot)
+
+    def restore(self, decoded: State) -> None:
+        """Replace the state by one from the leader; this node doesn't lead, or no longer does."""
         if self.active is not None:
             self.active.close()
             self.active = None
-        self.state = State.from_snapshot(data)
+        self.state = decoded
         self.on_nodes_changed()
         self.on_loads_changed()
         self.on_restored()
 
-    def to_snapshot(self) -> Iterator[bytes]:
-        """The state in pieces, for followers that lag and for the next start; it must not change meanwhile."""
+    def capture(self) -> Callable[[], bytes]:
+        """The state for followers that lag and for the next start."""
         assert not self.state.incomplete, "a snapshot is of whole entries"
-        return self.state.snapshot_pieces()
+        return self.state.capture().encode
 
     # Leadership
 

@@ -30,7 +30,7 @@ class Outboxes:
 
     def ask_all(self) -> None:
         """Ask each node that is up which of its rows it knows: a new controller doesn't know what they were told."""
-        for name, partition_ids in self._committed.copies.items():
+        for name, partition_ids in self._committed.partitions.copies.items():
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).ask(partition_ids)
 
@@ -49,7 +49,7 @@ class Outboxes:
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).add(id_ for id_ in partition_ids if id_ != ALL)
                 if ALL in partition_ids:
-                    self._outbox(name).ask(self._committed.copies.get(name, ()))
+                    self._outbox(name).ask(self._committed.partitions.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
         """The outbox of the node's process that is registered now. A process that isn't registered yet is sent nothing:

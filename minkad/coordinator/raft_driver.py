@@ -4,15 +4,25 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from minka.errors import Code, MinkaError
-from minka.v1.raft_pb2 import Commands, ConfChange, ConfChangeV2, ConfState, Entry, EntryType, Message, MessageType
+from minka.v1.raft_pb2 import (
+    Commands,
+    ConfChange,
+    ConfChangeV2,
+    ConfState,
+    Entry,
+    EntryType,
+    Message,
+    MessageType,
+    Snapshot,
+)
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.process.clock import boottime
-from minkad.process.turns import turn
+from minkad.process.turns import InThread, turn
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 
@@ -37,11 +47,14 @@ class StateMachine(Protocol):
     def apply(self, data: bytes) -> None:
         """Apply a committed command."""
 
-    def restore(self, data: bytes) -> None:
-        """Replace everything by a snapshot."""
+    def capture(self) -> Callable[[], bytes]:
+        """Everything as of the last applied entry. What is returned encodes it as a snapshot, on a thread."""
 
-    def to_snapshot(self) -> Iterable[bytes]:
-        """Everything as of the last applied entry; the pieces have to be joined."""
+    def decode(self, snapshot: bytes) -> Any:
+        """What a snapshot says; called on a thread."""
+
+    def restore(self, decoded: Any) -> None:
+        """Replace everything by that."""
 
 
 class Transport(Protocol):
@@ -71,6 +84,7 @@ class RaftDriver:
         conf_state: ConfState,
         on_progress: Callable[[], None],
         clock: Callable[[], float] = boottime,
+        in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self.raw = raw
         self.conf_state = conf_state
@@ -99,6 +113,8 @@ class RaftDriver:
         self._tick_due = False
         self._is_away = False  # between `ready` and `advance`: it waits for the disk, or until all is applied
         self._snapshot_due = False
+        self._snapshotting: asyncio.Task[None] | None = None
+        self._in_thread = in_thread
         self._wake = asyncio.Event()
         self._turns: list[asyncio.Future[None]] = []  # callers that wait for the next turn of the Ready loop
         self._committed: deque[Entry] = deque()  # entries that are committed and not applied
@@ -275,6 +291,8 @@ class RaftDriver:
         finally:
             ticker.cancel()
             applier.cancel()
+            if self._snapshotting is not None:
+                self._snapshotting.cancel()
             self._fail_waiting("the node is stopping")
 
     async def _tick(self) -> None:
@@ -374,7 +392,7 @@ class RaftDriver:
                 message.silence_ms = self._silence.milliseconds(self._clock())
         self._send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
-            self._restore(ready)
+            await self._restore(ready.snapshot)
         self._confirm(ready.read_states)
         await self._let_apply(ready.committed_entries)
         self.raw.advance(ready)
@@ -382,15 +400,18 @@ class RaftDriver:
             self._fail_waiting("another node was elected")
             self._confirmations.clear()
 
-    def _restore(self, ready: Ready) -> None:
-        assert ready.snapshot is not None
-        metadata = ready.snapshot.metadata
+    async def _restore(self, snapshot: Snapshot) -> None:
+        """Nothing is applied until it is restored."""
+        metadata = snapshot.metadata
         self._committed.clear()
         self._committed_bytes = 0
         self._restores += 1
+        self._is_away = True
+        decoded = await self._in_thread(self._machine.decode, snapshot.data)
+        self._is_away = False
         self.conf_state = metadata.conf_state
         self.applied_index = self.settled_index = self.snapshot_index = metadata.index
-        self._machine.restore(ready.snapshot.data)
+        self._machine.restore(decoded)
         log.info("restored the state from a snapshot", extra={"index": metadata.index})
 
     # Applying
@@ -420,8 +441,9 @@ class RaftDriver:
                 entry = self._committed.popleft()
                 self._committed_bytes -= len(entry.data)
                 await self._apply(entry)
-                await self._snapshot_if_due()
+                self._snapshot_if_due()
             self._is_applying = False
+            self._snapshot_if_due()
             self._all_applied.set()
             self._on_progress()
 
@@ -465,21 +487,26 @@ class RaftDriver:
         for _, _, proposals in waiting:
             _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
-    async def _snapshot_if_due(self) -> None:
+    def _snapshot_if_due(self) -> None:
         # A new member refuses a snapshot from before it became one, so each change of the configuration needs a new
         # one.
         if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
+        if self._snapshotting is not None:
+            if not self._snapshotting.done():
+                return  # this is asked again when it ends
+            self._snapshotting.result()  # raises
         self._snapshot_due = False
-        index, restores, pieces = self.applied_index, self._restores, []
-        for piece in self._machine.to_snapshot():
-            pieces.append(piece)
-            await turn()  # nothing is applied meanwhile
-            if self._restores != restores:
-                return
-        if index < self._log.first_index():
-            return  # a snapshot of the leader's has taken the log's place, and is about to be restored
-        self._log.stage_snapshot(index, self._log.term(index), self.conf_state, b"".join(pieces))
+        snapshot = self._snapshot(self.applied_index, self.conf_state, self._machine.capture())
+        self._snapshotting = asyncio.create_task(snapshot, name="snapshot")
+        self._snapshotting.add_done_callback(lambda _: self._apply_wake.set())
+
+    async def _snapshot(self, index: int, conf_state: ConfState, encode: Callable[[], bytes]) -> None:
+        """Keep what was captured at the index as the log's beginning. Entries are applied meanwhile."""
+        data = await self._in_thread(encode)
+        if index < max(self._log.first_index(), self.snapshot_index):
+            return  # a snapshot of the leader's has taken the log's place
+        self._log.stage_snapshot(index, self._log.term(index), conf_state, data)
         # Followers that lag by less than this are sent entries, not the snapshot.
         keep_from = index - self._snapshot_entries // 2
         if keep_from >= self._log.first_index():

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
@@ -27,10 +27,9 @@ from minkad.core.controller import (
 )
 from minkad.core.state import State
 from minkad.process.clock import unix_ms
+from minkad.process.turns import InThread
 
 log: Final = logging.getLogger(__name__)
-
-InThread = Callable[..., Awaitable[Any]]
 
 BALANCE_INTERVAL_S: Final = 0.5
 SETTLED_S: Final = 1.0  # nothing changes for so long before a pallet is balanced: shards come and go together

@@ -11,7 +11,7 @@ from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.duties_pb2 import ShardState
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
-from minkad.core.state import ROWS_A_PIECE, slices
+from minkad.core.state import ROWS_A_PIECE
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
 from minkad.process.clock import boottime
@@ -130,7 +130,7 @@ class Health:
         if self._rows.version == state.version:
             return
         rows = _Rows(state.version)
-        for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
+        for some in state.partitions.in_pieces(ROWS_A_PIECE):
             for row in some:
                 rows.add(row, state.keyspaces[row.keyspace_id], node)
             await turn()

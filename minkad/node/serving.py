@@ -195,7 +195,7 @@ class Serving:
         log.info("stopping")
         systemd.stopping("Handing over")
         parts, own = self._parts, self._parts.identity.node_id
-        if any(p.leader == own and len(p.isr) > 1 for p in parts.coordinator.state.partitions.values()):
+        if any(len(p.isr) > 1 for p in parts.coordinator.state.led_by(own)):
             await parts.member.shut_down(SHUTDOWN_SECONDS)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):

@@ -4,8 +4,14 @@ host), one piece runs in a round of the loop, so that what comes and goes over t
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+InThread = Callable[..., Awaitable[Any]]
+"""Calls a function with arguments on a thread, as `asyncio.to_thread` does: what takes long, and can't be cut into
+pieces.
+"""
 
 
 class _Queue:

@@ -265,7 +265,7 @@ class AdminService(AdminServicer):
         blockers = drains.blockers(state, node.id)
         return GetDrainStatusResponse(
             state=node.state,
-            leaders=sum(p.leader == node.id for p in state.partitions.values()),
+            leaders=len(state.partitions.led.get(node.id, ())),
             replicas=sum(1 for _ in state.partitions_on(node.id)),
             safe_to_stop=not blockers,
             blockers=blockers[:MAX_BLOCKERS],

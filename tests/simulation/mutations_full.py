@@ -1,13 +1,13 @@
 """Bugs around the Raft core: in the driver, the controller, the clearance, the state."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from minka.errors import Code
-from minka.v1.cluster_pb2 import Partition, StateSnapshot
+from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, IsrChange
 from minka.v1.raft_pb2 import ConfState
 from minka.v1.records_pb2 import Record
@@ -33,6 +33,7 @@ from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import Ready
 from minkad.core.state import State, is_up
+from minkad.core.state.captured import CapturedState
 
 Patch = tuple[Any, str, Any]  # the object, the attribute's name, its new value
 
@@ -52,15 +53,12 @@ def send_before_fsync() -> Sequence[Patch]:
 
 
 def snapshot_with_old_configuration() -> Sequence[Patch]:
-    original = RaftDriver._snapshot_if_due
+    original = RaftDriver._snapshot
 
-    async def snapshot_if_due(self: RaftDriver) -> None:
-        newest = self.conf_state
-        self.conf_state = ConfState(voters=newest.voters)
-        await original(self)
-        self.conf_state = newest
+    async def snapshot(self: RaftDriver, index: int, newest: ConfState, encode: Callable[[], bytes]) -> None:
+        await original(self, index, ConfState(voters=newest.voters), encode)
 
-    return [(RaftDriver, "_snapshot_if_due", snapshot_if_due)]
+    return [(RaftDriver, "_snapshot", snapshot)]
 
 
 def active_before_applied() -> Sequence[Patch]:
@@ -256,14 +254,12 @@ def remove_too_early() -> Sequence[Patch]:
 
 
 def snapshot_forgets() -> Sequence[Patch]:
-    original = State.snapshot_pieces
+    original = CapturedState.pieces
 
-    def snapshot_pieces(self: State) -> Iterator[bytes]:
-        snapshot = StateSnapshot.FromString(b"".join(original(self)))
-        del snapshot.migrations[:]
-        yield snapshot.SerializeToString(deterministic=True)
+    def pieces(self: CapturedState) -> Iterator[bytes]:
+        return original(replace(self, migrations=[]))
 
-    return [(State, "snapshot_pieces", snapshot_pieces)]
+    return [(CapturedState, "pieces", pieces)]
 
 
 def never_finish() -> Sequence[Patch]:

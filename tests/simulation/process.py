@@ -3,7 +3,7 @@
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -222,6 +222,7 @@ class Process(Endpoint):
             conf_state=applied.conf_state,
             on_progress=self.coordinator.on_progress,
             clock=self.now,
+            in_thread=self._in_thread,
         )
 
     def _manager(self, log_db: SimLogDatabase) -> ReplicaManager:
@@ -328,7 +329,7 @@ class Process(Endpoint):
             return
         self.stopping = True
         own = self.machine.id
-        if any(p.leader == own and len(p.isr) > 1 for p in self.coordinator.state.partitions.values()):
+        if any(len(p.isr) > 1 for p in self.coordinator.state.led_by(own)):
             await self.member.shut_down(SHUTDOWN)
         try:
             async with asyncio.timeout(_DRAIN):
@@ -528,12 +529,15 @@ class _Machine:
         self._position = (index, self._position[1] + 1 if self._position[0] == index else 1)
         process.world.applied(process, self._position, self._digest())
 
-    def restore(self, data: bytes) -> None:
-        self._process.coordinator.restore(data)
-        self._process.world.restored(self._process, self._process.driver.applied_index, self._digest())
+    def capture(self) -> Callable[[], bytes]:
+        return self._process.coordinator.capture()
 
-    def to_snapshot(self) -> Iterator[bytes]:
-        return self._process.coordinator.to_snapshot()
+    def decode(self, snapshot: bytes) -> State:
+        return self._process.coordinator.decode(snapshot)
+
+    def restore(self, decoded: State) -> None:
+        self._process.coordinator.restore(decoded)
+        self._process.world.restored(self._process, self._process.driver.applied_index, self._digest())
 
     def _digest(self) -> int:
         return zlib.crc32(self._process.coordinator.state.to_snapshot())

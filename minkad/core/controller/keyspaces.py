@@ -187,7 +187,7 @@ def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas
     """Raises TOO_MANY_REPLICAS, with the number of partitions that would fit."""
     limit = command.max_replicas_per_node
     nodes = [node for node in live_nodes(state) if node.id not in command.low_disks]
-    free = sum(max(0, limit - len(state.copies.get(node.id, ()))) for node in nodes)
+    free = sum(max(0, limit - len(state.partitions.copies.get(node.id, ()))) for node in nodes)
     if limit and partitions * replicas > free:
         raise MinkaError(
             Code.TOO_MANY_REPLICAS,

@@ -169,7 +169,7 @@ class Commit:
         keyspace = state.keyspaces[load.keyspace_id]
         _check_each_once(self._command.files)
         if is_by_ranges(keyspace):
-            yield from _check_at_rest(state, keyspace)
+            _check_at_rest(state, keyspace)
         stale: list[int] = []
         for files in slices(self._command.files, _FILES_A_STEP):
             stale += [file.partition_id for file in files if not _is_cut_for(state, keyspace, file)]
@@ -204,16 +204,14 @@ def _check_each_once(files: Sequence[LoadFile]) -> None:
         raise MinkaError(Code.INVALID_ARGUMENT, "a file of a load has no rows")
 
 
-def _check_at_rest(state: State, keyspace: Keyspace) -> Iterator[None]:
+def _check_at_rest(state: State, keyspace: Keyspace) -> None:
     """Raises RANGES_CHANGING while a partition is being split or merged: its rows may be in another one's log, or in
     two.
     """
-    for rows in slices(list(state.partitions.values()), _FILES_A_STEP):
-        for row in rows:
-            if row.keyspace_id == keyspace.id and (row.splitting or row.merge_from or row.merge_into):
-                name = partition_name(state.keyspaces, row)
-                raise MinkaError(Code.RANGES_CHANGING, f"{name} is being split or merged")
-        yield
+    for id_ in (*state.partitions.splitting, *state.partitions.merging):
+        row = state.partitions[id_]
+        if row.keyspace_id == keyspace.id:
+            raise MinkaError(Code.RANGES_CHANGING, f"{partition_name(state.keyspaces, row)} is being split or merged")
 
 
 def _is_cut_for(state: State, keyspace: Keyspace, file: LoadFile) -> bool:

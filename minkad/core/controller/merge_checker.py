@@ -10,71 +10,71 @@ from itertools import pairwise
 from typing import Final
 
 from minka.ranges import is_by_ranges
-from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.v1.cluster_pb2 import Keyspace
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View
-from minkad.core.controller.merges import Merge
+from minkad.core.controller.merges import Merge, Pair
 from minkad.core.controller.operation_kind import Touch
 from minkad.core.controller.operation_kinds import kind_of
-from minkad.core.controller.splits import Ranges, obstacle
+from minkad.core.controller.splits import obstacle
 from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
 SHARE: Final = 0.5  # of one partition's limits, which two together may have at most
 MAX_BYTES: Final = 64 * 1024 * 1024  # of two together, if the keyspace has no limit of bytes
 AT_ONCE: Final = 16  # bounds in one operation
+PAIRS_A_LOOK: Final = 1000  # they take about two milliseconds
 
 _Pair = tuple[int, int, int, int]  # ids and generations
 
 
 class MergeChecker:
-    """Times are seconds of the active controller's monotonic clock. A new controller counts from the beginning."""
+    """Looks at all pairs once a second, at PAIRS_A_LOOK each time it is asked; with more pairs a round takes longer.
+    Times are seconds of the active controller's monotonic clock. A new controller counts from the beginning.
+    """
 
     def __init__(self) -> None:
-        self._looked_at = float("-inf")
+        self._began_at = float("-inf")
+        self._round: Iterator[Merge | None] = iter(())
         self._since: dict[_Pair, float] = {}
 
     def due(self, view: View) -> Merge | None:
         """The merges in one keyspace of neighbours that have been small and cold for long enough; None if there are
         none.
         """
-        state, now, after = view.state, view.now, view.merge_after
-        if not after or now - self._looked_at < INTERVAL_S:
-            return None
-        self._looked_at = now
-        keyspaces = [keyspace for keyspace in state.keyspaces.values() if _splits_itself(keyspace)]
-        if not keyspaces:
-            return None
-        known = {one.partition_id: one for one in view.stats()}
-        since: dict[_Pair, float] = {}
-        due: Merge | None = None
-        for keyspace in keyspaces:
-            merge = self._look_at(state, keyspace, known, now, after, since)
-            due = due or merge
-        self._since = since
-        return due
+        for merge in self._round:
+            return merge
+        if view.merge_after and view.now - self._began_at >= INTERVAL_S:
+            self._began_at = view.now
+            self._round = self._look(view)
+            return next(self._round, None)
+        return None
 
-    def _look_at(
-        self,
-        state: State,
-        keyspace: Keyspace,
-        known: Mapping[int, ReplicaStats],
-        now: float,
-        after: float,
-        since: dict[_Pair, float],
-    ) -> Merge | None:
-        keys: list[bytes] = []
-        taken: set[int] = set()
-        for left, right in _pairs(state, keyspace, known):
-            pair = (left.id, right.id, left.generation, right.generation)
-            since[pair] = self._since.get(pair, now)
-            if now - since[pair] >= after and left.id not in taken and len(keys) < AT_ONCE:
-                taken.add(right.id)
-                keys.append(right.start_key)
-        if not keys or not _is_free(state, keyspace):
-            return None
-        sizes = {id_: one.bytes for id_, one in known.items()}
-        return Merge(keyspace.name, keys, "", f"small and cold for {after:.0f} s", sizes, automatic=True)
+    def _look(self, view: View) -> Iterator[Merge | None]:
+        """One round: None after each piece of it, at its end what is due."""
+        state, since, looked = view.state, dict[_Pair, float](), 0
+        due: Merge | None = None
+        keyspaces = [keyspace for keyspace in state.keyspaces.values() if _splits_itself(keyspace)]
+        known = {one.partition_id: one for one in view.stats()} if keyspaces else {}
+        for keyspace in keyspaces:
+            keys: dict[bytes, Pair] = {}
+            for left, right in pairwise(state.partitions.in_order(keyspace.id)):
+                looked += 1
+                if looked % PAIRS_A_LOOK == 0:
+                    yield None
+                if (pair := _small_and_cold(state, keyspace, left, right, known)) is None:
+                    continue
+                name = (left, right, pair.left.generation, pair.right.generation)
+                since[name] = self._since.get(name, view.now)
+                is_due = view.now - since[name] >= view.merge_after
+                if is_due and pair.left.start_key not in keys and len(keys) < AT_ONCE:
+                    keys[pair.right.start_key] = pair
+            if keys and not due and _is_free(state, keyspace):
+                sizes = {row.id: known[row.id].bytes for pair in keys.values() for row in pair}
+                reason = f"small and cold for {view.merge_after:.0f} s"
+                due = Merge(keyspace.name, list(keys), "", reason, sizes, automatic=True)
+        self._since = since
+        yield due
 
 
 def _splits_itself(keyspace: Keyspace) -> bool:
@@ -89,20 +89,22 @@ def _is_free(state: State, keyspace: Keyspace) -> bool:
     )
 
 
-def _pairs(
-    state: State, keyspace: Keyspace, known: Mapping[int, ReplicaStats]
-) -> Iterator[tuple[Partition, Partition]]:
-    """The pairs of neighbours that are small and cold now, in the order of their keys."""
-    for left, right in pairwise(Ranges(state, keyspace.id).rows):
-        one, other = known.get(left.id), known.get(right.id)
-        if one is None or other is None or right.keeps_start:
-            continue
-        if obstacle(state, left) is not None or obstacle(state, right) is not None:
-            continue
-        is_small = one.bytes + other.bytes <= SHARE * keyspace.max_bytes if keyspace.max_bytes else _fits(one, other)
-        is_cold = not keyspace.max_ops or one.ops + other.ops <= SHARE * keyspace.max_ops
-        if is_small and is_cold:
-            yield left, right
+def _small_and_cold(
+    state: State, keyspace: Keyspace, left_id: int, right_id: int, known: Mapping[int, ReplicaStats]
+) -> Pair | None:
+    """The pair, if both are small and cold now and may be merged."""
+    one, other = known.get(left_id), known.get(right_id)
+    if one is None or other is None:
+        return None
+    is_small = one.bytes + other.bytes <= SHARE * keyspace.max_bytes if keyspace.max_bytes else _fits(one, other)
+    is_cold = not keyspace.max_ops or one.ops + other.ops <= SHARE * keyspace.max_ops
+    left, right = state.partitions.get(left_id), state.partitions.get(right_id)
+    if not is_small or not is_cold or left is None or right is None:
+        return None
+    if right.keeps_start or left.end_key != right.start_key:
+        return None
+    is_free = obstacle(state, left) is None and obstacle(state, right) is None
+    return Pair(left, right) if is_free else None
 
 
 def _fits(one: ReplicaStats, other: ReplicaStats) -> bool:

@@ -29,7 +29,7 @@ from minkad.core.controller.operation_kind import Beginning, Begins, End, Operat
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
-from minkad.core.controller.splits import MAX_KEYS, Ranges, keyspace_by_ranges, obstacle
+from minkad.core.controller.splits import MAX_KEYS, keyspace_by_ranges, obstacle
 from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, replace
 
 MERGES_AT_ONCE = 4  # in the cluster: each copies a partition
@@ -74,10 +74,9 @@ def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pa
     wanted = sorted(set(keys))
     if not 1 <= len(wanted) <= MAX_KEYS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{len(wanted)} keys: 1 to {MAX_KEYS} are possible")
-    ranges = Ranges(state, keyspace.id)
     found = []
     for key in wanted:
-        pair = ranges.pair_at(key)
+        pair = state.partitions.pair_at(keyspace.id, key)
         if pair is None:
             text = f"no partition of {keyspace.name} begins at {readable(key)}, after another one"
             raise MinkaError(Code.NO_BOUND, text)
@@ -147,7 +146,7 @@ class Merges(OperationKind):
             return []
         rows: dict[int, Partition] = {}
         live, moving = Live.of(state), _to_be_moved(state, operation)
-        free = MERGES_AT_ONCE - sum(1 for row in state.partitions.values() if row.merge_from)
+        free = MERGES_AT_ONCE - len(state.partitions.merging)
         for pair in _pairs(state, operation):
             left, right = pair
             is_begun = left.merge_from == right.id
@@ -196,9 +195,8 @@ class Merges(OperationKind):
 
 
 def _pairs(state: State, operation: Operation) -> Iterator[Pair]:
-    ranges = Ranges(state, operation.merge.keyspace_id)
     for key in operation.merge.keys:
-        if (pair := ranges.pair_at(key)) is not None:
+        if (pair := state.partitions.pair_at(operation.merge.keyspace_id, key)) is not None:
             yield Pair(*pair)
 
 

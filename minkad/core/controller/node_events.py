@@ -83,10 +83,10 @@ def on_controller_failover(state: State) -> Iterator[Record]:
     preferred elections, drains) goes on from the rows.
     """
     live = Live.of(state)
-    down = [node for node in state.led if node not in live.up]
+    down = [node for node in state.partitions.led if node not in live.up]
     led = (p for node in down for p in state.led_by(node))
     left = (PartitionChange(p).elect(offline_selection(state, p, live)).row() for p in led)
-    leaderless = (p for p in list(state.partitions.values()) if p.state in _WITHOUT_LEADER)
+    leaderless = (state.partitions[id_] for id_ in list(state.partitions.leaderless))
     return in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live))))
 
 

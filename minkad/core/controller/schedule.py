@@ -167,7 +167,7 @@ def _move_leaderships(state: State, live: Live) -> list[Record]:
     waiting = [(p, successor) for p, successor in wanted.values() if not p.successor and not _is_bound(p)]
     if not waiting:
         return []
-    free = HAND_OVERS_AT_ONCE - sum(1 for p in state.partitions.values() if p.successor)
+    free = HAND_OVERS_AT_ONCE - len(state.partitions.yielding)
     return partitions_changed(PartitionChange(p).appoint(successor).row() for p, successor in waiting[: max(0, free)])
 
 

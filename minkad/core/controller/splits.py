@@ -7,7 +7,6 @@ child once its leader has made it of the parent's data. Until the whole in-sync 
 leader has made the child: from a copy of the parent that is later than that, a node can't make the child.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -31,26 +30,6 @@ SPLITS_AT_ONCE = 16  # in the cluster
 MAX_PARTITIONS_A_NODE = 5000  # replicas; a partition on a node with so many isn't split automatically
 
 _HAS_LEADER = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
-
-
-class Ranges:
-    """The partitions of a keyspace by ranges, in the order of their keys."""
-
-    def __init__(self, state: State, keyspace_id: int) -> None:
-        rows = [row for row in state.partitions.values() if row.keyspace_id == keyspace_id]
-        self.rows = sorted(rows, key=lambda row: row.start_key)
-        self._starts = [row.start_key for row in self.rows]
-
-    def at(self, key: bytes) -> Partition:
-        """The partition that has the key."""
-        return self.rows[bisect_right(self._starts, key) - 1]
-
-    def pair_at(self, key: bytes) -> tuple[Partition, Partition] | None:
-        """(the partition that ends at the key, the one that begins there); None if there are no such two."""
-        place = bisect_left(self._starts, key)
-        if not 0 < place < len(self._starts) or self._starts[place] != key:
-            return None
-        return self.rows[place - 1], self.rows[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +61,7 @@ def new_keys(state: State, command: Split) -> list[bytes]:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{len(command.keys)} keys: 1 to {MAX_KEYS} are possible")
     for key in command.keys:
         check_split_point(key)
-    ranges = Ranges(state, keyspace.id)
-    keys = sorted({key for key in command.keys if ranges.at(key).start_key != key})
+    keys = sorted({key for key in command.keys if state.partitions.at(keyspace.id, key).start_key != key})
     check_room(state, len(keys))
     return keys
 
@@ -118,10 +96,10 @@ class Splits(OperationKind):
         split = operation.split
         if not split.keys or operation.paused or operation.cancelled:
             return []
-        ranges, records = Ranges(state, split.keyspace_id), list[Record]()
+        records: list[Record] = []
         by_partition: dict[int, list[bytes]] = {}
         for key in split.keys:
-            by_partition.setdefault(ranges.at(key).id, []).append(key)
+            by_partition.setdefault(state.partitions.at(split.keyspace_id, key).id, []).append(key)
         free = _free(state)
         done: list[bytes] = []
         made: list[int] = []
@@ -139,9 +117,9 @@ class Splits(OperationKind):
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
         """What the splits wait for."""
-        ranges, found = Ranges(state, operation.split.keyspace_id), []
+        found = []
         for key in operation.split.keys:
-            row = ranges.at(key)
+            row = state.partitions.at(operation.split.keyspace_id, key)
             if (reason := obstacle(state, row)) is not None:
                 name = partition_name(state.keyspaces, row)
                 text = f"to be split at {readable(key)}: {reason}"
@@ -191,7 +169,7 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
 
 def _free(state: State) -> int:
     """How many more splits may begin."""
-    return max(0, SPLITS_AT_ONCE - sum(row.splitting for row in state.partitions.values()) // 2)
+    return max(0, SPLITS_AT_ONCE - len(state.partitions.splitting) // 2)
 
 
 def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = False) -> Record:
@@ -258,7 +236,7 @@ def caps(state: State, row: Partition) -> Iterator[Obstacle]:
     if not _free(state):
         yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
     for node in row.replicas:
-        if len(state.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
+        if len(state.partitions.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
             text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and no more are made automatically"
             yield Obstacle(text, "add a node, and: minkactl reassign")
 

@@ -17,7 +17,8 @@ from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import check_ranges, other_half, range_of
 from minkad.core.state.replica_lists import holders, replace
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS, ReplicaStateName, is_up, replica_state
-from minkad.core.state.state import ALL, OPERATIONS_UNENDED, ROWS_A_PIECE, Effect, NotifyNode, State, slices
+from minkad.core.state.slices import ROWS_A_PIECE, slices
+from minkad.core.state.state import ALL, OPERATIONS_UNENDED, Effect, NotifyNode, State
 from minkad.core.state.transitions import MIGRATIONS_ENDED
 
 __all__ = [

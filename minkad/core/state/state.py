@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, islice, takewhile
+from itertools import count, takewhile
 from typing import Self, TypeVar
 
 from minka.ranges import is_by_ranges
@@ -30,9 +30,11 @@ from minka.v1.records_pb2 import (
     Record,
     RecordBatch,
 )
+from minkad.core.state.captured import CapturedState
 from minkad.core.state.changes import Changed, ChangeLog
 from minkad.core.state.duties import DutyState, NotifyShard
 from minkad.core.state.loads import LoadTable
+from minkad.core.state.partitions import Partitions
 from minkad.core.state.placed import Placed
 from minkad.core.state.ranges import (
     check_halves,
@@ -41,6 +43,7 @@ from minkad.core.state.ranges import (
     check_ranges,
     check_split,
 )
+from minkad.core.state.slices import ROWS_A_PIECE, slices
 from minkad.core.state.transitions import (
     MIGRATIONS_ENDED,
     MIGRATIONS_UNDER_WAY,
@@ -59,7 +62,6 @@ OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPER
 KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
 KEPT_REMOVALS = 1000
 ALL = 0  # no partition has this id
-ROWS_A_PIECE = 250  # they take about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +81,15 @@ Effect = NotifyNode | NotifyShard
 class State:
     """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
 
-    `version` counts the changes of what clients see: nodes, keyspaces, partitions. What depends on the rows of one node
-    is found by `copies` and `led`, what is being moved by `moving` and `under_way`, without a look at all the others.
+    `version` counts the changes of what clients see: nodes, keyspaces, partitions. `Partitions` finds rows by what they
+    say, and `moving` and `under_way` what is being moved, without a look at all the others.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
     version: int = 0
     nodes: dict[str, Node] = field(default_factory=dict)
     keyspaces: dict[int, Keyspace] = field(default_factory=dict)
-    partitions: dict[int, Partition] = field(default_factory=dict)
+    partitions: Partitions = field(default_factory=Partitions)
     operations: dict[int, Operation] = field(default_factory=dict)
     # by operation, by thing and place among the thing's migrations
     migrations: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
@@ -98,9 +100,6 @@ class State:
     next_partition_id: int = 1
     next_operation_id: int = 1
     duties: DutyState = field(default_factory=DutyState)
-    # by node: the partitions that name it as a replica, or as one that is to delete its copy; those that it leads
-    copies: dict[str, dict[int, None]] = field(default_factory=dict)
-    led: dict[str, dict[int, None]] = field(default_factory=dict)
     moving: dict[Placed, int] = field(default_factory=dict)  # things with migrations that haven't ended: the operation
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
     # the part of `migrations` that hasn't ended, for operations that have begun, in the order of their plans
@@ -117,7 +116,7 @@ class State:
             self.version,
             dict(self.nodes),
             dict(self.keyspaces),
-            dict(self.partitions),
+            self.partitions.copy(),
             dict(self.operations),
             {operation: dict(rows) for operation, rows in self.migrations.items()},
             dict(self.removed_data_ids),
@@ -127,8 +126,6 @@ class State:
             self.next_partition_id,
             self.next_operation_id,
             self.duties.copy(),
-            {node: dict(ids) for node, ids in self.copies.items()},
-            {node: dict(ids) for node, ids in self.led.items()},
             dict(self.moving),
             dict(self.under_way),
             {operation: dict(rows) for operation, rows in self.unended.items()},
@@ -167,12 +164,12 @@ class State:
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
         """The partitions of which this node holds, is to hold, or has still to delete a copy."""
-        rows = map(self.row, list(self.copies.get(node, ())))
+        rows = map(self.row, list(self.partitions.copies.get(node, ())))
         return (row for row in rows if row is not None)
 
     def led_by(self, node: str) -> Iterator[Partition]:
         """The partitions that this node leads."""
-        return (self.partitions[id_] for id_ in list(self.led.get(node, ())))
+        return (self.partitions[id_] for id_ in list(self.partitions.led.get(node, ())))
 
     def row(self, partition_id: int) -> Partition | None:
         """A partition's row. One that was merged into another keeps its last row until all copies are deleted."""
@@ -198,9 +195,6 @@ class State:
         """The same table without its partitions; and the partitions, as they are now, some at a time. A keyspace is
         left out until it has all its partitions.
         """
-        rows = list(self.partitions.values())
-        if self.incomplete:
-            rows = [row for row in rows if row.keyspace_id not in self.incomplete]
         table = PartitionTable(
             cluster=self.cluster,
             version=self.version,
@@ -208,7 +202,9 @@ class State:
             keyspaces=[keyspace for keyspace in self.keyspaces.values() if keyspace.id not in self.incomplete],
             next_partition_id=self.next_partition_id,
         )
-        return table, slices(rows, ROWS_A_PIECE)
+        incomplete = set(self.incomplete)
+        rows = map(Partition.FromString, self.partitions.encoded())
+        return table, slices((row for row in rows if row.keyspace_id not in incomplete), ROWS_A_PIECE)
 
     def table_since(self, version: int) -> TableChanges | None:
         """What has changed for clients and people since an older version; None if that isn't remembered."""
@@ -309,28 +305,6 @@ class State:
         self.version += 1
         self.changes.note(changed)
 
-    def put(self, row: Partition) -> None:
-        """Take a row as it is, unchecked, and update what is found by node."""
-        old = self.partitions.get(row.id)
-        self.partitions[row.id] = row
-        if old is None or old.leader != row.leader:
-            if old is not None and old.leader:
-                del self.led[old.leader][row.id]
-            if row.leader:
-                self.led.setdefault(row.leader, {})[row.id] = None
-        self._index(row, old)
-
-    def _index(self, row: Partition, old: Partition | None) -> None:
-        """Update which nodes have copies of it: none has if `row.replicas` and `row.removing_replicas` are empty."""
-        if old is not None and old.replicas == row.replicas and old.removing_replicas == row.removing_replicas:
-            return
-        before, after = ({} if old is None else _members(old)), _members(row)
-        for node in before:
-            if node not in after:
-                del self.copies[node][row.id]
-        for node in after:
-            self.copies.setdefault(node, {})[row.id] = None
-
     def _apply_node(self, node: Node) -> list[NotifyNode]:
         old = self.nodes.get(node.id)
         check_node_change(old, node, self.nodes.values())
@@ -365,15 +339,15 @@ class State:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
             assert partition.keyspace_id in self.incomplete, partition
             check_new_partition(partition, self.nodes)
-            self.put(partition)
+            self.partitions.put(partition)
             self.next_partition_id = partition.id + 1
         if created.complete:
             (keyspace_id,) = self.incomplete
             self.incomplete.clear()
-            rows = [row for row in self.partitions.values() if row.keyspace_id == keyspace_id]
             if is_by_ranges(self.keyspaces[keyspace_id]):
-                check_ranges(rows)
-            self._note(Changed(keyspaces=frozenset({keyspace_id}), partitions=frozenset(row.id for row in rows)))
+                check_ranges(self.partitions.of(keyspace_id))
+            ids = frozenset(self.partitions.of_keyspace[keyspace_id])
+            self._note(Changed(keyspaces=frozenset({keyspace_id}), partitions=ids))
         return [NotifyNode(node, p.id) for p in created.partitions for node in p.replicas]
 
     def _apply_partitions(self, changed: PartitionsChanged, is_checked: bool) -> list[NotifyNode]:
@@ -382,7 +356,7 @@ class State:
             old = self.partitions[partition.id]
             if not is_checked:
                 check_partition_change(old, partition, self.nodes)
-            self.put(partition)
+            self.partitions.put(partition)
             effects += [NotifyNode(node, partition.id) for node in _affected(old, partition)]
         if not is_checked:
             for partition in changed.partitions:
@@ -399,8 +373,8 @@ class State:
         check_partition_row(self.partitions[parent.id], parent, self.nodes)
         check_partition(child)
         check_split(self.partitions[parent.id], parent, child)
-        self.put(parent)
-        self.put(child)
+        self.partitions.put(parent)
+        self.partitions.put(child)
         self.next_partition_id = child.id + 1
         self._note(Changed(partitions=frozenset({parent.id, child.id})))
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
@@ -410,10 +384,9 @@ class State:
         remaining, gone = merge.remaining, merge.gone
         check_partition_row(self.partitions[remaining.id], remaining, self.nodes)
         check_merge(self.partitions[remaining.id], self.partitions[gone.id], remaining, gone)
-        self.put(remaining)
-        self.put(gone)  # for the indexes
+        self.partitions.put(remaining)
         del self.partitions[gone.id]
-        self.tombstones[gone.id] = gone
+        self._put_tombstone(gone)
         self._note(Changed(partitions=frozenset({remaining.id, gone.id})))
         copies = [(remaining.id, remaining.replicas), (gone.id, gone.removing_replicas)]
         return [NotifyNode(node, id_) for id_, nodes in copies for node in sorted(nodes)]
@@ -421,10 +394,13 @@ class State:
     def _apply_tombstone_changed(self, row: Partition) -> None:
         assert set(row.removing_replicas) < set(self.tombstones[row.id].removing_replicas), row
         assert not row.replicas, row
-        self._index(row, self.tombstones[row.id])
-        self.tombstones[row.id] = row
+        self._put_tombstone(row)
         if not row.removing_replicas:
             del self.tombstones[row.id]
+
+    def _put_tombstone(self, row: Partition) -> None:
+        self.partitions.index_copies(self.tombstones.get(row.id), row)
+        self.tombstones[row.id] = row
 
     def _apply_operation_started(self, started: OperationStarted) -> list[NotifyNode]:
         operation = started.operation
@@ -488,10 +464,10 @@ class State:
 
     def to_snapshot(self) -> bytes:
         """The whole state; equal states give equal bytes."""
-        return b"".join(self.snapshot_pieces())
+        return self.capture().encode()
 
-    def snapshot_pieces(self) -> Iterator[bytes]:
-        """The same in pieces: what is encoded one after the other is decoded as one message."""
+    def capture(self) -> CapturedState:
+        """The state as it is now, to be encoded later; it takes a few milliseconds with 100,000 partitions."""
         table = PartitionTable(
             cluster=self.cluster,
             version=self.version,
@@ -509,17 +485,8 @@ class State:
             next_partition_id=self.next_partition_id,
             next_operation_id=self.next_operation_id,
         )
-        yield first.SerializeToString(deterministic=True)
-        for rows in slices(self.partitions.values(), ROWS_A_PIECE):
-            piece = StateSnapshot(table=PartitionTable(partitions=rows))
-            yield piece.SerializeToString(deterministic=True)
-        migrations = chain.from_iterable(rows.values() for rows in self.migrations.values())
-        for some in slices(migrations, ROWS_A_PIECE):
-            yield StateSnapshot(migrations=some).SerializeToString(deterministic=True)
-        for tables in self.duties.pieces():
-            yield StateSnapshot(duties=tables).SerializeToString(deterministic=True)
-        for loads in self.loads.pieces():
-            yield StateSnapshot(loads=loads).SerializeToString(deterministic=True)
+        migrations = [one for rows in self.migrations.values() for one in rows.values()]
+        return CapturedState(first, self.partitions.encoded(), migrations, self.duties.copy(), self.loads.copy())
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Self:
@@ -531,18 +498,16 @@ class State:
         migrations: dict[int, dict[tuple[Placed, int], Migration]] = {o.id: {} for o in snapshot.operations}
         for migration in snapshot.migrations:
             migrations[migration.operation_id][_place(migration)] = migration
-        by_ranges: dict[int, list[Partition]] = {k.id: [] for k in table.keyspaces if is_by_ranges(k)}
-        for partition in table.partitions:
-            if partition.keyspace_id in by_ranges:
-                by_ranges[partition.keyspace_id].append(partition)
-        for rows in by_ranges.values():
-            check_ranges(rows)
+        partitions = Partitions.of_encoded(snapshot.partitions)
+        for keyspace in table.keyspaces:
+            if is_by_ranges(keyspace):
+                check_ranges(partitions.of(keyspace.id))
         state = cls(
             table.cluster,
             table.version,
             _by(table.nodes, lambda n: n.id),
             _by(table.keyspaces, lambda k: k.id),
-            _by(table.partitions, lambda p: p.id),
+            partitions,
             _by(snapshot.operations, lambda o: o.id),
             migrations,
             dict.fromkeys(snapshot.removed_data_ids),
@@ -555,12 +520,8 @@ class State:
             loads=LoadTable.of(snapshot.loads),
         )
         state.changes = ChangeLog(state.version)
-        for partition in state.partitions.values():
-            state._index(partition, None)
-            if partition.leader:
-                state.led.setdefault(partition.leader, {})[partition.id] = None
         for partition in state.tombstones.values():
-            state._index(partition, None)
+            partitions.index_copies(None, partition)
         for operation in state.running_operations():
             state._move(operation, migrations[operation.id].values())
         for migration in snapshot.migrations:
@@ -569,19 +530,8 @@ class State:
         return state
 
 
-def slices(rows: Iterable[R], at_most: int) -> Iterator[Sequence[R]]:
-    """The rows in their order, up to `at_most` at a time."""
-    rest = iter(rows)
-    while some := list(islice(rest, at_most)):
-        yield some
-
-
 def _found(rows: Mapping[K, R], ids: Iterable[K]) -> list[R]:
     return [rows[id_] for id_ in ids if id_ in rows]
-
-
-def _members(row: Partition) -> dict[str, None]:
-    return dict.fromkeys((*row.replicas, *row.removing_replicas))  # a set of names has another order in each process
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -35,10 +35,13 @@ class Machine:
     def apply(self, data: bytes) -> None:
         self.commands.append(data)
 
-    def restore(self, data: bytes) -> None:
+    def capture(self) -> Callable[[], bytes]:
         raise AssertionError("there are no snapshots here")
 
-    def to_snapshot(self) -> list[bytes]:
+    def decode(self, snapshot: bytes) -> bytes:
+        raise AssertionError("there are no snapshots here")
+
+    def restore(self, decoded: bytes) -> None:
         raise AssertionError("there are no snapshots here")
 
 

@@ -563,7 +563,8 @@ class Cluster:
             epochs = (left.partition_epoch, right.partition_epoch)
             if epochs != (request.partition_epoch, request.merged_epoch) or not left.merge_from:
                 raise MinkaError(Code.STALE_EPOCH, "a row has changed", partitions=[left, right])
-            state = State(partitions=dict(self.rows), next_partition_id=max(self.rows) + 1)
+            state = State(next_partition_id=max(self.rows) + 1)
+            state.partitions.update(self.rows)
             command = FinishMerge(request.node_id, left.id, epochs[0], right.id, epochs[1])
             (record,) = merges.finish(state, command, 0)
             self.rows[left.id] = left = record.partitions_merged.remaining

@@ -256,7 +256,7 @@ async def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it(
         new.CopyFrom(row)
         new.ClearField("isr")
         new.leader, new.leader_epoch, new.state = "", 0, PartitionState.PARTITION_STATE_NEW
-        state.put(new)
+        state.partitions.put(new)
     second = Harness(state)
     await until(lambda: all(p.state == PartitionState.PARTITION_STATE_ONLINE for p in state.partitions.values()))
     assert all(len(p.isr) == 3 for p in state.partitions.values())

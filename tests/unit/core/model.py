@@ -5,6 +5,7 @@ log.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
 from minka.v1.coordinator_pb2 import IsrChange, ReplicaOutcome, ReplicaResult
@@ -25,7 +26,8 @@ from minkad.core.controller import (
     decide,
 )
 from minkad.core.placement import plan_reassign
-from minkad.core.state import ALL, Effect, NotifyNode, State, is_up
+from minkad.core.state import ALL, Effect, NotifyNode, State, is_up, range_of
+from minkad.core.state.partitions import Partitions
 
 
 def changed(partition: Partition, change: Callable[[Partition], None]) -> Partition:
@@ -35,6 +37,23 @@ def changed(partition: Partition, change: Callable[[Partition], None]) -> Partit
     change(row)
     row.partition_epoch += 1
     return row
+
+
+def check_indexes(state: State) -> None:
+    """Check that what is found by the rows' content is what a look at all rows finds."""
+    rows = state.partitions
+    fresh = Partitions.of_encoded(rows.encoded())
+    for row in state.tombstones.values():
+        fresh.index_copies(None, row)
+    for name in ("leaderless", "yielding", "splitting", "merging"):
+        assert set(getattr(rows, name)) == set(getattr(fresh, name)), name
+    for name in ("copies", "led", "of_keyspace"):
+        found, expected = ({key: set(ids) for key, ids in getattr(of, name).items() if ids} for of in (rows, fresh))
+        assert found == expected, name
+    for keyspace in state.keyspaces.values():
+        if is_by_ranges(keyspace):
+            ranges = [range_of(rows[id_]) for id_ in rows.in_order(keyspace.id)]
+            assert ranges == sorted(range_of(row) for row in rows.values() if row.keyspace_id == keyspace.id)
 
 
 class Controller:
@@ -79,7 +98,11 @@ class Controller:
     def _each(self, effects: Sequence[Effect]) -> Iterator[NotifyNode]:
         for effect in effects:
             assert isinstance(effect, NotifyNode), effect
-            ids = self.state.copies.get(effect.node, ()) if effect.partition_id == ALL else [effect.partition_id]
+            ids = (
+                self.state.partitions.copies.get(effect.node, ())
+                if effect.partition_id == ALL
+                else [effect.partition_id]
+            )
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:

@@ -34,7 +34,7 @@ def cluster(
         def lead(row: Partition, order: Sequence[str] = (first, *others)) -> None:
             row.replicas[:], row.leader = order, order[0]
 
-        c.state.put(changed(row, lead))
+        c.state.partitions.put(changed(row, lead))
     return c
 
 
@@ -111,7 +111,7 @@ def test_zones_and_capacity_are_kept() -> None:
         def place(row: Partition) -> None:
             row.replicas[:], row.isr[:], row.leader = ["a", "c", "e"], ["a"], "a"
 
-        c.state.put(changed(row, place))
+        c.state.partitions.put(changed(row, place))
     shift = shift_of(c, dict.fromkeys([row.id for row in rows], 600), dict.fromkeys([row.id for row in rows], 100))
     assert shift is not None
     assert (shift.source, shift.target, shift.target_replicas) == ("a", "b", ("b", "c", "e"))
@@ -139,7 +139,7 @@ def test_what_is_changing_does_not_move(field: tuple[str, object]) -> None:
     first, second, *_ = sorted(c.state.partitions)
     ops = {first: 600, second: 600}
     for id_ in (first, second):
-        c.state.put(changed(c.state.partitions[id_], lambda row: setattr(row, *field)))
+        c.state.partitions.put(changed(c.state.partitions[id_], lambda row: setattr(row, *field)))
     assert shift_of(c, ops) is None
 
 
@@ -152,7 +152,7 @@ def test_nodes_that_are_not_live_take_nothing() -> None:
     assert shift.target_replicas[0] == "byzantium"
     for id_ in (first, second):
         row = c.state.partitions[id_]
-        c.state.put(changed(row, lambda row: row.isr.remove("byzantium")))
+        c.state.partitions.put(changed(row, lambda row: row.isr.remove("byzantium")))
     assert shift_of(c, {first: 600, second: 600}) is None, "a replica that is not in sync can't lead"
 
 
@@ -162,7 +162,7 @@ def test_a_weight_is_a_share() -> None:
     c.register("byzantium")
     create(c, "authors", LETTERS[:3], 2, 1000)
     for row in list(c.state.partitions.values()):
-        c.state.put(changed(row, lambda row: setattr(row, "leader", "athens")))
+        c.state.partitions.put(changed(row, lambda row: setattr(row, "leader", "athens")))
     ops = dict.fromkeys(c.state.partitions, 500)
     shift = shift_of(c, ops)
     assert shift is not None
@@ -193,7 +193,7 @@ def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], rep
     c = cluster(LETTERS, replicas)
     for row, leader in zip(list(c.state.partitions.values()), leaders, strict=True):
         node = row.replicas[leader % replicas]
-        c.state.put(changed(row, lambda row, node=node: setattr(row, "leader", node)))  # type: ignore[misc]
+        c.state.partitions.put(changed(row, lambda row, node=node: setattr(row, "leader", node)))  # type: ignore[misc]
     ops = dict(zip(sorted(c.state.partitions), counts, strict=True))
     for _ in range(40):
         shift = shift_of(c, ops)
@@ -205,7 +205,7 @@ def test_each_move_helps_and_they_end(counts: list[int], leaders: list[int], rep
         def lead(row: Partition, shift: Shift = shift, node: str = new) -> None:
             row.replicas[:], row.isr[:], row.leader = shift.target_replicas, shift.target_replicas, node
 
-        c.state.put(changed(c.state.partitions[shift.partition_id], lead))
+        c.state.partitions.put(changed(c.state.partitions[shift.partition_id], lead))
         after = NodeLoads(c.state, ops)
         assert before.of(old) > MAX_SKEW * before.mean
         assert max(after.of(old), after.of(new)) == shift.busier < before.of(old)

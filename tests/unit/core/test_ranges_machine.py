@@ -10,9 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minka.errors import Code, MinkaError
 from minka.ranges import is_by_ranges
 from minkad.core.controller import CancelOperation, Merge, Split
-from minkad.core.controller.splits import Ranges
 from minkad.core.state import check_ranges, is_up, range_of
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, check_indexes
 from tests.unit.core.ranges import NODES, by_ranges, finish, rows_of
 
 PROBES = [b"", *(bytes([byte]) for byte in range(0, 256, 15))]
@@ -67,8 +66,9 @@ class Splitting(RuleBasedStateMachine):
     def rows_are_found(self) -> None:
         keyspace = self.c.state.keyspace_named("authors")
         if keyspace is not None:
-            ranges = Ranges(self.c.state, keyspace.id)
-            assert all(range_of(ranges.at(key)).contains(key) for key in (b"", b"a", b"\xff\xff\xff"))
+            at = self.c.state.partitions.at
+            assert all(range_of(at(keyspace.id, key)).contains(key) for key in (b"", b"a", b"\xff\xff\xff"))
+        check_indexes(self.c.state)
 
     @rule(node=st.sampled_from((*NODES, "delphi")))
     def fail(self, node: str) -> None:

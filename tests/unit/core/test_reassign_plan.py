@@ -38,7 +38,7 @@ def test_every_plan_evens_out_with_the_fewest_moves(counts: list[int], added: in
             row = type(partition)()
             row.CopyFrom(partition)
             row.leader, row.replicas[:], row.isr[:] = owner, [owner], [owner]
-            c.state.put(row)
+            c.state.partitions.put(row)
     c.register(*(f"new{i}" for i in range(added)))
     plan = c.plan(sizes={p: sizes[p % 72] for p in c.state.partitions})
     after = [n.partitions_after for n in plan.nodes]

@@ -145,7 +145,7 @@ def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None
         changed = type(row)()
         changed.CopyFrom(row)
         changed.replicas[:], changed.isr[:], changed.leader = replicas, replicas, replicas[0]
-        c.state.put(changed)
+        c.state.partitions.put(changed)
     after = layout(c, c.plan())
     assert copies(after) == dict.fromkeys(("n0", "n1", "n2", "n3"), 2)
 

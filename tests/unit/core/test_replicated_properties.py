@@ -24,7 +24,7 @@ from minkad.core.controller import (
 )
 from minkad.core.state import Placed, ReplicaStateName, State, is_up, replica_state
 from minkad.core.state.replica_states import REPLICA_TRANSITIONS
-from tests.unit.core.model import Controller
+from tests.unit.core.model import Controller, check_indexes
 
 NODES = ("a", "b", "c", "d", "e")
 REFUSALS = {
@@ -104,6 +104,7 @@ class Cluster(RuleBasedStateMachine):
     def what_is_under_way_is_found(self) -> None:
         fresh = State.from_snapshot(self.c.state.to_snapshot())
         assert (fresh.moving, fresh.under_way) == (self.c.state.moving, self.c.state.under_way)
+        check_indexes(self.c.state)
 
     def is_up(self, node: str) -> bool:
         return is_up(self.c.state.nodes[node])

@@ -88,7 +88,7 @@ def a_state(old: Partition) -> State:
     state.keyspaces[1] = Keyspace(id=1, name="k", partition_count=1)
     for i, name in enumerate("abcd"):
         state.nodes[name] = Node(id=name, raft_id=i + 1, state=NodeState.NODE_STATE_LIVE)
-    state.put(old)
+    state.partitions.put(old)
     return state
 
 

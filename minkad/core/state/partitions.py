@@ -1,0 +1,202 @@
+"""The rows of partitions, and what is found without a look at all of them."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import islice
+from typing import Final, Self, TypeVar
+
+from minka.v1.cluster_pb2 import Partition, PartitionState
+
+_WITHOUT_LEADER: Final = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
+_NO_PARTITION: Final = Partition()
+
+K = TypeVar("K")
+Ids = dict[int, None]  # a set that keeps the order in which the ids came
+
+
+class Partitions(MutableMapping[int, Partition]):
+    """Rows by id. They are kept encoded, which takes a tenth of the memory of messages, and a row that is read is
+    decoded in a third of a microsecond. So each reader has a row of its own, and a change of it changes nothing here.
+
+    Each row that is put or removed updates what is found here without a look at the other rows:
+    """
+
+    __slots__ = ("_encoded", "_order", "copies", "leaderless", "led", "merging", "of_keyspace", "splitting", "yielding")
+
+    def __init__(self) -> None:
+        self._encoded: dict[int, bytes] = {}
+        # by keyspace by ranges: the first keys of its partitions, and their ids, in order; none while it has only one
+        self._order: dict[int, list[tuple[bytes, int]]] = {}
+        self.copies: dict[str, Ids] = {}
+        """By node: those that name it as a replica, or as one that is to delete its copy. Tombstones count, too."""
+        self.led: dict[str, Ids] = {}
+        """By node: those that it leads."""
+        self.of_keyspace: dict[int, Ids] = {}
+        self.leaderless: Ids = {}
+        self.yielding: Ids = {}
+        """Those whose leader is to hand over to a successor."""
+        self.splitting: Ids = {}
+        self.merging: Ids = {}
+        """Those that are getting the range of the next partition."""
+
+    @classmethod
+    def of_encoded(cls, rows: Iterable[bytes]) -> Self:
+        """What `encoded` has given."""
+        made = cls()
+        for encoded in rows:
+            row = Partition.FromString(encoded)
+            made._encoded[row.id] = encoded
+            made._index(_NO_PARTITION, row)
+            made.index_copies(None, row)
+        return made
+
+    def copy(self) -> Self:
+        """Rows that change apart from these."""
+        made = type(self)()
+        made._encoded = dict(self._encoded)
+        made._order = {keyspace: list(order) for keyspace, order in self._order.items()}
+        made.copies = {node: dict(ids) for node, ids in self.copies.items()}
+        made.led = {node: dict(ids) for node, ids in self.led.items()}
+        made.of_keyspace = {keyspace: dict(ids) for keyspace, ids in self.of_keyspace.items()}
+        made.leaderless, made.yielding = dict(self.leaderless), dict(self.yielding)
+        made.splitting, made.merging = dict(self.splitting), dict(self.merging)
+        return made
+
+    # A mapping of rows
+
+    def __getitem__(self, id_: int) -> Partition:
+        return Partition.FromString(self._encoded[id_])
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._encoded
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._encoded)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Partitions):
+            return self._encoded == other._encoded
+        return isinstance(other, Mapping) and dict(self) == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __setitem__(self, id_: int, row: Partition) -> None:
+        assert id_ == row.id, row
+        old = self.get(id_)
+        self._encoded[id_] = row.SerializeToString()
+        self._index(old or _NO_PARTITION, row)
+        self.index_copies(old, row)
+
+    def put(self, row: Partition) -> None:
+        """Take a row, which is new or replaces the one of its id."""
+        self[row.id] = row
+
+    def __delitem__(self, id_: int) -> None:
+        old = self[id_]
+        del self._encoded[id_]
+        self._index(old, _NO_PARTITION)
+        self.index_copies(old, None)
+
+    def encoded(self) -> Sequence[bytes]:
+        """All rows as they are now, to be decoded later; a millisecond for 100,000."""
+        return list(self._encoded.values())
+
+    def in_pieces(self, at_most: int) -> Iterator[list[Partition]]:
+        """All rows as they are at the first step, up to `at_most` at a time."""
+        rest = map(Partition.FromString, self.encoded())
+        while some := list(islice(rest, at_most)):
+            yield some
+
+    # What is found by the rows' content
+
+    def of(self, keyspace_id: int) -> Iterator[Partition]:
+        """The partitions of the keyspace, in the order in which they were made."""
+        return (self[id_] for id_ in list(self.of_keyspace.get(keyspace_id, ())))
+
+    def in_order(self, keyspace_id: int) -> list[int]:
+        """The ids of the partitions of a keyspace by ranges, in the order of their keys."""
+        order = self._order.get(keyspace_id)
+        return list(self.of_keyspace.get(keyspace_id, ())) if order is None else [id_ for _, id_ in order]
+
+    def at(self, keyspace_id: int, key: bytes) -> Partition:
+        """The partition of a keyspace by ranges that has the key."""
+        order = self._order.get(keyspace_id)
+        if order is None:
+            (id_,) = self.of_keyspace[keyspace_id]
+            return self[id_]
+        return self[order[bisect_right(order, key, key=_first_key) - 1][1]]
+
+    def pair_at(self, keyspace_id: int, key: bytes) -> tuple[Partition, Partition] | None:
+        """(the partition that ends at the key, the one that begins there); None if there are no such two."""
+        order = self._order.get(keyspace_id, [])
+        place = bisect_left(order, key, key=_first_key)
+        if not 0 < place < len(order) or order[place][0] != key:
+            return None
+        return self[order[place - 1][1]], self[order[place][1]]
+
+    def _index(self, old: Partition, new: Partition) -> None:
+        id_ = old.id or new.id
+        if old.leader != new.leader:
+            _move(self.led, old.leader, new.leader, id_)
+        if old.keyspace_id != new.keyspace_id:
+            _move(self.of_keyspace, old.keyspace_id, new.keyspace_id, id_)
+        _mark(self.leaderless, id_, bool(new.id) and new.state in _WITHOUT_LEADER)
+        _mark(self.yielding, id_, bool(new.successor))
+        _mark(self.splitting, id_, new.splitting)
+        _mark(self.merging, id_, bool(new.merge_from))
+        if (old.id, old.start_key, old.end_key) != (new.id, new.start_key, new.end_key):
+            self._reorder(old, new)
+
+    def _reorder(self, old: Partition, new: Partition) -> None:
+        """A row without any bound is the only one of its keyspace, or the keyspace isn't by ranges."""
+        keyspace = old.keyspace_id or new.keyspace_id
+        if old.start_key or old.end_key:
+            order = self._order[keyspace]
+            del order[bisect_left(order, (old.start_key, old.id))]
+            if not order:
+                del self._order[keyspace]
+        if new.start_key or new.end_key:
+            insort(self._order.setdefault(keyspace, []), (new.start_key, new.id))
+
+    def index_copies(self, old: Partition | None, new: Partition | None) -> None:
+        """Update which nodes have copies of it; None: no node has."""
+        if (
+            old is not None
+            and new is not None
+            and old.replicas == new.replicas
+            and old.removing_replicas == new.removing_replicas
+        ):
+            return
+        id_ = (old or new or _NO_PARTITION).id
+        before, after = _members(old), _members(new)
+        for node in before:
+            if node not in after:
+                del self.copies[node][id_]
+        for node in after:
+            self.copies.setdefault(node, {})[id_] = None
+
+
+def _move(index: dict[K, Ids], old: K, new: K, id_: int) -> None:
+    if old:
+        del index[old][id_]
+    if new:
+        index.setdefault(new, {})[id_] = None
+
+
+def _mark(ids: Ids, id_: int, is_one: bool) -> None:
+    if is_one:
+        ids[id_] = None
+    else:
+        ids.pop(id_, None)
+
+
+def _first_key(entry: tuple[bytes, int]) -> bytes:
+    return entry[0]
+
+
+def _members(row: Partition | None) -> dict[str, None]:
+    # A set of names would have another order in each process.
+    return {} if row is None else dict.fromkeys((*row.replicas, *row.removing_replicas))

@@ -289,12 +289,14 @@ class ActiveController:
                 self._record(found)
             return self._last_proposal
         piece: list[Record] = []
+        rows = 0
         for record in found:
             self.decided.apply(record)
             piece.append(record)
-            if sum(map(_rows_in, piece)) >= ROWS_A_RECORD:
+            rows += _rows_in(record)
+            if rows >= ROWS_A_RECORD:
                 self._propose_all([piece])
-                piece = []
+                piece, rows = [], 0
                 await turn()
                 self._check_active()
         if piece:

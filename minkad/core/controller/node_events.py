@@ -17,8 +17,6 @@ from minkad.core.controller.selectors import (
 )
 from minkad.core.state import State
 
-_WITHOUT_LEADER = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
-
 
 def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]:
     """1. Partitions that have lost their leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
@@ -28,9 +26,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
     that helps (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others
     electable.
     """
-    live = Live.of(state).without(*node_ids)
-    copies = dict.fromkeys(row.id for node in node_ids for row in state.partitions_on(node) if row.replicas)
-    rows = (_without_nodes(state, state.partitions[id_], node_ids, live) for id_ in copies)
+    live, partitions = Live.of(state).without(*node_ids), state.partitions
+    concerned = dict.fromkeys(id_ for node in node_ids for id_ in partitions.led.get(node, ())) | partitions.yielding
+    rows = (_without_nodes(state, partitions[id_], node_ids, live) for id_ in concerned)
     return in_pieces(row for row in rows if row is not None)
 
 
@@ -48,10 +46,18 @@ def on_process_end(state: State, node_id: str) -> Iterator[Record]:
     may be lost: there the replica is not in sync before it has caught up, and requests that rely on the old process are
     refused, since the partition_epoch has grown.
     """
-    live = Live.of(state)
-    copies = (p for p in state.partitions_on(node_id) if node_id in p.replicas)
-    with_leader = (p for p in copies if p.state not in _WITHOUT_LEADER)
-    return in_pieces(row for p in with_leader for row in _restarted(state, p, node_id, live))
+    live, led = Live.of(state), state.partitions.led.get(node_id, {})
+    others = (id_ for id_ in list(_volatile_on(state, node_id)) if id_ not in led)
+    rows = (state.partitions[id_] for id_ in chain(list(led), others))
+    return in_pieces(row for p in rows for row in _restarted(state, p, node_id, live))
+
+
+def _volatile_on(state: State, node_id: str) -> Iterator[int]:
+    """The partitions of `async` keyspaces of which the node has a copy."""
+    copies = state.partitions.copies.get(node_id, {})
+    for keyspace in state.keyspaces.values():
+        if keyspace.durability == Durability.DURABILITY_ASYNC:
+            yield from (id_ for id_ in state.partitions.of_keyspace.get(keyspace.id, ()) if id_ in copies)
 
 
 def on_node_startup(state: State, node_id: str) -> Iterator[Record]:
@@ -60,8 +66,9 @@ def on_node_startup(state: State, node_id: str) -> Iterator[Record]:
     """
     before = Live.of(state)
     live = Live(before.up | {node_id}, before.draining - {node_id})
-    leaderless = (p for p in state.partitions_on(node_id) if p.state in _WITHOUT_LEADER and p.replicas)
-    return in_pieces(row for p in leaderless for row in _brought_online(state, p, live))
+    copies = state.partitions.copies.get(node_id, {})
+    leaderless = [id_ for id_ in state.partitions.leaderless if id_ in copies]
+    return in_pieces(row for id_ in leaderless for row in _brought_online(state, state.partitions[id_], live))
 
 
 def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> list[Partition]:
@@ -72,7 +79,7 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
             isr = tuple(node for node in partition.isr if node != node_id or not volatile)
             others = Selection(others.leader, isr)
         return [PartitionChange(partition).elect(others).row()]
-    if volatile:
+    if volatile and partition.leader and node_id in partition.replicas:
         return [PartitionChange(partition).leave_isr(node_id).row()]
     return []
 

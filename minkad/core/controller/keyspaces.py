@@ -18,8 +18,8 @@ from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE, keyspace_name_problem
 
-MAX_PARTITIONS: Final = 32768  # of a keyspace; they are in one Raft entry, of some MiB
-MAX_PARTITIONS_IN_CLUSTER: Final = 65536
+MAX_PARTITIONS: Final = 131_072  # of a keyspace; they are in one Raft entry, of some MiB
+MAX_PARTITIONS_IN_CLUSTER: Final = 262_144
 MAX_REPLICAS: Final = 9
 DEFAULT_REPLICAS: Final = 3  # if the cluster has as many nodes
 LEAST_MAX_BYTES: Final = 64 * 1024  # smaller partitions would be too many

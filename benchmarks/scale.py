@@ -1,0 +1,242 @@
+"""Measures a cluster whose table is large: how long it takes to create the partitions, what an idle daemon costs, how
+fast leaderships move when a node is killed and its replicas are in sync when it is back, and how long people and
+clients wait. There is no peer: the goals are what Minka promises.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from benchmarks.measure import MINKA, Goal, Report, Sample, main
+from minka import Client
+from minka.control import Control
+from minka.v1.admin_pb2 import GetTableRequest
+from minka.v1.admin_pb2_grpc import MetadataStub
+from minka.v1.cluster_pb2 import HashFunction, Node, NodeState, Partition, PartitionState
+from minkactl.playground import LocalCluster
+
+NODES: Final = 4
+KEYSPACE: Final = "large"
+VICTIM: Final = "ephesus"  # no voter, hence not the active controller
+CONFIG: Final = {"limits": {"replicas_per_node": 100_000}}
+_MIB: Final = 1024 * 1024
+_IDLE_S: Final = 20.0
+_GIVE_UP_S: Final = 300.0
+_POLL_S: Final = 0.1
+_STATUSES: Final = 5
+_LONGEST: Final = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
+_RSS: Final = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One cluster, and what it may take; in seconds, but for `idle`, the share of a core in percent."""
+
+    partitions: int
+    replicas: int
+    created: float
+    idle: float = 5.0
+    moved: float = 3.0
+    in_sync: float = 10.0
+    status: float = 0.4
+    first_put: float = 0.5
+    planned: float = 1.0
+
+    def twice(self) -> "Size":
+        """The same with twice the time for all that comes after the creation."""
+        times = (2 * value for value in (self.moved, self.in_sync, self.status, self.first_put, self.planned))
+        return Size(self.partitions, self.replicas, self.created, 2 * self.idle, *times)
+
+
+SIZES: Final = (Size(20_000, 3, created=10.0), Size(100_000, 1, created=30.0).twice())
+QUICK: Final = (Size(2_000, 3, created=2.0),)
+
+
+def run(report: Report) -> None:
+    """One cluster for each size: a round takes minutes, so there is one."""
+    for size in QUICK if report.options.quick else SIZES:
+        with LocalCluster(NODES, config=CONFIG) as cluster, Control(cluster.endpoints, timeout=60) as control:
+            _Lab(report, size, cluster, control).measure()
+
+
+@dataclass
+class _Table:
+    """The table of one node, kept up to date by what has changed."""
+
+    address: str
+    version: int = 0
+    cluster: str = ""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    rows: dict[int, Partition] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)  # nodes that were FAILED at any time
+
+    def __post_init__(self) -> None:
+        options = [("grpc.max_receive_message_length", 128 * _MIB)]
+        self._stub = MetadataStub(grpc.insecure_channel(self.address, options))
+
+    def refresh(self) -> None:
+        """Take what has changed."""
+        answer = self._stub.GetTable(
+            GetTableRequest(known_version=self.version, known_cluster=self.cluster), timeout=30
+        )
+        if answer.HasField("table"):
+            self.rows.clear()
+            self.cluster = answer.table.cluster.id
+        for part in (answer.table, answer.changes):
+            self.version = part.version or self.version
+            self.rows.update((row.id, row) for row in part.partitions)
+            self.nodes.update((node.id, node) for node in part.nodes)
+        self.failed |= {node.id for node in self.nodes.values() if node.state == NodeState.NODE_STATE_FAILED}
+
+    def until(self, what: str, is_so: Callable[[Partition], bool], count: int) -> float:
+        """Wait until all rows, so many, are so; returns how many seconds that took."""
+        began = time.monotonic()
+        while True:
+            self.refresh()
+            if len(self.rows) == count and all(map(is_so, self.rows.values())):
+                return time.monotonic() - began
+            if time.monotonic() - began > _GIVE_UP_S:
+                raise TimeoutError(f"not {what} after {_GIVE_UP_S:g} s")
+            time.sleep(_POLL_S)
+
+
+@dataclass
+class _Lab:
+    report: Report
+    size: Size
+    cluster: LocalCluster
+    control: Control
+
+    def measure(self) -> None:
+        """All events, one after the other."""
+        size = self.size
+        self.table = _Table(self.cluster.nodes[next(iter(self.cluster.nodes))].address)
+        self._wait_for_nodes()
+        self._add("created", "s", size.created, self._create())
+        for name, percent in self._idle():
+            self._add(f"idle, {name}", "% of a core", size.idle, percent)
+        self._add("memory", "KiB a partition and node", None, self._memory())
+        self._add("minkactl status", "s", size.status, self._status())
+        self._add("a new client's first put", "s", size.first_put, self._first_put())
+        self._add("a plan that empties a node", "s", size.planned, self._plan())
+        stall = self._stall()
+        self._add("killed: leaderships elsewhere", "s", size.moved if size.replicas > 1 else None, self._kill())
+        self._add("restarted: in sync", "s", size.in_sync, self._restart())
+        self._add("longest turn of a loop", "ms", 100, 1000 * max(stall, self._stall()))
+        self._add("nodes FAILED that lived", "", 1, len(self.table.failed - {VICTIM}))
+
+    def _add(self, name: str, unit: str, at_most: float | None, value: float) -> None:
+        goal = None if at_most is None else Goal(at_most=at_most)
+        case = self.report.case(f"{self.size.partitions:,} x {self.size.replicas}: {name}", unit, goal=goal)
+        self.report.add(case, MINKA, Sample(value))
+
+    def _wait_for_nodes(self) -> None:
+        deadline = time.monotonic() + _GIVE_UP_S
+        while sum(node.state == NodeState.NODE_STATE_LIVE for node in self.table.nodes.values()) < NODES:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not {NODES} nodes after {_GIVE_UP_S:g} s")
+            time.sleep(_POLL_S)
+            self.table.refresh()
+
+    def _create(self) -> float:
+        size, began = self.size, time.monotonic()
+        self.control.create_keyspace(KEYSPACE, size.partitions, HashFunction.HASH_FUNCTION_MURMUR3, size.replicas)
+        self.table.until("all are ONLINE", _is_online, size.partitions)
+        return time.monotonic() - began
+
+    def _idle(self) -> Iterator[tuple[str, float]]:
+        time.sleep(_IDLE_S / 4)  # what the creation has left to do
+        before = {name: _processor_seconds(node.pid) for name, node in self.cluster.nodes.items()}
+        time.sleep(_IDLE_S)
+        for name, node in self.cluster.nodes.items():
+            yield name, 100 * (_processor_seconds(node.pid) - before[name]) / _IDLE_S
+
+    def _memory(self) -> float:
+        """What the replicas and the table take, without what an empty daemon takes (60 MiB)."""
+        return (
+            max(_resident(node.pid) - 60 * _MIB for node in self.cluster.nodes.values()) / 1024 / self.size.partitions
+        )
+
+    def _status(self) -> float:
+        command = [sys.executable, "-m", "minkactl", "status", "--endpoints", ",".join(self.cluster.endpoints)]
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        took = []
+        for _ in range(_STATUSES):
+            began = time.monotonic()
+            subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=True, timeout=_GIVE_UP_S)
+            took.append(time.monotonic() - began)
+        return sorted(took)[len(took) // 2]
+
+    def _first_put(self) -> float:
+        took = []
+        for number in range(_STATUSES):
+            began = time.monotonic()
+            with Client(self.cluster.endpoints, keyspace=KEYSPACE, timeout=30) as client:
+                client.put(b"first-%d" % number, b"value")
+                took.append(time.monotonic() - began)
+        return sorted(took)[len(took) // 2]
+
+    def _plan(self) -> float:
+        began = time.monotonic()
+        if self.size.replicas < NODES:
+            self.control.plan_reassign(drain=[VICTIM])
+        return time.monotonic() - began
+
+    def _kill(self) -> float:
+        self.cluster.kill(VICTIM)
+        if self.size.replicas == 1:
+            return self.table.until("all led by it are OFFLINE", lambda row: row.leader != VICTIM, self.size.partitions)
+        return self.table.until(
+            "all are ONLINE", lambda row: row.leader != VICTIM and _is_online(row), self.size.partitions
+        )
+
+    def _restart(self) -> float:
+        began = time.monotonic()
+        self.cluster.restart(VICTIM)
+        self.table.until(
+            "all are in sync",
+            lambda row: _is_online(row) and len(row.isr) == self.size.replicas,
+            self.size.partitions,
+        )
+        return time.monotonic() - began
+
+    def _stall(self) -> float:
+        """The most processor time, in seconds, that a turn of any running node's event loop has taken."""
+        return max(_longest_turn(node.http_address) for node in self.cluster.nodes.values())
+
+
+def _is_online(row: Partition) -> bool:
+    return row.state == PartitionState.PARTITION_STATE_ONLINE
+
+
+def _processor_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        found = _RSS.search(file.read())
+    assert found is not None, "Linux says VmRSS"
+    return int(found[1]) * 1024
+
+
+def _longest_turn(http_address: str) -> float:
+    with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=30) as answer:
+        found = _LONGEST.search(answer.read().decode())
+    if found is None:
+        raise RuntimeError(f"http://{http_address}/metrics doesn't have minka_loop_work_max_seconds")
+    return float(found[1])
+
+
+if __name__ == "__main__":
+    main("scale", "A cluster with a large table: 20,000 partitions of three replicas, and 100,000 of one.", run)

@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.coordinator_pb2 import ReplicaStats
-from minkad.core.controller import CreateKeyspace, Merge, ProposeSplit, View
+from minkad.core.controller import CreateKeyspace, Merge, ProposeSplit, View, merge_checker
 from minkad.core.controller.merge_checker import MergeChecker
 from tests.unit.core.model import Controller
 from tests.unit.core.ranges import NODES, finish, rows_of, split
@@ -113,3 +113,12 @@ def test_nothing_is_known_of_one() -> None:
     del cold.stats[first.id]
     cold.due()
     assert cold.keys(AFTER) == [b"d"]
+
+
+def test_more_pairs_than_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_checker, "PAIRS_A_LOOK", 2)
+    cold = Cold()
+    assert [cold.keys(0) for _ in range(3)] == [[], [], []], "three pairs in two looks, and no second round yet"
+    cold.now += AFTER
+    assert cold.keys(0) == [], "the first look of the round"
+    assert cold.keys(0) == [b"b", b"f"]

@@ -13,14 +13,14 @@ from minkad.process.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 0.01
+INTERVAL_S: Final = 0.02
 LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
 _LOG_EVERY_S: Final = 1.0
 _PACKAGES: Final = ("minkad", "minka")
 
 
 class LoopLag:
-    """Asks to be called every 10 ms and counts how late that is. `work` counts how much of it was the loop's own work:
+    """Asks to be called every 20 ms and counts how late that is. `work` counts how much of it was the loop's own work:
     on a busy machine the process also waits for a processor.
     """
 
@@ -59,7 +59,7 @@ class LoopLag:
 
     def _watch(self) -> None:
         """Look, on a thread, at what the loop is doing when it is late."""
-        while not self._stop.wait(LONG_S / 4):
+        while not self._stop.wait(LONG_S / 2):
             if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
                 frame = sys._current_frames().get(self._thread_id)
                 own = [f for f in traceback.extract_stack(frame) if any(f"/{p}/" in f.filename for p in _PACKAGES)]

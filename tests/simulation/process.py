@@ -208,6 +208,7 @@ class Process(Endpoint):
                     random=self.rng.randrange,
                     election_tick=world.election_ticks,
                     heartbeat_tick=1,
+                    learners_a_beat=1,
                     applied=applied.index,
                     commit_by_vote=True,
                     disable_proposal_forwarding=True,

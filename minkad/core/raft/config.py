@@ -26,6 +26,9 @@ class Config:
     random: Callable[[int], int]
     election_tick: int = 10
     heartbeat_tick: int = 1
+    # A heartbeat goes to so many learners in turn, and a read asks voters alone. 0: both go to all, as in etcd/raft, which
+    # would be most of what a leader of 1,000 learners does.
+    learners_a_beat: int = 0
     applied: int = 0  # on a restart: what the application has applied; nothing up to there is handed out again
     max_size_per_msg: int = MIB  # entries in one MSG_APP, encoded; at least one goes
     max_committed_size_per_ready: int = 16 * MIB  # committed entries under way to the application, encoded
@@ -48,6 +51,7 @@ class Config:
         for wrong, text in (
             (self.id == NONE, "id must not be 0"),
             (self.heartbeat_tick <= 0, "heartbeat_tick must be greater than 0"),
+            (self.learners_a_beat < 0, "learners_a_beat must not be negative"),
             (self.election_tick <= self.heartbeat_tick, "election_tick must be greater than heartbeat_tick"),
             (self.max_size_per_msg < 0, "max_size_per_msg must not be negative"),
             (self.max_committed_size_per_ready <= 0, "max_committed_size_per_ready must be greater than 0"),

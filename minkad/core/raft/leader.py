@@ -3,7 +3,7 @@
 Source: Ongaro's thesis, sections 3.5 (replication), 3.10 (transfer), 6.4 (reads); etcd/raft, stepLeader.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from minka.v1.raft_pb2 import (
@@ -268,10 +268,28 @@ def _handle_unreachable(r: "Raft", m: Message, progress: Progress) -> None:
 # Heartbeats and reads
 
 
-def _broadcast_heartbeat(r: "Raft", _m: Message | None = None) -> None:
+def _beat(r: "Raft", _m: Message) -> None:
+    """Send a heartbeat to the voters, unless a read has just asked them, and to the learners whose turn it is."""
+    learners = [id_ for id_, progress in r.tracker.progress.items() if progress.is_learner]
+    at_once = r.config.learners_a_beat or len(learners)
+    if len(learners) > at_once:
+        first = r.beats * at_once % len(learners)
+        learners = (learners + learners)[first : first + at_once]
+    asked, r.voters_asked, r.beats = r.voters_asked, False, r.beats + 1
+    turn = frozenset(learners)
+    _send_heartbeats(r, lambda id_, progress: id_ in turn if progress.is_learner else not asked)
+
+
+def _ask_voters(r: "Raft") -> None:
+    """Ask all at once whether they confirm the waiting reads."""
+    r.voters_asked = only_voters = r.config.learners_a_beat > 0
+    _send_heartbeats(r, lambda _, progress: not (only_voters and progress.is_learner))
+
+
+def _send_heartbeats(r: "Raft", concerns: Callable[[int, Progress], bool]) -> None:
     context = r.read_only.heartbeat_context()
     for id_, progress in r.tracker.progress.items():
-        if id_ == r.id:
+        if id_ == r.id or not concerns(id_, progress):
             continue
         # It is told to commit only what is known to match, since the rest of its log may be another one.
         commit = min(progress.match, r.raft_log.committed)
@@ -322,7 +340,7 @@ def _start_reads(r: "Raft", requests: list[Message]) -> None:
     for m in requests:
         r.read_only.add(m, commit)
     r.read_only.ack(r.id, r.read_only.heartbeat_context())
-    _broadcast_heartbeat(r)
+    _ask_voters(r)
 
 
 def _release_pending_reads(r: "Raft") -> None:
@@ -371,7 +389,7 @@ def _send_timeout_now(r: "Raft", to: int) -> None:
 
 _FROM_LEADER = (MSG_APP, MSG_HEARTBEAT, MSG_SNAP)
 _LOCAL = {
-    MSG_BEAT: _broadcast_heartbeat,
+    MSG_BEAT: _beat,
     MSG_CHECK_QUORUM: _check_quorum,
     MSG_PROP: _step_propose,
     MSG_READ_INDEX: _handle_read_index,

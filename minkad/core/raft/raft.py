@@ -71,6 +71,8 @@ class Raft:
         self.uncommitted_size = 0  # payload bytes; the leader's estimate
         self.election_elapsed = 0  # ticks since the leader was heard; a leader's: since it checked its quorum
         self.heartbeat_elapsed = 0
+        self.voters_asked = False  # by a read, since the last heartbeat
+        self.beats = 0  # heartbeats that were sent
         self.randomized_election_timeout = 0
         self.tick: Callable[[], None] = self._tick_election
         self._step: Callable[[Raft, Message], None] = step_follower

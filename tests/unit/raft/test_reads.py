@@ -238,3 +238,28 @@ def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None
     group.settle()
     assert group.reads[1] == [ReadState(group.commit(1), b"r")]
     assert group.commit(1) == 4
+
+
+def test_frugal_heartbeats() -> None:
+    """A read asks voters alone, the next heartbeat leaves them out, and goes to the learners in turn."""
+    group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
+    leader = group.elect(1)
+    group.settle()
+
+    def told() -> list[int]:
+        group.process(1)
+        to = [message.to for message in group.net if message.type == MSG_HEARTBEAT]
+        group.settle()
+        return to
+
+    leader.read_index(b"r")
+    assert told() == [2, 3]
+    assert group.reads[1] == [ReadState(group.commit(1), b"r")]
+    beats = []
+    for _ in range(4):
+        leader.tick()
+        beats.append(told())
+    voters, learners = ([[id_ for id_ in to if (id_ > 3) is high] for to in beats] for high in (False, True))
+    assert voters == [[], [2, 3], [2, 3], [2, 3]]
+    assert all(len(to) == 2 for to in learners)
+    assert set(learners[0]) | set(learners[1]) == {4, 5, 6}

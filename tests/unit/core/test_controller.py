@@ -67,7 +67,7 @@ def test_first_assignment_is_round_robin_and_goes_online_when_acknowledged() -> 
         ("flights", 3, Code.KEYSPACE_EXISTS),
         ("Flights", 3, Code.INVALID_ARGUMENT),
         ("more", 0, Code.INVALID_ARGUMENT),
-        ("more", 40_000, Code.INVALID_ARGUMENT),
+        ("more", 140_000, Code.INVALID_ARGUMENT),
     ],
 )
 def test_a_bad_keyspace_is_refused_and_changes_nothing(name: str, partitions: int, code: Code) -> None:

@@ -29,6 +29,8 @@ from minkad.process.turns import InThread
 
 log: Final = logging.getLogger(__name__)
 
+_MEMBERS_S_A_NODE: Final = 0.001  # seconds between looks at the Raft configuration, for each node; a look takes a 500th
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
@@ -64,6 +66,7 @@ class Coordinator:
         self.on_restored: Callable[[], None] = lambda: None
         self.history = DutyHistory()
         self._leader_id = 0
+        self._members_due = float("-inf")
         self._bootstrap = bootstrap
         self._settings = settings
         self._voters = voters
@@ -154,8 +157,13 @@ class Coordinator:
         return CreateCluster(self._bootstrap.cluster, self._bootstrap.voters)
 
     def _change_members(self) -> None:
-        """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again."""
-        driver = self.driver
+        """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again. With many
+        nodes this is looked at less often.
+        """
+        driver, now = self.driver, self._now()
+        if now < self._members_due:
+            return
+        self._members_due = now + _MEMBERS_S_A_NODE * len(self.state.nodes)
         change = next_membership_change(
             driver.conf_state, list(self.state.nodes.values()), driver.match(), self._voters, unix_ms()
         )

@@ -41,11 +41,10 @@ class Outboxes:
             if isinstance(effect, NotifyShard):
                 continue
             told.setdefault(effect.node, []).append(effect.partition_id)
-        for name, outbox in list(self._of.items()):
-            node = self._committed.nodes.get(name)
-            if node is None or not is_up(node) or node.incarnation != outbox.incarnation:
-                self._of.pop(name).close()
         for name, partition_ids in told.items():
+            node, outbox = self._committed.nodes.get(name), self._of.get(name)
+            if outbox is not None and (node is None or not is_up(node) or node.incarnation != outbox.incarnation):
+                self._of.pop(name).close()
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).add(id_ for id_ in partition_ids if id_ != ALL)
                 if ALL in partition_ids:

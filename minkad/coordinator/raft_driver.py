@@ -191,7 +191,7 @@ class RaftDriver:
 
     def match(self) -> dict[int, int]:
         """By raft id, the index up to which each member has this leader's log; empty if this node doesn't lead."""
-        return {raft_id: progress.match for raft_id, progress in self.raw.status().progress.items()}
+        return self.raw.match()
 
     async def logged_by(self, raft_ids: Collection[int]) -> None:
         """Wait until each of these members has all that has been proposed here by now in its log, synced. That may be

@@ -33,6 +33,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._quiet: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
         self._begun: object = None  # at which revision no more migrations may begin
+        self._live: tuple[object, Live] = (None, Live(frozenset()))  # at which revision of the nodes
 
     def next_steps(
         self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
@@ -44,7 +45,7 @@ class Scheduler:
         seen, (quiet, at) = (state.revision, *beside), self._quiet
         if seen == quiet and now_ms - at < TIMER_MS:
             return []
-        live = Live.of(state, low_disks)
+        live = self._live_nodes(state, beside[1])
         if records := _go_on(state, live, now_ms):
             return records
         if seen != self._begun:
@@ -59,6 +60,12 @@ class Scheduler:
         if not records:
             self._quiet = seen, now_ms
         return records
+
+    def _live_nodes(self, state: State, low_disks: tuple[str, ...]) -> Live:
+        seen = state.nodes_revision, low_disks
+        if self._live[0] != seen:
+            self._live = seen, Live.of(state, low_disks)
+        return self._live[1]
 
 
 # Migrations

@@ -253,6 +253,11 @@ class RawNode:
         progress = r.tracker.snapshot_progress() if r.role is Role.LEADER else {}
         return Status(self.basic_status(), r.tracker.config, progress)
 
+    def match(self) -> dict[int, int]:
+        """By member, the index up to which it has this leader's log; empty if this node doesn't lead."""
+        r = self.raft
+        return {id_: one.match for id_, one in r.tracker.progress.items()} if r.role is Role.LEADER else {}
+
     def _current_soft_state(self) -> SoftState:
         return SoftState(self.raft.leader_id, self.raft.role)
 

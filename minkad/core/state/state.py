@@ -105,6 +105,7 @@ class State:
     # the part of `migrations` that hasn't ended, for operations that have begun, in the order of their plans
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     revision: int = field(default=0, compare=False)  # counts the facts applied
+    nodes_revision: int = field(default=0, compare=False)  # counts those about nodes
     loads: LoadTable = field(default_factory=LoadTable)
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
     changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new one
@@ -130,6 +131,7 @@ class State:
             dict(self.under_way),
             {operation: dict(rows) for operation, rows in self.unended.items()},
             self.revision,
+            self.nodes_revision,
             self.loads.copy(),
             set(self.incomplete),
             ChangeLog(self.version),
@@ -309,6 +311,7 @@ class State:
         old = self.nodes.get(node.id)
         check_node_change(old, node, self.nodes.values())
         self.nodes[node.id] = node
+        self.nodes_revision += 1
         self.next_raft_id = max(self.next_raft_id, node.raft_id + 1)
         self._note(Changed(nodes=frozenset({node.id})))
         if old is not None and old.incarnation == node.incarnation and old.state == node.state:
@@ -318,6 +321,7 @@ class State:
     def _apply_node_removed(self, node: Node) -> None:
         assert not any(self.partitions_on(node.id)), f"{node.id} still holds partitions"
         del self.nodes[node.id]
+        self.nodes_revision += 1
         self.removed_data_ids[node.data_id] = None
         while len(self.removed_data_ids) > KEPT_REMOVALS:
             del self.removed_data_ids[next(iter(self.removed_data_ids))]

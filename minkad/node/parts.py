@@ -75,7 +75,7 @@ class Parts:
         hard_state, conf_state = raft_storage.initial_state()
         self.replay_to = hard_state.commit
         self.coordinator = Coordinator(
-            State.from_snapshot(snapshot.data),
+            Coordinator.decode(snapshot.data),
             settings.bootstrap(config, own.cluster_id),
             settings.controller_settings(config),
             settings.voter_settings(config),

@@ -162,7 +162,7 @@ class Process(Endpoint):
         snapshot = disk.seen.snapshot()
         self._transport = Transport(self)
         self.coordinator = Coordinator(
-            State.from_snapshot(snapshot.data),
+            Coordinator.decode(snapshot.data),
             world.bootstrap,
             world.controller_settings,
             world.voter_settings,

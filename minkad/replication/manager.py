@@ -140,7 +140,7 @@ class ReplicaManager:
         rate_limit = RateLimit(around.clock, around.table.operation_moving)
         sending = SendingContext(around.store, around.links, settings, slots, rate_limit, around.clock)
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
-        self.isr_changes = IsrChanges(around, replicas, settings, self._adoption.adopt)
+        self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
         self.reporting = Reporting(replicas, self.checkpoint_senders, around.clock)
         self.stats, self.migrations = self.reporting.stats, self.reporting.migrations
         self.damaged, self.serving = self.reporting.damaged, self.reporting.serving
@@ -284,10 +284,7 @@ class ReplicaManager:
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""
-        now = self._around.clock()
-        for replica in self.replicas.values():
-            if replica.leader is not None:
-                replica.leader.nodes_changed(now)
+        self.isr_changes.nodes_changed()
 
     def _newest_row(self, partition_id: int) -> Partition | None:
         replica = self.replicas.get(partition_id)

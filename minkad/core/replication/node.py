@@ -43,6 +43,7 @@ class Node:
         self.outbox = outbox
         self.states: dict[int, ReplicaState] = {}  # by partition
         self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for those that this node leads
+        self.unsettled: set[int] = set()  # the partitions led here that `Leader.check` is to look at
         self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
 
     def apply(self, state: ReplicaState) -> None:

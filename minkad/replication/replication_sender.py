@@ -54,6 +54,11 @@ class ReplicationSender:
         self._beat_due = self._untold_due = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether the node follows with any partition."""
+        return bool(self._progress)
+
     def start(self, progress: Progress) -> None:
         """The node follows with this partition from now on."""
         self._progress[progress.state.id] = progress

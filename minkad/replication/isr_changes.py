@@ -25,6 +25,7 @@ log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
 _AT_ONCE: Final = 100  # replicas looked at before other tasks get a turn
+_REST: Final = 2  # a look is followed by a pause so many times as long, so that much trouble leaves time for work
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
@@ -76,16 +77,16 @@ class IsrChanges:
         self._look.set()
 
     async def _watch(self) -> None:
-        interval = self._settings.lag_timeout / 8
+        pause = interval = self._settings.lag_timeout / 8
         before = self._clock()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval):
+                async with asyncio.timeout(pause):
                     await self._look.wait()
             now = self._clock()
             # A node that stood still can't tell whether its followers lag, and one without clearance may no longer
             # lead.
-            stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
+            stalled = now - before > pause + self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
             low = frozenset(self._low_disks())
             concerns_all = self._look.is_set() or low != self._known_low
@@ -99,6 +100,7 @@ class IsrChanges:
                     replica.leader.check(now, stalled=stalled)
                 if number % _AT_ONCE == 0:
                     await turn()
+            pause = max(interval, _REST * (self._clock() - now))
 
     async def _ask(self) -> None:
         backoff = self._settings.first_backoff
@@ -121,11 +123,13 @@ class IsrChanges:
                 self._wake.set()
                 continue
             backoff = self._settings.first_backoff
-            self._answered(asked, response)
+            await self._answered(asked, response)
 
-    def _answered(self, asked: list[IsrProposal], response: AlterIsrResponse) -> None:
+    async def _answered(self, asked: list[IsrProposal], response: AlterIsrResponse) -> None:
         assert len(response.results) == len(asked), f"{len(response.results)} results for {len(asked)} changes"
-        for proposal, result in zip(asked, response.results, strict=True):
+        for number, (proposal, result) in enumerate(zip(asked, response.results, strict=True), 1):
+            if number % _AT_ONCE == 0:
+                await turn()
             if result.HasField("partition"):
                 self._learn(result.partition)
             if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded, and the row is as it was

@@ -142,7 +142,7 @@ class ReplicaManager:
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
         self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
         self.reporting = Reporting(
-            replicas, self._node.unsettled, self._followers, self.checkpoint_senders, around.clock
+            replicas, self._node.unsettled, self._node.migrating, self._followers, self.checkpoint_senders, around.clock
         )
         self.stats, self.migrations = self.reporting.stats, self.reporting.migrations
         self.serving = self.reporting.serving

@@ -20,13 +20,15 @@ class Reporting:
         self,
         replicas: Mapping[int, Replica],
         unsettled: Collection[int],
+        migrating: Collection[int],
         followers: Callable[[], Iterable[str]],
         checkpoints: CheckpointSenders,
         clock: Callable[[], float],
     ) -> None:
-        """`unsettled`: see `Node`. `followers`: the nodes that follow this one."""
+        """`unsettled` and `migrating`: see `Node`. `followers`: the nodes that follow this one."""
         self._replicas = replicas
         self._unsettled = unsettled
+        self._migrating = migrating
         self._followers = followers
         self._checkpoints = checkpoints
         self._clock = clock
@@ -55,7 +57,7 @@ class Reporting:
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
         found: list[MigrationProgress] = []
-        for leader in self._leaders():
+        for leader in self._leaders(self._migrating):
             for migration in leader.migrations():
                 self._checkpoints.describe(leader.progress[migration.target], migration)
                 found.append(migration)
@@ -67,15 +69,14 @@ class Reporting:
         """
         found = dict.fromkeys(self._followers(), (0, 0.0))
         now = self._clock()
-        for leader in self._leaders():
+        for leader in self._leaders(self._unsettled):  # in all others nothing is lacking
             for node, (entries, seconds) in leader.lags(now).items():
                 most = found.get(node, (0, 0.0))
                 found[node] = max(entries, most[0]), max(seconds, most[1])
         return found
 
-    def _leaders(self) -> list[Leader]:
-        """The leaders with a follower that lacks anything or is being sent a copy, and some others."""
-        replicas = (self._replicas.get(id_) for id_ in self._unsettled)
+    def _leaders(self, partition_ids: Iterable[int]) -> list[Leader]:
+        replicas = (self._replicas.get(id_) for id_ in partition_ids)
         return [leader for one in replicas if one is not None and (leader := one.leader) is not None]
 
 

@@ -46,6 +46,7 @@ class Leader:
         self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
+        self._has_paused = False
         self._is_settled = False
         self._was_settled = False  # nothing was left to do until something happened after the last check
         node.in_sync_sets[state.id] = self
@@ -69,6 +70,7 @@ class Leader:
         if self.proposed is not None and row.partition_epoch > self.proposed.partition_epoch:
             self.proposed = None
         self._joining -= set(row.isr)
+        self._note_migrating()
         self.recount()
         self._pause_without_room()
         self._change_hand_over(now)
@@ -89,6 +91,7 @@ class Leader:
         self.proposed, self.counted = None, ()  # from here on the next leadership asks
         self._node.in_sync_sets.pop(self.state.id, None)
         self._node.unsettled.discard(self.state.id)
+        self._node.migrating.discard(self.state.id)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
@@ -314,6 +317,7 @@ class Leader:
             self.shrink()
         else:
             self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
+            self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
         """Whether the node is in the in-sync set without all that is committed. Its copy must not be replaced before it
@@ -452,6 +456,9 @@ class Leader:
     def _pause_without_room(self) -> None:
         """Send no entries to nodes whose disks are low and that aren't in sync."""
         low, isr = self._node.view.low_disks(), self.state.row.isr
+        if not low and not self._has_paused:
+            return
+        self._has_paused = any(node in low and node not in isr for node in self.progress)
         for node, progress in self.progress.items():
             if progress.pause(node in low and node not in isr):
                 self._send(progress)
@@ -506,7 +513,7 @@ class Leader:
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the followers that are being added, are sent a checkpoint, or are to lead."""
         row = self.state.row
-        if self._is_settled or not (row.adding_replicas or row.successor or self._checkpoints):
+        if not (row.adding_replicas or row.successor or self._checkpoints):
             return []
         nodes = [
             node
@@ -514,6 +521,13 @@ class Leader:
             if node in row.adding_replicas or node == row.successor or self._checkpoints.is_sending(node)
         ]
         return [self._migration(node, self.progress[node]) for node in nodes]
+
+    def _note_migrating(self) -> None:
+        row = self.state.row
+        if row.adding_replicas or row.successor or self._checkpoints:
+            self._node.migrating.add(self.state.id)
+        else:
+            self._node.migrating.discard(self.state.id)
 
     def _migration(self, node: str, progress: Progress) -> MigrationProgress:
         is_replicating = progress.is_replicating

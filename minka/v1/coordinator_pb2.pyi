@@ -49,31 +49,6 @@ MIGRATION_PHASE_HAND_OVER: MigrationPhase.ValueType  # 4
 """the target is about to lead"""
 Global___MigrationPhase: _TypeAlias = MigrationPhase  # noqa: Y015
 
-class _ReplicaOutcome:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ReplicaOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaOutcome.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    REPLICA_OUTCOME_UNSPECIFIED: _ReplicaOutcome.ValueType  # 0
-    REPLICA_OUTCOME_HOSTED: _ReplicaOutcome.ValueType  # 1
-    """it leads or follows as the row says"""
-    REPLICA_OUTCOME_DELETED: _ReplicaOutcome.ValueType  # 2
-    """nothing of the partition is left here"""
-    REPLICA_OUTCOME_FAILED: _ReplicaOutcome.ValueType  # 3
-    """`error` says why; the controller tries again"""
-
-class ReplicaOutcome(_ReplicaOutcome, metaclass=_ReplicaOutcomeEnumTypeWrapper): ...
-
-REPLICA_OUTCOME_UNSPECIFIED: ReplicaOutcome.ValueType  # 0
-REPLICA_OUTCOME_HOSTED: ReplicaOutcome.ValueType  # 1
-"""it leads or follows as the row says"""
-REPLICA_OUTCOME_DELETED: ReplicaOutcome.ValueType  # 2
-"""nothing of the partition is left here"""
-REPLICA_OUTCOME_FAILED: ReplicaOutcome.ValueType  # 3
-"""`error` says why; the controller tries again"""
-Global___ReplicaOutcome: _TypeAlias = ReplicaOutcome  # noqa: Y015
-
 @_typing.final
 class SnapshotChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -308,6 +283,8 @@ Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
+    """Says what has changed since the last heartbeat on this stream, a part of it if that is much."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
@@ -318,24 +295,35 @@ class HeartbeatRequest(_message.Message):
     MIGRATIONS_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
+    FROM_START_FIELD_NUMBER: _builtins.int
+    ENDED_MIGRATIONS_FIELD_NUMBER: _builtins.int
+    MENDED_IDS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
     sequence: _builtins.int
     applied_index: _builtins.int
     """index of the Raft log"""
+    from_start: _builtins.bool
+    """what the node has said of migrations and damage before is void"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStats]:
-        """those that changed since the last heartbeat on this stream"""
+        """of partitions that this node leads"""
 
     @_builtins.property
     def migrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigrationProgress]:
-        """all migrations whose source this node is"""
+        """migrations whose source this node is"""
 
     @_builtins.property
     def disk(self) -> Global___DiskSpace: ...
     @_builtins.property
     def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedReplica]:
-        """all damaged copies on this node; it serves nothing from them"""
+        """damaged copies on this node; it serves nothing from them"""
+
+    @_builtins.property
+    def ended_migrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedMigration]: ...
+    @_builtins.property
+    def mended_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """partitions whose copies are no longer damaged, or no longer here"""
 
     def __init__(
         self,
@@ -348,14 +336,39 @@ class HeartbeatRequest(_message.Message):
         migrations: _abc.Iterable[Global___MigrationProgress] | None = ...,
         disk: Global___DiskSpace | None = ...,
         damaged: _abc.Iterable[Global___DamagedReplica] | None = ...,
+        from_start: _builtins.bool = ...,
+        ended_migrations: _abc.Iterable[Global___EndedMigration] | None = ...,
+        mended_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "damaged", b"damaged", "disk", b"disk", "incarnation", b"incarnation", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class EndedMigration(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    target: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        target: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedMigration: _TypeAlias = EndedMigration  # noqa: Y015
 
 @_typing.final
 class HeartbeatResponse(_message.Message):
@@ -365,10 +378,13 @@ class HeartbeatResponse(_message.Message):
     CLEARANCE_MS_FIELD_NUMBER: _builtins.int
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     LOW_DISKS_FIELD_NUMBER: _builtins.int
+    FROM_START_WANTED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
+    from_start_wanted: _builtins.bool
+    """the controller lacks what was said earlier on this stream"""
     @_builtins.property
     def low_disks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes whose disks are low"""
@@ -380,10 +396,11 @@ class HeartbeatResponse(_message.Message):
         clearance_ms: _builtins.int = ...,
         controller_term: _builtins.int = ...,
         low_disks: _abc.Iterable[_builtins.str] | None = ...,
+        from_start_wanted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,54 +846,68 @@ class UpdateReplicasRequest(_message.Message):
 Global___UpdateReplicasRequest: _TypeAlias = UpdateReplicasRequest  # noqa: Y015
 
 @_typing.final
-class ReplicaResult(_message.Message):
+class FailedReplica(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITION_ID_FIELD_NUMBER: _builtins.int
-    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
-    partition_epoch: _builtins.int
-    outcome: Global___ReplicaOutcome.ValueType
     error: _builtins.str
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
-        partition_epoch: _builtins.int = ...,
-        outcome: Global___ReplicaOutcome.ValueType = ...,
         error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReplicaResult: _TypeAlias = ReplicaResult  # noqa: Y015
+Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
+    """What became of the rows that were sent: each partition is in one of these sets. The controller sends again what failed."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESULTS_FIELD_NUMBER: _builtins.int
     UNKNOWN_IDS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaResult]: ...
+    HOSTED_IDS_FIELD_NUMBER: _builtins.int
+    HOSTED_EPOCHS_FIELD_NUMBER: _builtins.int
+    DELETED_IDS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """those of `known_ids` whose rows the node has to be sent"""
 
+    @_builtins.property
+    def hosted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the node leads or follows"""
+
+    @_builtins.property
+    def hosted_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """for each of these, as the row of this partition_epoch says"""
+
+    @_builtins.property
+    def deleted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """nothing of the partition is left here"""
+
+    @_builtins.property
+    def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedReplica]: ...
     def __init__(
         self,
         *,
-        results: _abc.Iterable[Global___ReplicaResult] | None = ...,
         unknown_ids: _abc.Iterable[_builtins.int] | None = ...,
+        hosted_ids: _abc.Iterable[_builtins.int] | None = ...,
+        hosted_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        deleted_ids: _abc.Iterable[_builtins.int] | None = ...,
+        failed: _abc.Iterable[Global___FailedReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "unknown_ids", b"unknown_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_ids", b"deleted_ids", "failed", b"failed", "hosted_epochs", b"hosted_epochs", "hosted_ids", b"hosted_ids", "unknown_ids", b"unknown_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,7 @@ It decides on the state as it will be once all that it has proposed is committed
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
     IsrResult,
-    ReplicaResult,
 )
 from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import Record, RecordBatch
@@ -383,12 +382,14 @@ class ActiveController:
     # Reports of nodes
 
     @failpoint("controller.report")
-    async def _report(self, node: str, results: Collection[ReplicaResult]) -> None:
+    async def _report(self, report: ReportReplicas) -> None:
         try:
-            for some in slices(results, ROWS_A_RECORD):
-                await self.submit(ReportReplicas(node, some))
+            for some in slices(report.hosted, ROWS_A_RECORD):
+                await self.submit(ReportReplicas(report.node_id, some))
+            for deleted in slices(report.deleted, ROWS_A_RECORD):
+                await self.submit(ReportReplicas(report.node_id, (), deleted))
         except MinkaError as error:
-            log.info("a node's answer was not recorded", extra={"node_id": node, "reason": str(error)})
+            log.info("a node's answer was not recorded", extra={"node_id": report.node_id, "reason": str(error)})
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.
@@ -401,7 +402,7 @@ class ActiveController:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
         now = self._now()
         self.detector.heard(node.id, now)
-        self.reports.note(node, request)
+        is_known = self.reports.note(node, request)
         self._stalls.note(node.id, request.migrations, now)
         remaining = self.confirmed_at + self.settings.clearance - now
         return HeartbeatResponse(
@@ -409,6 +410,7 @@ class ActiveController:
             clearance_ms=int(max(0.0, remaining) * 1000),
             controller_term=self.term,
             low_disks=self.reports.low_disks(),
+            from_start_wanted=not is_known,
         )
 
     # Periodic work
@@ -502,7 +504,7 @@ class ActiveController:
             self._record(records)
 
     def _cancel_stalled(self) -> None:
-        progress = self.reports.progress()
+        progress = self.reports.progress
         for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
             if records := list(self._decide(command)):
                 self._record(records)

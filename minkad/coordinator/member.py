@@ -14,7 +14,6 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    DamagedReplica,
     DiskSpace,
     FinishMergeRequest,
     FinishMergeResponse,
@@ -25,14 +24,13 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveRequest,
-    MigrationProgress,
     ProposeSplitRequest,
     ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
-    ReplicaStats,
 )
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
+from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
 from minkad.core.clearance import Clearance
 from minkad.core.state import is_up
 
@@ -95,22 +93,6 @@ class ControllerStub(Protocol):
 
     async def leave(self, address: str, request: LeaveRequest, timeout: float) -> None:
         """Coordinator.Leave."""
-
-
-class DataPlane(Protocol):
-    """What this node reports about its replicas."""
-
-    def stats(self, changed_only: bool) -> list[ReplicaStats]:
-        """Sizes and offsets of the partitions that this node leads; with `changed_only`, of those that have changed."""
-
-    def migrations(self) -> list[MigrationProgress]:
-        """The progress of the migrations that this node is the source of."""
-
-    def damaged(self) -> list[DamagedReplica]:
-        """The damaged replicas, of which this node serves nothing."""
-
-    def stop_leading(self) -> None:
-        """Other nodes may lead these partitions by now: lead nothing at the leader_epochs known so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +331,8 @@ class Member:
         refuses.
         """
         self._sent_at.clear()
-        responses = self._stub.heartbeat(address, self._heartbeats(self._stream))
+        reports = HeartbeatReports(self._data_plane)
+        responses = self._stub.heartbeat(address, self._heartbeats(self._stream, reports))
         heard_at = self._now()
         try:
             while True:
@@ -361,6 +344,8 @@ class Member:
                 if not response.clearance_ms:
                     self._ungranted.set()
                 self.low_disks = frozenset(response.low_disks)
+                if response.from_start_wanted:
+                    reports.begin_again()
         except (TimeoutError, StopAsyncIteration) as end:
             if self._disk_stalled():
                 return  # no heartbeat was sent that it could have answered
@@ -372,8 +357,7 @@ class Member:
             self._stream += 1
             await responses.aclose()
 
-    async def _heartbeats(self, stream: int) -> AsyncIterator[HeartbeatRequest]:
-        changed_only = False
+    async def _heartbeats(self, stream: int, reports: HeartbeatReports) -> AsyncIterator[HeartbeatRequest]:
         # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
         while stream == self._stream:
             await self._until_disk_answers()
@@ -383,12 +367,9 @@ class Member:
                 incarnation=self.node.incarnation,
                 sequence=self._sequence,
                 applied_index=self._applied_index(),
-                replicas=self._data_plane.stats(changed_only),
-                migrations=self._data_plane.migrations(),
                 disk=self._disk(),
-                damaged=self._data_plane.damaged(),
             )
-            changed_only = True
+            reports.add_to(request)
             self._sent_at[self._sequence] = self._now()
             self._ungranted.clear()
             yield request

@@ -1,13 +1,14 @@
 """What the nodes have reported in their heartbeats since this node became the active controller."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import DamagedReplica, DiskSpace, HeartbeatRequest, MigrationProgress, ReplicaStats
 from minka.v1.load_api_pb2 import WaitingPart
 from minkad.core.state import State, is_up
 
-_FEW_STATS = 1000
+_FEW_GONE: Final = 1000
 
 
 class NodeReports:
@@ -18,42 +19,63 @@ class NodeReports:
         self._decided = decided
         self.applied: dict[str, int] = {}  # by node: the Raft index up to which it has applied the log
         self.disks: dict[str, DiskSpace] = {}
-        self._replicas: dict[tuple[str, int], ReplicaStats] = {}
-        self._progress: dict[str, list[MigrationProgress]] = {}
-        self._damaged: dict[str, list[DamagedReplica]] = {}
+        self._low_disks: dict[str, None] = {}
+        self._stats: dict[int, ReplicaStats] = {}  # by partition, as its leader last reported
+        self._progress: dict[str, dict[tuple[int, str], MigrationProgress]] = {}  # by node, partition and target
+        self._damaged: dict[str, dict[int, DamagedReplica]] = {}  # by node and partition
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
 
-    def note(self, node: Node, request: HeartbeatRequest) -> None:
-        """Keep what a heartbeat of the node says."""
+    def note(self, node: Node, request: HeartbeatRequest) -> bool:
+        """Keep what a heartbeat of the node says. False if it only says what has changed since others, which came
+        before this node became the active controller.
+        """
         self.applied[node.id] = request.applied_index
         self.disks[node.id] = request.disk
+        if request.disk.is_low:
+            self._low_disks[node.id] = None
+        else:
+            self._low_disks.pop(node.id, None)
         for stats in request.replicas:
-            self._replicas[(node.id, stats.partition_id)] = stats
-        self._damaged[node.id] = list(request.damaged)
-        self._progress[node.id] = list(request.migrations)
+            row = self._committed.partitions.get(stats.partition_id)
+            if row is not None and row.leader == node.id:  # a former leader may not know it yet
+                self._stats[stats.partition_id] = stats
+        is_known = node.id in self._progress or request.from_start
+        if request.from_start:
+            self._progress[node.id], self._damaged[node.id] = {}, {}
+        if is_known:
+            self._note_changes(node.id, request)
+        return is_known
+
+    def _note_changes(self, node: str, request: HeartbeatRequest) -> None:
+        progress, damaged = self._progress[node], self._damaged[node]
+        for migration in request.migrations:
+            progress[migration.partition_id, migration.target] = migration
+        for ended in request.ended_migrations:
+            progress.pop((ended.partition_id, ended.target), None)
+        for one in request.damaged:
+            damaged[one.partition_id] = one
+        for partition_id in request.mended_ids:
+            damaged.pop(partition_id, None)
 
     def note_waiting(self, node: str, parts: Sequence[WaitingPart]) -> None:
         """Keep which parts of loads a node can't take in yet, and why."""
         self._waiting_parts[node] = parts
 
     def forget_gone(self) -> None:
-        """Drop the reports about partitions that were merged into others, and those of former leaders, before they are
-        many.
-        """
-        if len(self._replicas) > 4 * len(self._decided.partitions) + _FEW_STATS:
-            leaders = {(row.leader, row.id) for row in self._decided.partitions.values()}
-            self._replicas = {key: stats for key, stats in self._replicas.items() if key in leaders}
+        """Drop the reports about partitions that were merged into others, before they are many."""
+        if len(self._stats) > len(self._decided.partitions) + _FEW_GONE:
+            self._stats = {id_: stats for id_, stats in self._stats.items() if id_ in self._decided.partitions}
 
     def progress(self) -> list[MigrationProgress]:
         """What the sources of running migrations last reported."""
-        return [p for reported in self._progress.values() for p in reported]
+        return [migration for reported in self._progress.values() for migration in reported.values()]
 
     def damaged(self) -> list[DamagedReplica]:
         """The damaged replicas that their nodes last reported, in the order of the partitions."""
         found = [
             DamagedReplica(partition_id=one.partition_id, reason=one.reason, node_id=node)
             for node, damaged in self._damaged.items()
-            for one in damaged
+            for one in damaged.values()
             if is_up(self._committed.nodes.get(node))
         ]
         return sorted(found, key=lambda one: (one.partition_id, one.node_id))
@@ -65,19 +87,18 @@ class NodeReports:
 
     def sizes(self) -> dict[int, int]:
         """Bytes by partition id, as the leaders last reported."""
-        return {s.partition_id: s.bytes for s in self.leader_stats()}
+        return {stats.partition_id: stats.bytes for stats in self.each_leaders_stats()}
 
     def low_disks(self) -> list[str]:
         """The nodes that have last said that their disks are low."""
-        return [node_id for node_id, disk in self.disks.items() if disk.is_low and node_id in self._decided.nodes]
+        return [node_id for node_id in self._low_disks if node_id in self._decided.nodes]
 
     def leader_stats(self) -> list[ReplicaStats]:
         """What the leader of each partition last reported about it."""
         return list(self.each_leaders_stats())
 
     def each_leaders_stats(self) -> Iterator[ReplicaStats]:
-        """The same, one by one."""
-        for row in list(self._committed.partitions.values()):
-            stats = self._replicas.get((row.leader, row.id))
-            if stats is not None:
+        """The same, one by one. What a former leader reported counts until the new one has."""
+        for partition_id, stats in list(self._stats.items()):
+            if partition_id in self._committed.partitions:
                 yield stats

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
-from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.core.controller import ReportReplicas, is_confirmation
 from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
@@ -18,9 +19,10 @@ PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
 REQUESTS_IN_FLIGHT: Final = 4
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
+_ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
 
 Send = Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
-Report = Callable[[str, Collection[ReplicaResult]], Awaitable[None]]
+Report = Callable[[ReportReplicas], Awaitable[None]]
 
 
 class NodeOutbox:
@@ -123,21 +125,32 @@ class NodeOutbox:
         except MinkaError as error:
             self._failed(batch, str(error))
             return
-        refused = [r for r in response.results if r.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED]
-        done = [r for r in response.results if r.outcome != ReplicaOutcome.REPLICA_OUTCOME_FAILED]
-        if refused:
-            self._failed({r.partition_id: False for r in refused}, refused[0].error)
         unknown = set(response.unknown_ids)
-        self._succeeded([r.partition_id for r in done])
+        if response.failed:
+            self._failed({one.partition_id: False for one in response.failed}, response.failed[0].error)
+        self._succeeded(response.hosted_ids)
+        self._succeeded(response.deleted_ids)
         self._succeeded(id_ for id_ in request.known_ids if id_ not in unknown)
         if unknown:
             self.add(unknown)
-        if done:
-            await self._report(self.node, done)
+        if report := self._report_of(response):
+            await self._report(report)
+
+    def _report_of(self, response: UpdateReplicasResponse) -> ReportReplicas | None:
+        """The part of the answer from which something follows; None if nothing does, as for most followers."""
+        hosted = zip(response.hosted_ids, response.hosted_epochs, strict=True)
+        confirmed = [
+            (id_, epoch)
+            for id_, epoch in hosted
+            if (row := self._row(id_)) is not None and is_confirmation(row, self.node, epoch)
+        ]
+        if not confirmed and not response.deleted_ids:
+            return None
+        return ReportReplicas(self.node, confirmed, list(response.deleted_ids))
 
     def _is_awaited(self, row: Partition) -> bool:
         """Whether the controller waits for the node's answer to the row."""
-        is_to_lead = row.leader == self.node and row.state != PartitionState.PARTITION_STATE_ONLINE
+        is_to_lead = row.leader == self.node and row.state != _ONLINE
         return is_to_lead or self.node in row.removing_replicas
 
     def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:

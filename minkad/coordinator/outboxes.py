@@ -3,22 +3,22 @@
 import random
 from collections.abc import Awaitable, Callable, Collection
 
-from minka.v1.coordinator_pb2 import ReplicaResult, UpdateReplicasRequest, UpdateReplicasResponse
-from minkad.coordinator.outbox import NodeOutbox
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.coordinator.outbox import NodeOutbox, Report
 from minkad.core.state import ALL, Effect, NotifyShard, State, is_up
 
 UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
 
 
 class Outboxes:
-    """The outboxes of one term. `report` is called with a node's answers."""
+    """The outboxes of one term. `report` is called with what follows from a node's answers."""
 
     def __init__(
         self,
         committed: State,
         term: int,
         update_replicas: UpdateReplicas,
-        report: Callable[[str, Collection[ReplicaResult]], Awaitable[None]],
+        report: Report,
         jitter: random.Random,
     ) -> None:
         self._committed = committed

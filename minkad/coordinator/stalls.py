@@ -1,11 +1,16 @@
 """Gives up migrations that have made no progress for too long."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.controller import CancelMigration, unfinished, what_blocks
 from minkad.core.state import Placed, State
+
+LOOK_INTERVAL_S: Final = 1.0
+
+_Shown = dict[tuple[str, str], tuple[object, ...]]  # the progress of a thing's migrations, by source and target
 
 
 class Stalls:
@@ -13,25 +18,29 @@ class Stalls:
 
     def __init__(self) -> None:
         # The progress that the migrations of a thing last showed, and since when they have shown it.
-        self._advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
+        self._advanced: dict[Placed, tuple[_Shown, float]] = {}
+        self._looked_at = float("-inf")
 
     def note(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
-        """Note the progress that the source of migrations reports."""
-        by_thing: dict[Placed, list[object]] = {}
+        """Note the progress that the source of migrations reports; what it doesn't report is as before."""
         for migration in migrations:
-            shown = (source, migration.target, migration.bytes_done, migration.lag, migration.phase)
-            by_thing.setdefault(Placed.partition(migration.partition_id), []).append(shown)
-        for thing, all_shown in by_thing.items():
-            if self._advanced.get(thing, (None, 0.0))[0] != tuple(all_shown):
-                self._advanced[thing] = (tuple(all_shown), now)
+            thing = Placed.partition(migration.partition_id)
+            key = source, migration.target
+            figures = migration.bytes_done, migration.lag, migration.phase
+            shown, _ = self._advanced.get(thing, ({}, now))
+            if shown.get(key) != figures:
+                self._advanced[thing] = ({**shown, key: figures}, now)
 
     def due(
-        self, state: State, progress: Sequence[MigrationProgress], now: float, timeout: float
+        self, state: State, progress: Callable[[], Sequence[MigrationProgress]], now: float, timeout: float
     ) -> Iterator[CancelMigration]:
         """The migrations to give up after `timeout` seconds without progress: no migration may keep its operation from
-        ending, unless a person has paused it.
+        ending, unless a person has paused it. This looks once a second. `progress`: what the sources last reported.
         """
-        advanced: dict[Placed, tuple[tuple[object, ...], float]] = {}
+        if now - self._looked_at < LOOK_INTERVAL_S:
+            return
+        self._looked_at = now
+        advanced: dict[Placed, tuple[_Shown, float]] = {}
         for operation in state.moving_operations():
             if operation.HasField("rebalance"):
                 continue  # a duty is not copied, and once it is to be released there is no way back
@@ -39,10 +48,10 @@ class Stalls:
                 if not _can_stall(state, migration, operation.paused):
                     continue
                 thing = Placed.of(migration)
-                shown, since = self._advanced.get(thing, ((), now))
+                shown, since = self._advanced.get(thing, ({}, now))
                 if now - since > timeout:
                     since = now
-                    reason = f"no progress for {timeout:.0f} s: {_blocked_by(state, migration, progress)}"
+                    reason = f"no progress for {timeout:.0f} s: {_blocked_by(state, migration, progress())}"
                     yield CancelMigration(operation.id, thing, reason)
                 advanced[thing] = (shown, since)
         self._advanced = advanced

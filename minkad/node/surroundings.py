@@ -51,6 +51,8 @@ class NodeTable:
     def low_disks(self) -> Collection[str]:
         """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
         member = self._member()
+        if not self._disk.is_low and member.node.id not in member.low_disks:
+            return member.low_disks
         own = {member.node.id}
         return member.low_disks | own if self._disk.is_low else member.low_disks - own
 

@@ -8,12 +8,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minka.v1.coordinator_pb2 import (
-    ReplicaOutcome,
-    ReplicaResult,
-    UpdateReplicasRequest,
-    UpdateReplicasResponse,
-)
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.state import Copy, Role
 from minkad.process import turns
@@ -95,16 +90,16 @@ class Adoption:
                 unknown.append(partition_id)
             await working.turn()
         await self._log_db.sync()
-        results = []
-        waiting: list[asyncio.Task[ReplicaResult]] = []
+        response = UpdateReplicasResponse(unknown_ids=unknown)
+        waiting: list[asyncio.Task[None]] = []
         for row in request.partitions:
-            if (result := self._result_now(row)) is not None:
-                results.append(result)
+            if (replica := self._hosted.get(row.id)) is not None and self._is_what_it_should_be(replica):
+                _hosts(response, row.id, replica.row.partition_epoch)
             else:
-                waiting.append(asyncio.create_task(self._result(row)))
+                waiting.append(asyncio.create_task(self._answer(row, response)))
             await working.turn()
-        results += await asyncio.gather(*waiting)
-        return UpdateReplicasResponse(results=results, unknown_ids=unknown)
+        await asyncio.gather(*waiting)
+        return response
 
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._replicas.is_new(row):
@@ -170,41 +165,34 @@ class Adoption:
 
     # Answers to the controller
 
-    def _result_now(self, row: Partition) -> ReplicaResult | None:
-        """The result for a row that needs no wait, as most do; None for the others."""
-        replica = self._hosted.get(row.id)
-        if replica is None or row.id in self._replicas.node.failed or replica.awaits_split:
-            return None
+    def _is_what_it_should_be(self, replica: Replica) -> bool:
+        """Whether the answer for the replica needs no wait, as for most."""
         if replica.role is not Role.FOLLOWER and not replica.is_ready:
-            return None
-        return ReplicaResult(
-            partition_id=row.id,
-            partition_epoch=replica.row.partition_epoch,
-            outcome=ReplicaOutcome.REPLICA_OUTCOME_HOSTED,
-        )
+            return False
+        return replica.id not in self._replicas.node.failed and not replica.awaits_split
 
-    async def _result(self, row: Partition) -> ReplicaResult:
+    async def _answer(self, row: Partition, response: UpdateReplicasResponse) -> None:
+        """Add the answer for a row, once there is one."""
         replica = self._hosted.get(row.id)
         newest = replica.row if replica is not None else self._replicas.departed(row.id) or row
-        result = ReplicaResult(partition_id=row.id, partition_epoch=newest.partition_epoch)
         try:
             if not self._replicas.is_to_be_hosted(newest):
                 await self._deletions.delete(newest)
-                result.outcome = ReplicaOutcome.REPLICA_OUTCOME_DELETED
-                return result
+                response.deleted_ids.append(row.id)
+                return
             if (failure := self._replicas.node.failed.get(row.id)) is not None:
                 raise failure
             if replica is not None and replica.awaits_split:
-                result.partition_epoch = 0  # it will be hosted, and is not yet
-            elif replica is not None:
+                _hosts(response, row.id, 0)  # it will be hosted, and is not yet
+                return
+            if replica is not None:
                 await self._until_ready(replica)
                 if replica.role is Role.IDLE and replica.row.leader == self._replicas.node.id:
                     text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
                     raise MinkaError(Code.NOT_LEADER, text)
-            result.outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED
+            _hosts(response, row.id, newest.partition_epoch)
         except MinkaError as error:
-            result.outcome, result.error = ReplicaOutcome.REPLICA_OUTCOME_FAILED, str(error)
-        return result
+            response.failed.add(partition_id=row.id, error=str(error))
 
     async def _until_ready(self, replica: Replica) -> None:
         """Wait until a leader has applied its log, but not for what it needs from other replicas for that."""
@@ -216,3 +204,8 @@ class Adoption:
             if self._log_db.error is not None:
                 raise self._log_db.error
             await asyncio.wait([self._requests.changed(replica.id)], timeout=_READY_POLL_SECONDS)
+
+
+def _hosts(response: UpdateReplicasResponse, partition_id: int, epoch: int) -> None:
+    response.hosted_ids.append(partition_id)
+    response.hosted_epochs.append(epoch)

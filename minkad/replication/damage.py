@@ -44,12 +44,14 @@ class Damage:
         self._notify = notify
         self._on_found = around.observer.damage_found
         self._clock = around.clock
+        self._found: set[int] = set()  # the partitions that may have damaged replicas
         self._from_log: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def found(self, partition_id: int) -> None:
         """The partition's data was found damaged."""
+        self._found.add(partition_id)
         replica = self._replicas.get(partition_id)
         if replica is None or replica.damage is None or replica.role is Role.REMOVED or self._closing:
             return  # it was replaced meanwhile
@@ -68,12 +70,15 @@ class Damage:
             asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of work
 
     def all(self) -> list[DamagedReplica]:
-        """All damaged replicas of this node."""
-        return [
-            DamagedReplica(partition_id=replica.id, reason=str(replica.damage))
-            for replica in self._replicas.values()
-            if replica.damage is not None and replica.role is not Role.REMOVED
-        ]
+        """The replicas on this node that are damaged and serve nothing, with the reason."""
+        found: list[DamagedReplica] = []
+        for partition_id in sorted(self._found):
+            replica = self._replicas.get(partition_id)
+            if replica is None or replica.damage is None:
+                self._found.discard(partition_id)
+            elif replica.role is not Role.REMOVED:
+                found.append(DamagedReplica(partition_id=partition_id, reason=str(replica.damage)))
+        return found
 
     async def close(self) -> None:
         """Wait for what is under way, and begin nothing more."""

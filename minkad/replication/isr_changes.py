@@ -5,8 +5,9 @@ Only the active controller changes a set, by compare-and-set; one call has all t
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
@@ -23,7 +24,8 @@ from minkad.replication.replica import Replica
 log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
-_AT_ONCE: Final = 200  # replicas looked at before other tasks get a turn
+_AT_ONCE: Final = 100  # replicas looked at before other tasks get a turn
+_REST: Final = 2  # a look is followed by a pause so many times as long, so that much trouble leaves time for work
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
@@ -34,15 +36,20 @@ class IsrChanges:
         self,
         around: Surroundings,
         replicas: Mapping[int, Replica],
+        unsettled: Collection[int],
         settings: ReplicationSettings,
         learn: Callable[[Partition], None],
     ) -> None:
-        """`learn` is called with each row that came with an answer."""
+        """`unsettled`: see `Node`. `learn` is called with each row that came with an answer."""
         self._node_id = around.node_id
         self._replicas = replicas
+        self._unsettled = unsettled
         self._settings = settings
         self._controller = around.controller
         self._has_clearance = around.table.has_clearance
+        self._low_disks = around.table.low_disks
+        self._known_low: frozenset[str] = frozenset()
+        self._look = asyncio.Event()
         self._learn = learn
         self._clock = around.clock
         self._waiting: dict[int, IsrProposal] = {}
@@ -65,22 +72,35 @@ class IsrChanges:
         self._waiting[proposal.partition_id] = proposal
         self._wake.set()
 
+    def nodes_changed(self) -> None:
+        """Nodes have come or gone: all leaders are told soon, a few at a time."""
+        self._look.set()
+
     async def _watch(self) -> None:
-        interval = self._settings.lag_timeout / 8
+        pause = interval = self._settings.lag_timeout / 8
         before = self._clock()
         while True:
-            await asyncio.sleep(interval)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
             now = self._clock()
             # A node that stood still can't tell whether its followers lag, and one without clearance may no longer
             # lead.
-            stalled = now - before > self._settings.lag_timeout / 2 or not self._has_clearance()
+            stalled = now - before > pause + self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
-            leading = [replica for replica in self._replicas.values() if replica.leader is not None]
-            for number, replica in enumerate(leading, 1):
-                if replica.leader is not None:
+            low = frozenset(self._low_disks())
+            concerns_all = self._look.is_set() or low != self._known_low
+            self._known_low = low
+            self._look.clear()
+            for number, partition_id in enumerate(list(self._replicas if concerns_all else self._unsettled), 1):
+                replica = self._replicas.get(partition_id)
+                if replica is not None and replica.leader is not None:
+                    if concerns_all:
+                        replica.leader.nodes_changed(now)
                     replica.leader.check(now, stalled=stalled)
                 if number % _AT_ONCE == 0:
                     await turn()
+            pause = max(interval, _REST * (self._clock() - now))
 
     async def _ask(self) -> None:
         backoff = self._settings.first_backoff
@@ -103,11 +123,13 @@ class IsrChanges:
                 self._wake.set()
                 continue
             backoff = self._settings.first_backoff
-            self._answered(asked, response)
+            await self._answered(asked, response)
 
-    def _answered(self, asked: list[IsrProposal], response: AlterIsrResponse) -> None:
+    async def _answered(self, asked: list[IsrProposal], response: AlterIsrResponse) -> None:
         assert len(response.results) == len(asked), f"{len(response.results)} results for {len(asked)} changes"
-        for proposal, result in zip(asked, response.results, strict=True):
+        for number, (proposal, result) in enumerate(zip(asked, response.results, strict=True), 1):
+            if number % _AT_ONCE == 0:
+                await turn()
             if result.HasField("partition"):
                 self._learn(result.partition)
             if (leader := self._leader_of(proposal)) is not None:  # it wasn't recorded, and the row is as it was

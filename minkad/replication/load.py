@@ -82,9 +82,24 @@ class Traffic:
 class Load:
     """The load of one replica."""
 
-    __slots__ = ("cpu_percent", "generation", "last", "looked_at", "not_split", "ops", "sample", "served", "traffic")
+    __slots__ = (
+        "_partition_id",
+        "_used",
+        "cpu_percent",
+        "generation",
+        "last",
+        "looked_at",
+        "not_split",
+        "ops",
+        "sample",
+        "served",
+        "traffic",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, partition_id: int, used: set[int]) -> None:
+        """`used`: the partitions that were used since the meter last looked; this one is added when it is."""
+        self._partition_id = partition_id
+        self._used = used
         self.served = 0  # operations since the last tick
         self.ops = 0.0  # operations a second, smoothed
         self.last = 0.0  # operations a second between the last two ticks
@@ -105,16 +120,21 @@ class Load:
 
     def count(self, keys: Sequence[bytes]) -> None:
         """Count keys that are read or written."""
-        self.served += len(keys)
+        self._serve(len(keys))
         if self.sample is not None:
             self.sample.add(keys)
 
     def count_page(self, start: bytes, end: bytes, rows: int) -> None:
         """Count a page of a scan, which has read `rows` rows from `start` up to before `end`."""
         operations = page_operations(rows)
-        self.served += operations
+        self._serve(operations)
         if self.sample is not None:
             self.sample.add_scan((start, end), operations)
+
+    def _serve(self, operations: int) -> None:
+        if not self.served:
+            self._used.add(self._partition_id)
+        self.served += operations
 
     @property
     def steady_ops(self) -> float:

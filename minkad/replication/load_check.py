@@ -36,10 +36,13 @@ class LoadCheck(BackgroundTask):
         self,
         around: Surroundings,
         replicas: Mapping[int, Replica],
+        used: set[int],
         learn: Callable[[Partition], None],
         changed: Callable[[Replica], None],
     ) -> None:
-        """`changed` is called with each replica whose figures have changed, the last time when they are 0."""
+        """`used`: see `Load`. `changed` is called with each replica whose figures have changed, the last time when they
+        are 0.
+        """
         super().__init__("load check", self._run, around.log_db.fail)
         self._node_id = around.node_id
         self._known_keyspace = around.table.keyspace
@@ -47,7 +50,7 @@ class LoadCheck(BackgroundTask):
         self._learn = learn
         self._changed = changed
         self._clock = around.clock
-        self.meter = Meter(replicas, around.clock)
+        self.meter = Meter(replicas, used, around.clock)
 
     async def _run(self) -> None:
         while True:

@@ -140,16 +140,19 @@ class ReplicaManager:
         rate_limit = RateLimit(around.clock, around.table.operation_moving)
         sending = SendingContext(around.store, around.links, settings, slots, rate_limit, around.clock)
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
-        self.isr_changes = IsrChanges(around, replicas, settings, self._adoption.adopt)
-        self.reporting = Reporting(replicas, self.checkpoint_senders, around.clock)
+        self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
+        self.reporting = Reporting(
+            replicas, self._node.unsettled, self._node.migrating, self._followers, self.checkpoint_senders, around.clock
+        )
         self.stats, self.migrations = self.reporting.stats, self.reporting.migrations
-        self.damaged, self.serving = self.reporting.damaged, self.reporting.serving
+        self.serving = self.reporting.serving
         self.follower_lags = self.reporting.follower_lags
 
     def _build_restructuring(self) -> None:
         """The parts that change the data of a replica besides writes."""
         around, replicas = self._around, self.replicas
         self._damage = Damage(around, replicas, self.committer, self._new_data, self.requests.notify)
+        self.damaged = self._damage.all
         self.deletions = Deletions(
             around, replicas, self._node.failed, self.flusher, self.checkpoint_receiver, self._adoption.remove
         )
@@ -180,8 +183,8 @@ class ReplicaManager:
     def _build_checks(self) -> None:
         """The periodic checks."""
         around, replicas, adopt = self._around, self.replicas, self._adoption.adopt
-        self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt)
-        self.load_check = LoadCheck(around, replicas, adopt, self.reporting.changed)
+        self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt, self.reporting.changed)
+        self.load_check = LoadCheck(around, replicas, self._node.used, adopt, self.reporting.changed)
         self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
 
     def _new_replica(self, row: Partition) -> Replica:
@@ -284,10 +287,7 @@ class ReplicaManager:
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone, by this node's copy of the table."""
-        now = self._around.clock()
-        for replica in self.replicas.values():
-            if replica.leader is not None:
-                replica.leader.nodes_changed(now)
+        self.isr_changes.nodes_changed()
 
     def _newest_row(self, partition_id: int) -> Partition | None:
         replica = self.replicas.get(partition_id)
@@ -315,6 +315,7 @@ class ReplicaManager:
 
     def _adopted(self, replica: Replica) -> None:
         self.reporting.changed(replica)
+        self._size_check.changed(replica.id)
         self.receiver.row_changed(replica)
         self._trimming.compact_soon(replica)
         self._take_next_load(replica)
@@ -322,6 +323,7 @@ class ReplicaManager:
 
     def _on_applied(self, replica: Replica, size: int) -> None:
         self.reporting.changed(replica)
+        self._size_check.changed(replica.id)
         self.flusher.applied(replica, size)
         self._core.has_applied(replica, self._around.clock())
         if replica.applied >= replica.ready_at:
@@ -331,6 +333,7 @@ class ReplicaManager:
 
     def _on_trimmed(self, replica: Replica) -> None:
         self.reporting.changed(replica)
+        self._size_check.changed(replica.id)
         self.requests.notify(replica.id)
         self._core.tick(replica.id, self._around.clock())  # there may be more to trim
 
@@ -351,6 +354,10 @@ class ReplicaManager:
 
     def _carry_out_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.executor.carry_out)
+
+    def _followers(self) -> list[str]:
+        """The nodes that follow with any partition that is led here."""
+        return [name for name, sender in self.senders.items() if sender.is_followed]
 
     def _sender_to(self, progress: Progress) -> ReplicationSender:
         sender = self.senders.get(progress.node_id)

@@ -15,13 +15,15 @@ class Meter:
     def __init__(
         self,
         replicas: Mapping[int, Replica],
+        used: set[int],
         clock: Callable[[], float],
         cpu_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """`cpu_time`: how many seconds of a processor the process has used."""
+        """`used`: see `Load`. `cpu_time`: how many seconds of a processor the process has used."""
         self.ops = 0.0  # operations a second, of all replicas
         self.processors = 0.0  # how many processors the process keeps busy
         self._replicas = replicas
+        self._used = used
         self._clock = clock
         self._cpu_time = cpu_time
         self.at, self._cpu_at = clock(), cpu_time()  # the last tick
@@ -33,7 +35,7 @@ class Meter:
         now, cpu = self._clock(), self._cpu_time()
         seconds = max(1e-3, now - self.at)
         kept = 0.5 ** (seconds / _HALF_LIFE_S)
-        used = [replica for replica in self._replicas.values() if replica.load.served or replica.load.ops]
+        used = [replica for id_ in sorted(self._used) if (replica := self._replicas.get(id_)) is not None]
         served = sum(replica.load.served for replica in used)
         self.ops = self.ops * kept + served / seconds * (1 - kept)
         self.processors = self.processors * kept + (cpu - self._cpu_at) / seconds * (1 - kept)
@@ -45,4 +47,6 @@ class Meter:
             load.cpu_percent = 100 * self.processors * load.ops / self.ops
             load.served = 0
         self.at, self._cpu_at = now, cpu
+        self._used.clear()
+        self._used.update(replica.id for replica in used if replica.load.ops)
         return used

@@ -70,7 +70,7 @@ class Replica(ReplicaCore):
     ) -> None:
         """`change_bytes`: see `Retention`."""
         super().__init__(node, row, log, data, change_bytes)
-        self.load = Load()
+        self.load = Load(row.id, node.used)
         self.unflushed = 0  # bytes applied since the last flush
         # In the order of their offsets. Entries that are to be applied and aren't here are read back from the log.
         self.pending: deque[Pending] = deque()

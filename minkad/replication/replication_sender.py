@@ -44,6 +44,7 @@ class ReplicationSender:
         self.node_id = node_id
         self._context = context
         self._progress: dict[int, Progress] = {}  # by partition
+        self._unsure: dict[int, None] = {}  # the partitions that are to hear when the stream breaks
         self._ready: deque[Progress] = deque()
         self._untold: dict[Progress, None] = {}  # followers that are yet to be told a new high watermark
         self._dropped: list[int] = []
@@ -54,9 +55,15 @@ class ReplicationSender:
         self._beat_due = self._untold_due = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether the node follows with any partition."""
+        return bool(self._progress)
+
     def start(self, progress: Progress) -> None:
         """The node follows with this partition from now on."""
         self._progress[progress.state.id] = progress
+        self._unsure[progress.state.id] = None
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"replication to {self.node_id}")
         progress.is_queued = False
@@ -67,6 +74,7 @@ class ReplicationSender:
         partition_id = progress.state.id
         if self._progress.get(partition_id) is progress:
             del self._progress[partition_id]
+            self._unsure.pop(partition_id, None)
             self._dropped.append(partition_id)
             self._wake.set()
         self._untold.pop(progress, None)
@@ -120,16 +128,20 @@ class ReplicationSender:
             if not broken:
                 broken = True
                 log.info("replication is interrupted", extra={"to": self.node_id, "reason": reason})
-            self._disconnected(reason)
+            await self._disconnected(reason)
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, longest)
 
-    def _disconnected(self, reason: str) -> None:
-        now = self._context.clock()
-        for partition_id, progress in list(self._progress.items()):
-            replica = self._context.replicas.get(partition_id)
-            if replica is not None and replica.leader is not None:
-                replica.leader.disconnected(progress, reason, now)
+    async def _disconnected(self, reason: str) -> None:
+        """Tell those that were sent anything on the stream, or are new; while the node is away, each once."""
+        unsure, self._unsure = list(self._unsure), {}
+        for number, partition_id in enumerate(unsure, 1):
+            progress, replica = self._progress.get(partition_id), self._context.replicas.get(partition_id)
+            if progress is not None and replica is not None and replica.leader is not None:
+                replica.leader.disconnected(progress, reason, self._context.clock())
+            if number % _FRAME_APPENDS == 0:
+                self._context.carry_out()
+                await turn()
         self._context.carry_out()
 
     def _end_stream(self) -> None:
@@ -187,6 +199,7 @@ class ReplicationSender:
             if append is None:
                 continue
             appends.append(append)
+            self._unsure[progress.state.id] = None
             left -= sum(len(entry.body) for entry in append.entries)
             if progress.has_more:
                 self.send(progress)  # after the others

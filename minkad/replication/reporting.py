@@ -1,9 +1,9 @@
 """What a node tells the controller and its metrics about its replicas."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from minka.v1.coordinator_pb2 import DamagedReplica, MigrationProgress, ReplicaStats
+from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.state import Role
 from minkad.replication.checkpoint_sender import CheckpointSenders
@@ -17,13 +17,22 @@ class Reporting:
     """For the loop's thread."""
 
     def __init__(
-        self, replicas: Mapping[int, Replica], checkpoints: CheckpointSenders, clock: Callable[[], float]
+        self,
+        replicas: Mapping[int, Replica],
+        unsettled: Collection[int],
+        migrating: Collection[int],
+        followers: Callable[[], Iterable[str]],
+        checkpoints: CheckpointSenders,
+        clock: Callable[[], float],
     ) -> None:
+        """`unsettled` and `migrating`: see `Node`. `followers`: the nodes that follow this one."""
         self._replicas = replicas
+        self._unsettled = unsettled
+        self._migrating = migrating
+        self._followers = followers
         self._checkpoints = checkpoints
         self._clock = clock
         self._changed: set[int] = set()
-        self._noted: set[int] = set()  # those that had a `not_split` to report
 
     def changed(self, replica: Replica) -> None:
         """The replica's figures have changed."""
@@ -33,21 +42,13 @@ class Reporting:
         """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
         One call returns at most 500; the others come with the next calls.
         """
-        # `not_split` may change without a write to the replica.
-        noted = {replica.id for replica in self._replicas.values() if replica.not_split}
-        ids = self._changed | noted | self._noted if changed_only else self._replicas.keys()
+        if changed_only and not self._changed:
+            return []
+        ids = self._changed if changed_only else self._replicas.keys()
         leading = [replica for id_ in ids if (replica := self._replicas.get(id_)) and replica.role is Role.LEADER]
         leading, rest = leading[:_MAX_STATS], leading[_MAX_STATS:]
-        self._changed, self._noted = {replica.id for replica in rest}, noted
+        self._changed = {replica.id for replica in rest}
         return [_stats(replica) for replica in leading]
-
-    def damaged(self) -> list[DamagedReplica]:
-        """The replicas on this node that are damaged and serve nothing, with the reason."""
-        return [
-            DamagedReplica(partition_id=replica.id, reason=str(replica.damage))
-            for replica in self._replicas.values()
-            if replica.damage is not None and replica.role is not Role.REMOVED
-        ]
 
     def serving(self) -> int:
         """How many partitions this node serves as their leader while it has clearance."""
@@ -56,7 +57,7 @@ class Reporting:
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
         found: list[MigrationProgress] = []
-        for leader in self._leaders():
+        for leader in self._leaders(self._migrating):
             for migration in leader.migrations():
                 self._checkpoints.describe(leader.progress[migration.target], migration)
                 found.append(migration)
@@ -66,16 +67,17 @@ class Reporting:
         """By node that follows this one: the most entries that it lacks in a partition, and the most seconds for which
         it has lacked any in one.
         """
-        found: dict[str, tuple[int, float]] = {}
+        found = dict.fromkeys(self._followers(), (0, 0.0))
         now = self._clock()
-        for leader in self._leaders():
+        for leader in self._leaders(self._unsettled):  # in all others nothing is lacking
             for node, (entries, seconds) in leader.lags(now).items():
                 most = found.get(node, (0, 0.0))
                 found[node] = max(entries, most[0]), max(seconds, most[1])
         return found
 
-    def _leaders(self) -> list[Leader]:
-        return [leader for replica in self._replicas.values() if (leader := replica.leader) is not None]
+    def _leaders(self, partition_ids: Iterable[int]) -> list[Leader]:
+        replicas = (self._replicas.get(id_) for id_ in partition_ids)
+        return [leader for one in replicas if one is not None and (leader := one.leader) is not None]
 
 
 def _stats(replica: Replica) -> ReplicaStats:

@@ -21,6 +21,7 @@ log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
 _AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
+_ROUND: Final = 60  # looks in which each replica is looked at, also if its figures are not known to have changed
 MAX_ERROR: Final = 0.03  # standard error; the size is within 10 % then for all but one in a thousand
 _SURE: Final = 3.0  # standard errors
 
@@ -44,7 +45,9 @@ class SizeCheck(BackgroundTask):
         replicas: Mapping[int, Replica],
         split_keys: Callable[[int, int], Awaitable[list[bytes]]],
         learn: Callable[[Partition], None],
+        tell: Callable[[Replica], None],
     ) -> None:
+        """`tell` is called with each replica of which something else is to be reported."""
         super().__init__("size check", self._run, around.log_db.fail)
         self._node_id = around.node_id
         self._replicas = replicas
@@ -53,22 +56,36 @@ class SizeCheck(BackgroundTask):
         self._propose = around.controller.propose_split
         self._learn = learn
         self._clock = around.clock
+        self._tell = tell
         self._checked: dict[int, _Checked] = {}
+        self._changed: set[int] = set()
+        self._round: list[int] = []
+        self.changed: Callable[[int], None] = self._changed.add  # to be called with each partition that has changed
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self._checked = {id_: checked for id_, checked in self._checked.items() if id_ in self._replicas}
-            with_data = (replica for replica in list(self._replicas.values()) if replica.data.is_open)
-            for number, replica in enumerate(with_data, 1):
+            for number, partition_id in enumerate(self._next(), 1):
                 if number % _AT_ONCE == 0:
                     await turn()
-                if self._is_to_be_checked(replica):
-                    try:
-                        await self._check(replica)
-                    except MinkaError as error:
-                        names = {"partition": replica.id, "reason": str(error)}
-                        log.info("a partition's size can't be dealt with yet", extra=names)
+                replica = self._replicas.get(partition_id)
+                if replica is None or not self._is_to_be_checked(replica):
+                    self._changed.discard(partition_id)
+                    continue
+                try:
+                    await self._check(replica)
+                except MinkaError as error:
+                    names = {"partition": replica.id, "reason": str(error)}
+                    log.info("a partition's size can't be dealt with yet", extra=names)
+
+    def _next(self) -> list[int]:
+        """The partitions to look at now: those that have changed or are being dealt with, and a part of the others."""
+        if not self._round:
+            self._round = list(self._replicas)
+        some = min(len(self._round), len(self._replicas) // _ROUND + 1)
+        others = [self._round.pop() for _ in range(some)]
+        return [*self._changed, *(id_ for id_ in others if id_ not in self._changed)]
 
     def _is_to_be_checked(self, replica: Replica) -> bool:
         is_changing = replica.is_restructured or replica.trim.has_foreign
@@ -80,9 +97,13 @@ class SizeCheck(BackgroundTask):
         limit = keyspace.max_bytes if keyspace is not None else 0
         is_large = 0 < limit < data.size().bytes
         if not is_large:
-            replica.not_split = ""
+            self._say(replica, "")
         is_uncertain = self._is_uncertain(replica, limit)
-        if not (is_uncertain or is_large) or not self._is_due(replica, limit):
+        if not (is_uncertain or is_large):
+            self._changed.discard(replica.id)
+            return
+        self._changed.add(replica.id)
+        if not self._is_due(replica, limit):
             return
         if is_uncertain:
             await replica.log_first()
@@ -91,6 +112,11 @@ class SizeCheck(BackgroundTask):
         if 0 < limit < data.size().bytes and self._is_to_be_checked(replica):
             await self._split(replica, limit)
             del self._checked[replica.id]
+
+    def _say(self, replica: Replica, not_split: str) -> None:
+        if replica.not_split != not_split:
+            replica.not_split = not_split
+            self._tell(replica)
 
     def _is_uncertain(self, replica: Replica, limit: int) -> bool:
         """Whether the size is uncertain or, if there is a limit, whether it is uncertain that the size is above it."""
@@ -116,7 +142,7 @@ class SizeCheck(BackgroundTask):
             (key,) = await self._split_keys(replica.id, 2)
         except MinkaError as error:
             if error.code is Code.NO_SPLIT_KEY and not replica.not_split:
-                replica.not_split = "too large, and no key divides it"
+                self._say(replica, "too large, and no key divides it")
                 log.warning("a large partition can't be split", extra={"partition": replica.id, "bytes": size})
             raise
         request = ProposeSplitRequest(node_id=self._node_id, partition_id=replica.id, generation=generation, key=key)

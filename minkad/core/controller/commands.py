@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node
-from minka.v1.coordinator_pb2 import DiskSpace, IsrChange, ReplicaResult
+from minka.v1.coordinator_pb2 import DiskSpace, IsrChange
 from minka.v1.load_api_pb2 import FinishedPart
 from minka.v1.loads_pb2 import LoadFile
 from minkad.core.controller.duties.commands import (
@@ -84,10 +84,13 @@ class CreateKeyspace:
 
 @dataclass(frozen=True, slots=True)
 class ReportReplicas:
-    """A node's answer to the rows it was sent."""
+    """A node's answers to the rows it was sent: the partitions that it hosts as the rows of these partition_epochs say,
+    and those of which nothing is left there.
+    """
 
     node_id: str
-    results: Sequence[ReplicaResult]
+    hosted: Collection[tuple[int, int]]
+    deleted: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

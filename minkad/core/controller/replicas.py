@@ -1,7 +1,6 @@
 """What follows from the answers of nodes that were sent rows."""
 
 from minka.v1.cluster_pb2 import Partition, PartitionState
-from minka.v1.coordinator_pb2 import ReplicaOutcome, ReplicaResult
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ReportReplicas
 from minkad.core.controller.partition_change import PartitionChange
@@ -13,40 +12,36 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
     """A partition whose leader hosts it goes from ASSIGNED to ONLINE. A node that has deleted its replica no longer has
     anything of the partition (OfflineReplica → NonExistentReplica).
     """
-    rows: dict[int, Partition] = {}
-    merged: dict[int, Record] = {}
     node = command.node_id
-    for result in command.results:
-        partition = state.row(result.partition_id)
-        if partition is None or partition.id in rows:
+    rows: dict[int, Partition] = {}
+    for partition_id, epoch in command.hosted:
+        partition = state.partitions.get(partition_id)
+        if partition is not None and is_confirmation(partition, node, epoch):
+            rows[partition_id] = PartitionChange(partition).confirm_leader().row()
+    merged: dict[int, Record] = {}
+    for partition_id in command.deleted:
+        partition = state.row(partition_id)
+        if partition is None or partition_id in rows or not is_release(partition, node):
             continue
-        if partition.id in state.tombstones:
-            if _is_deleted(partition, node, result):
-                row = PartitionChange(partition).note_deleted(node).row()
-                merged[partition.id] = Record(tombstone_changed=row)
-            continue
-        if _is_online(partition, node, result):
-            rows[partition.id] = PartitionChange(partition).confirm_leader().row()
-        elif _is_deleted(partition, node, result):
-            rows[partition.id] = PartitionChange(partition).note_deleted(node).row()
+        row = PartitionChange(partition).note_deleted(node).row()
+        if partition_id in state.tombstones:
+            merged[partition_id] = Record(tombstone_changed=row)
+        else:
+            rows[partition_id] = row
     return [*partitions_changed(rows.values()), *merged.values()]
 
 
-def _is_online(partition: Partition, node: str, result: ReplicaResult) -> bool:
+def is_confirmation(partition: Partition, node: str, epoch: int) -> bool:
+    """Whether it makes the partition ONLINE that the node hosts it as the row of this partition_epoch says."""
     return (
-        result.outcome == ReplicaOutcome.REPLICA_OUTCOME_HOSTED
+        partition.leader == node
+        and partition.partition_epoch == epoch
         and partition.state == PartitionState.PARTITION_STATE_ASSIGNED
-        and partition.leader == node
-        and partition.partition_epoch == result.partition_epoch
     )
 
 
-def _is_deleted(partition: Partition, node: str, result: ReplicaResult) -> bool:
-    """Whether the answer says that the replica is deleted, and it is still to be. If the node was assigned the
-    partition again meanwhile, it is sent the row again.
+def is_release(partition: Partition, node: str) -> bool:
+    """Whether the node was yet to delete its replica. If it was assigned the partition again meanwhile, it is sent the
+    row again.
     """
-    return (
-        result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
-        and node in partition.removing_replicas
-        and node not in partition.replicas
-    )
+    return node in partition.removing_replicas and node not in partition.replicas

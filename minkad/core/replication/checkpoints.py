@@ -71,6 +71,10 @@ class Checkpoints:
         transfer = self._transfers.get(node)
         return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
 
+    def any_under_way(self) -> bool:
+        """Whether any is on its way, or the pause after a failure isn't over."""
+        return any(self.is_under_way(node) for node in self._transfers)
+
     def blocked_by(self, node: str) -> str:
         """Why the last try failed; "" if it didn't."""
         transfer = self._transfers.get(node)

@@ -46,13 +46,18 @@ class Leader:
         self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
+        self._has_paused = False
+        self._is_settled = False
+        self._was_settled = False  # nothing was left to do until something happened after the last check
         node.in_sync_sets[state.id] = self
+        node.unsettled.add(state.id)
         self.row_changed(now)
 
     # What happens
 
     def row_changed(self, now: float) -> None:
         """The replica has a newer row of the same leadership."""
+        self._stir()
         state, row = self.state, self.state.row
         others = {node for node in row.replicas if node not in row.removing_replicas} | set(row.isr)
         others.discard(self._node.id)
@@ -65,6 +70,7 @@ class Leader:
         if self.proposed is not None and row.partition_epoch > self.proposed.partition_epoch:
             self.proposed = None
         self._joining -= set(row.isr)
+        self._note_migrating()
         self.recount()
         self._pause_without_room()
         self._change_hand_over(now)
@@ -84,6 +90,8 @@ class Leader:
             self._remove(node)
         self.proposed, self.counted = None, ()  # from here on the next leadership asks
         self._node.in_sync_sets.pop(self.state.id, None)
+        self._node.unsettled.discard(self.state.id)
+        self._node.migrating.discard(self.state.id)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
@@ -93,6 +101,7 @@ class Leader:
 
     def appended(self) -> None:
         """The log is longer."""
+        self._stir()
         self._send_to_all()
 
     def stored(self) -> None:
@@ -101,7 +110,8 @@ class Leader:
         self.advance()
 
     def nodes_changed(self, now: float) -> None:
-        """Nodes have come or gone."""
+        """Nodes have come or gone, or their disks have become low or have room again."""
+        self._stir()
         self._advance_hand_over(now)
         self.shrink()
 
@@ -116,6 +126,7 @@ class Leader:
         """A follower has answered. Raises INTERNAL for an answer that can't be."""
         if self.progress.get(progress.node_id) is not progress:
             return
+        self._stir()
         reaction = progress.acknowledged(ack)
         if reaction is Reaction.STANDS:
             self._stands(progress, ack, now)
@@ -127,6 +138,7 @@ class Leader:
         """The stream to a follower broke. What was sent may not have arrived, so the follower is asked on the next
         stream where it stands.
         """
+        self._stir()
         progress.error = reason
         self.state.retention.late(progress.node_id)
         self._probe(progress)
@@ -153,23 +165,13 @@ class Leader:
             self._probe(self.progress[node])
 
     def check(self, now: float, *, stalled: bool) -> None:
-        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. Called often.
-        `stalled`: this node itself stood still.
+        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. To be called
+        often while this partition is one of `Node.unsettled`. `stalled`: this node itself stood still.
         """
-        end, isr = self.state.log.end, self.state.row.isr
+        isr = self.state.row.isr
         late = self._without_room()
         self._pause_without_room()
-        for node, progress in self.progress.items():
-            seen = self._caught_up[node]
-            seen.observe(progress, end, now)
-            if stalled:
-                seen.at = now
-            if now - seen.at > self._node.settings.lag_timeout and node not in late:
-                if node in isr:
-                    late.append(node)
-                elif not self._checkpoints.is_sending(node):
-                    self.state.retention.late(node)
-                self._stop_joining(node)
+        self._note_late(late, now, stalled=stalled)
         self.shrink()
         if late and self.proposed is None and not self.state.gate.is_closed:
             self._node.outbox.report(
@@ -178,6 +180,48 @@ class Leader:
             self._propose([node for node in isr if node not in late])
         else:
             self.progressed(now)
+        if self._has_settled():
+            self._is_settled = True
+            self._node.unsettled.discard(self.state.id)
+
+    def _note_late(self, late: list[str], now: float, *, stalled: bool) -> None:
+        """Add those of the in-sync set to `late` that have not caught up for long."""
+        end, isr = self.state.log.end, self.state.row.isr
+        was_settled, self._was_settled = self._was_settled, False
+        for node, progress in self.progress.items():
+            seen = self._caught_up[node]
+            seen.observe(progress, end, now)
+            if stalled or (was_settled and node in isr):
+                seen.at = now
+            if now - seen.at > self._node.settings.lag_timeout and node not in late:
+                if node in isr:
+                    late.append(node)
+                elif not self._checkpoints.is_sending(node):
+                    self.state.retention.late(node)
+                self._stop_joining(node)
+
+    def _stir(self) -> None:
+        """Something has happened, so `check` may have something to do."""
+        if self._is_settled:
+            self._is_settled, self._was_settled = False, True
+            self._node.unsettled.add(self.state.id)
+
+    def _has_settled(self) -> bool:
+        """Whether `check` has nothing to do, and nothing is to be reported, until something happens."""
+        state, row = self.state, self.state.row
+        if self.proposed is not None or self._hand_over is not None or self._joining or self._lost:
+            return False
+        if row.adding_replicas or row.successor or state.gate.is_closed or state.copy is not Copy.WHOLE:
+            return False
+        if state.damage is not None or self._checkpoints.any_under_way():
+            return False
+        return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
+
+    def _is_at_rest(self, node: str, progress: Progress) -> bool:
+        """Whether a follower has everything, or is away and no longer in sync."""
+        if node in self.state.row.isr:
+            return progress.is_aligned and not progress.lag
+        return not progress.is_replicating and self._node.view.is_absent(node)
 
     # The high watermark
 
@@ -273,6 +317,7 @@ class Leader:
             self.shrink()
         else:
             self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
+            self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
         """Whether the node is in the in-sync set without all that is committed. Its copy must not be replaced before it
@@ -331,6 +376,7 @@ class Leader:
         """The proposal was not recorded, and the row is as it was."""
         if self.proposed is not proposal:
             return
+        self._stir()
         until = now + self._node.settings.longest_backoff
         for node in self._joining:
             self._held[node] = until
@@ -410,6 +456,9 @@ class Leader:
     def _pause_without_room(self) -> None:
         """Send no entries to nodes whose disks are low and that aren't in sync."""
         low, isr = self._node.view.low_disks(), self.state.row.isr
+        if not low and not self._has_paused:
+            return
+        self._has_paused = any(node in low and node not in isr for node in self.progress)
         for node, progress in self.progress.items():
             if progress.pause(node in low and node not in isr):
                 self._send(progress)
@@ -454,10 +503,12 @@ class Leader:
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
         """By follower: how many entries it lacks, and for how many seconds it has lacked any."""
-        return {
-            node: (progress.lag, max(now - self._caught_up[node].at, 0.0) if progress.lag else 0.0)
-            for node, progress in self.progress.items()
-        }
+        found: dict[str, tuple[int, float]] = {}
+        for node, progress in self.progress.items():
+            has_just_begun = self._was_settled and node in self.state.row.isr
+            lacks_any = progress.lag and not has_just_begun
+            found[node] = (progress.lag, max(now - self._caught_up[node].at, 0.0) if lacks_any else 0.0)
+        return found
 
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the followers that are being added, are sent a checkpoint, or are to lead."""
@@ -470,6 +521,13 @@ class Leader:
             if node in row.adding_replicas or node == row.successor or self._checkpoints.is_sending(node)
         ]
         return [self._migration(node, self.progress[node]) for node in nodes]
+
+    def _note_migrating(self) -> None:
+        row = self.state.row
+        if row.adding_replicas or row.successor or self._checkpoints:
+            self._node.migrating.add(self.state.id)
+        else:
+            self._node.migrating.discard(self.state.id)
 
     def _migration(self, node: str, progress: Progress) -> MigrationProgress:
         is_replicating = progress.is_replicating

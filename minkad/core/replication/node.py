@@ -43,6 +43,9 @@ class Node:
         self.outbox = outbox
         self.states: dict[int, ReplicaState] = {}  # by partition
         self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for those that this node leads
+        self.unsettled: set[int] = set()  # the partitions led here that `Leader.check` is to look at
+        self.migrating: set[int] = set()  # those led here whose `Leader.migrations` may have any
+        self.used: set[int] = set()  # the partitions that were read or written lately
         self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
 
     def apply(self, state: ReplicaState) -> None:

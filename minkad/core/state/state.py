@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from minka.ranges import is_by_ranges
 from minka.v1.cluster_pb2 import (
@@ -75,6 +75,8 @@ class NotifyNode:
 
 
 Effect = NotifyNode | NotifyShard
+
+_ABSENT: Final = (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
 
 
 @dataclass(slots=True)
@@ -184,7 +186,7 @@ class State:
     def is_absent(self, node_id: str) -> bool:
         """Whether the node was here and is gone: it serves nothing before it has registered again."""
         node = self.nodes.get(node_id)
-        return node is not None and node.state in (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
+        return node is not None and node.state in _ABSENT
 
     def table(self) -> PartitionTable:
         """What clients and people see."""

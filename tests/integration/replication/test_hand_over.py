@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.coordinator_pb2 import MigrationPhase, ReplicaOutcome
+from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.core.replication.settings import ReplicationSettings
 from tests.integration.replication.harness import Refused, cluster, until
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
@@ -102,8 +102,7 @@ async def test_cancelled(tmp_path: Path) -> None:
         assert await ephesus.count() == {1: len(ROWS)}
         row = c.cancel(1, "ephesus")
         await athens.tell(row)
-        (result,) = (await ephesus.tell(row)).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await ephesus.tell(row)).deleted_ids == [1]
         assert await ephesus.count() == {}
         assert c.folders() == {"athens/partitions/1"}
         await athens.put(1, {b"c": b"3"})
@@ -122,8 +121,6 @@ async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
         assert await athens.count() == {1: len(ROWS)}
         with pytest.raises(Refused, match="STALE_GENERATION"):
             await athens.get(1, b"a")
-        (result,) = (await athens.tell(c.rows[1])).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await athens.tell(c.rows[1])).deleted_ids == [1]
         assert await athens.count() == {}
-        (result,) = (await athens.tell(c.rows[1])).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await athens.tell(c.rows[1])).deleted_ids == [1]

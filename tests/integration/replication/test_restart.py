@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
@@ -43,7 +42,7 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
     for id_ in partition_ids:
         c.elect(id_, node.id)
     response = await node.tell(*(c.rows[id_] for id_ in partition_ids))
-    assert {result.outcome for result in response.results} == {ReplicaOutcome.REPLICA_OUTCOME_HOSTED}, response
+    assert sorted(response.hosted_ids) == sorted(partition_ids), response
 
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
@@ -111,8 +110,7 @@ async def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
         await athens.stop()
         shutil.rmtree(tmp_path / "athens" / "partitions")
         await athens.start()
-        (result,) = (await athens.tell(c.elect(1, "athens"))).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        (result,) = (await athens.tell(c.elect(1, "athens"))).failed
         assert "CORRUPT_DATA" in result.error
         with pytest.raises(Refused):
             await athens.get(1, b"a", timeout_ms=50)
@@ -131,11 +129,9 @@ async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: P
         (tmp_path / "athens" / "log.mark").unlink()
         await athens.start()
         assert await athens.count() == {1: len(ROWS)}
-        (result,) = (await athens.tell(c.elect(1, "athens"))).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        assert len((await athens.tell(c.elect(1, "athens"))).failed) == 1
         elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
-        (result,) = (await athens.tell(elsewhere)).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await athens.tell(elsewhere)).deleted_ids == [1]
         assert await athens.count() == {}
 
 
@@ -198,8 +194,7 @@ async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) 
         await until(lambda: len(c.hand_overs) >= 1)
         await athens.stop()
         await restart_from(ephesus, copies[which])
-        (result,) = (await ephesus.tell(c.elect(1, "ephesus", without=["athens"]))).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_FAILED
+        (result,) = (await ephesus.tell(c.elect(1, "ephesus", without=["athens"]))).failed
         assert "being replaced" in result.error
         await athens.start()
 
@@ -217,8 +212,7 @@ async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -
         await restart_from(athens, copies[which])
         if which == 0:
             assert (await athens.count()).keys() == {1}
-        (result,) = (await athens.tell(c.rows[1])).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await athens.tell(c.rows[1])).deleted_ids == [1]
         assert await athens.count() == {}
         assert athens.log_db.scan(b"m", b"q") == []
         assert (await ephesus.count()) == {1: len(ROWS)}

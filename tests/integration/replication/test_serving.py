@@ -10,7 +10,6 @@ import pytest
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
-from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, share
 
@@ -208,9 +207,9 @@ async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path:
         await athens.tell(new, term=3)
         with pytest.raises(MinkaError, match="NOT_CONTROLLER"):
             await athens.tell(old, term=2)
-        (result,) = (await athens.tell(old, term=3)).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_HOSTED
-        assert result.partition_epoch == new.partition_epoch
+        response = await athens.tell(old, term=3)
+        assert response.hosted_ids == [1]
+        assert response.hosted_epochs == [new.partition_epoch]
         await athens.put(1, {b"a": b"1"}, generation=5)
 
 

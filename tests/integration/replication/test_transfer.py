@@ -9,7 +9,6 @@ import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.v1.coordinator_pb2 import ReplicaOutcome
 from minkad.core.replication.messages import Append
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.frames import decode_frame
@@ -36,8 +35,7 @@ async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None
         await writers.more(50)
         c.remove_replica(1, "cyrene")
         await c.tell_all(1)
-        (result,) = (await nodes[2].tell(c.rows[1])).results
-        assert result.outcome == ReplicaOutcome.REPLICA_OUTCOME_DELETED
+        assert (await nodes[2].tell(c.rows[1])).deleted_ids == [1]
         assert await nodes[2].count() == {}
         await writers.more(50)
         await writers.stop()

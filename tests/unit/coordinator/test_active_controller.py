@@ -13,8 +13,6 @@ from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     HeartbeatRequest,
     IsrChange,
-    ReplicaOutcome,
-    ReplicaResult,
     ReplicaStats,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
@@ -22,6 +20,7 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.stalls import LOOK_INTERVAL_S
 from minkad.core.controller import (
     ApplyPlan,
     CreateCluster,
@@ -116,15 +115,14 @@ class Harness:
         future.set_result(None)
 
     async def update_replicas(self, node: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        def answer(row_id: int, epoch: int, hosts: bool) -> ReplicaResult:
-            outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED if hosts else ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            return ReplicaResult(partition_id=row_id, partition_epoch=epoch, outcome=outcome)
-
-        rows = [
-            (r.id, r.partition_epoch, node in r.replicas and node not in r.removing_replicas)
-            for r in request.partitions
-        ]
-        return UpdateReplicasResponse(results=[answer(*row) for row in rows])
+        response = UpdateReplicasResponse()
+        for row in request.partitions:
+            if node in row.replicas and node not in row.removing_replicas:
+                response.hosted_ids.append(row.id)
+                response.hosted_epochs.append(row.partition_epoch)
+            else:
+                response.deleted_ids.append(row.id)
+        return response
 
     async def begin(self, *nodes: str, replicas: int) -> None:
         await self.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
@@ -205,6 +203,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
     await h.register("b")
     operation = await h.reassign()
     await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
+    h.now += LOOK_INTERVAL_S
     await h.look_around()
     h.now += 59
     await h.look_around()

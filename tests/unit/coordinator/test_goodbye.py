@@ -15,7 +15,8 @@ from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
-    from minkad.coordinator.member import ControllerStub, DataPlane
+    from minkad.coordinator.heartbeat_reports import DataPlane
+from minkad.coordinator.member import ControllerStub
 
 TIMEOUT = 2.0
 GOODBYE = LeaveRequest(node_id="athens", incarnation="7")

@@ -24,7 +24,8 @@ from minkad.coordinator.member import Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
-    from minkad.coordinator.member import ControllerStub, DataPlane
+    from minkad.coordinator.heartbeat_reports import DataPlane
+from minkad.coordinator.member import ControllerStub
 
 OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
 BEAT = 0.2

@@ -8,7 +8,7 @@ from typing import Any
 from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
-from minka.v1.coordinator_pb2 import IsrChange, ReplicaOutcome, ReplicaResult
+from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import RecordBatch
 from minkad.core.controller import (
     AlterIsr,
@@ -153,9 +153,8 @@ class Controller:
             if row is None:
                 continue
             hosts = effect.node in row.replicas and effect.node not in row.removing_replicas
-            outcome = ReplicaOutcome.REPLICA_OUTCOME_HOSTED if hosts else ReplicaOutcome.REPLICA_OUTCOME_DELETED
-            result = ReplicaResult(partition_id=row.id, partition_epoch=row.partition_epoch, outcome=outcome)
-            self.run(ReportReplicas(effect.node, [result]))
+            hosted, deleted = ([(row.id, row.partition_epoch)], ()) if hosts else ((), [row.id])
+            self.run(ReportReplicas(effect.node, hosted, deleted))
 
     # Leaders
 

@@ -1,6 +1,6 @@
 """What a node knows of the load of its replicas."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from minkad.replication.load import Load, Sample
@@ -13,7 +13,7 @@ class Stub:
     """A replica, of which only the load matters."""
 
     id: int
-    load: Load = field(default_factory=Load)
+    load: Load
 
 
 class Node:
@@ -21,13 +21,14 @@ class Node:
 
     def __init__(self, count: int) -> None:
         self.now = self.cpu = 0.0
-        self.stubs = {id_: Stub(id_) for id_ in range(1, count + 1)}
-        self.meter = Meter(cast(dict[int, Replica], self.stubs), lambda: self.now, lambda: self.cpu)
+        self.used: set[int] = set()
+        self.stubs = {id_: Stub(id_, Load(id_, self.used)) for id_ in range(1, count + 1)}
+        self.meter = Meter(cast(dict[int, Replica], self.stubs), self.used, lambda: self.now, lambda: self.cpu)
 
     def second(self, cpu: float = 0.0, **ops: int) -> list[int]:
         """Let a second pass with these operations; returns the partitions that were used."""
         for name, count in ops.items():
-            self.stubs[int(name[1:])].load.served += count
+            self.stubs[int(name[1:])].load.count([b"k"] * count)
         self.now += 1
         self.cpu += cpu
         return [replica.id for replica in self.meter.tick()]
@@ -74,7 +75,7 @@ def test_a_late_tick_is_a_longer_second() -> None:
 
 
 def test_a_page_counts_less_than_its_rows() -> None:
-    load = Load()
+    load = Load(1, set())
     load.count_page(b"a", b"b", 0)
     load.count_page(b"a", b"b", 2000)
     load.count([b"a"] * 100)
@@ -105,7 +106,7 @@ def test_all_of_a_little_is_kept() -> None:
 
 
 def test_a_split_begins_a_new_sample() -> None:
-    load = Load()
+    load = Load(1, set())
     load.ops = 100_000.0
     load.begin(1.0, generation=1)
     assert load.sample is not None

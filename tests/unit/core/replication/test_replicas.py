@@ -184,6 +184,7 @@ def test_a_leader_says_how_far_each_follower_is_and_since_when() -> None:
     leader_of(replica).check(1.0, stalled=False)
     leader_of(replica).epoch_durable()
     bench.write(replica)
+    leader_of(replica).check(1.0, stalled=False)
     bench.now = 1.5
     bench.ack(replica, "byzantium")
     assert leader_of(replica).lags(1.5) == {"byzantium": (0, 0.0), "cyrene": (1, 0.5)}

@@ -1,0 +1,118 @@
+"""A leader is looked at again and again only while there may be something to do."""
+
+from collections.abc import Callable
+
+import pytest
+
+from minkad.core.replication.instructions import IsrProposal
+from minkad.core.replication.replica import Replica
+from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
+
+
+def settled() -> tuple[Bench, Replica]:
+    """A leader whose followers have everything, after a check."""
+    bench = Bench()
+    replica = bench.host(row(), log_of(1))
+    leader_of(replica).epoch_durable()
+    bench.serve(replica)
+    check(bench, replica)
+    bench.take_all()
+    assert bench.node.unsettled == set()
+    return bench, replica
+
+
+def check(bench: Bench, replica: Replica, now: float | None = None) -> None:
+    bench.now = bench.now if now is None else now
+    leader_of(replica).check(bench.now, stalled=False)
+
+
+def is_settled(bench: Bench) -> bool:
+    return not bench.node.unsettled
+
+
+def test_a_new_leader_is_looked_at_until_all_have_everything() -> None:
+    bench = Bench()
+    replica = bench.host(row(), log_of(1))
+    check(bench, replica)
+    assert not is_settled(bench)
+    bench.align(replica, "byzantium")
+    check(bench, replica)
+    assert not is_settled(bench)
+    bench.align(replica, "cyrene")
+    check(bench, replica)
+    assert is_settled(bench)
+
+
+EVENTS: dict[str, Callable[[Bench, Replica], None]] = {
+    "a write": lambda bench, replica: bench.write(replica),
+    "a newer row": lambda bench, replica: bench.adopt(replica),
+    "a broken stream": lambda bench, replica: leader_of(replica).disconnected(
+        leader_of(replica).progress["cyrene"], "gone", bench.now
+    ),
+    "nodes that come or go": lambda bench, replica: leader_of(replica).nodes_changed(bench.now),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_whatever_happens_it_is_looked_at_again(event: str) -> None:
+    bench, replica = settled()
+    EVENTS[event](bench, replica)
+    assert bench.node.unsettled == {replica.id}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"successor": "byzantium"},
+        {"replicas": ("athens", "byzantium", "cyrene", "delphi"), "adding_replicas": ("delphi",)},
+        {"isr": ("athens", "byzantium")},
+    ],
+)
+def test_while_something_is_under_way_it_is_looked_at(fields: dict[str, object]) -> None:
+    bench, replica = settled()
+    bench.adopt(replica, **fields)
+    check(bench, replica)
+    assert not is_settled(bench)
+
+
+def test_a_proposal_that_is_open_is_looked_at() -> None:
+    bench, replica = settled()
+    bench.view.absent = {"cyrene"}
+    leader_of(replica).nodes_changed(bench.now)
+    check(bench, replica)
+    [proposal] = bench.take(IsrProposal)
+    assert not is_settled(bench)
+    bench.adopt(replica, isr=proposal.isr)
+    leader_of(replica).disconnected(leader_of(replica).progress["cyrene"], "gone", bench.now)
+    check(bench, replica)
+    assert is_settled(bench), "a node that is away and no longer in sync is waited for without looks"
+    bench.view.absent = set()
+    leader_of(replica).nodes_changed(bench.now)
+    check(bench, replica)
+    assert not is_settled(bench), "it is back, and may join"
+
+
+def test_one_that_no_longer_leads_is_not_looked_at() -> None:
+    bench, replica = settled()
+    bench.write(replica)
+    bench.adopt(replica, leader="byzantium", leader_epoch=2)
+    assert is_settled(bench)
+
+
+def test_a_follower_lags_from_the_first_write_on_and_not_from_the_last_look() -> None:
+    bench, replica = settled()
+    timeout = bench.node.settings.lag_timeout
+    bench.now = 10 * timeout
+    bench.write(replica)
+    bench.sync(replica)
+    bench.ack(replica, "byzantium")
+    assert leader_of(replica).lags(bench.now) == {"byzantium": (0, 0.0), "cyrene": (1, 0.0)}
+    check(bench, replica)
+    assert bench.take(IsrProposal) == []
+    check(bench, replica, 10.9 * timeout)
+    assert bench.take(IsrProposal) == []
+    entries, seconds = leader_of(replica).lags(bench.now)["cyrene"]
+    assert entries == 1
+    assert seconds == pytest.approx(0.9 * timeout)
+    check(bench, replica, 11.1 * timeout)
+    assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium")]

@@ -1,0 +1,182 @@
+"""The events of the world of scale, one after the other, and what each of them costs the active controller."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from minka.errors import MinkaError
+from minka.v1.admin_pb2 import ApplyPlanRequest, CancelOperationRequest, CreateKeyspaceRequest, PlanReassignRequest
+from minka.v1.cluster_pb2 import HashFunction
+from tests.simulation.scale.fake_node import FakeNode
+from tests.simulation.scale.walks import Visits, watch
+from tests.simulation.scale.world import VOTERS, ScaleWorld
+
+LOOK_S: Final = 0.05  # between two looks whether the table is settled
+TAIL_S: Final = 0.5  # the last acknowledgements arrive
+IDLE_S: Final = 5.0
+PATIENCE_S: Final = 60.0  # an event that has not ended by then is given up
+MAX_KEYSPACE: Final = 25_000  # partitions
+RESTARTS: Final = 3
+DOWN_S: Final = 1.0
+SHARE_ADDED: Final = 10  # one new node for so many
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What one event cost. Times in `…_s` are seconds."""
+
+    event: str
+    cpu_s: float  # the active controller's processor time, all of it
+    virtual_s: float  # from the event until the table was settled, or until it was given up
+    watched_s: float  # for how long `cpu_s` was counted
+    turns: int
+    longest_s: float
+    culprit: str
+    rows: int  # of partitions, recorded
+    records: int
+    sent_bytes: int  # of Raft messages
+    planned_s: float  # processor time on a thread
+    most: list[tuple[str, float]]  # tasks and callbacks
+    ended: bool
+    visited: int = 0  # rows of the table, if that is counted
+    walks: list[tuple[str, int, float]] = field(default_factory=list)  # by caller: how often, and seconds
+
+    def beside_idle_s(self, idle: float) -> float:
+        """What it cost beside what an idle controller takes, in `idle` seconds a second."""
+        return self.cpu_s - idle * self.watched_s
+
+
+class Scenario:
+    """Runs the events. `watched`: visits of rows are counted, which takes time itself."""
+
+    def __init__(self, world: ScaleWorld, *, watched: bool = False) -> None:
+        self._world = world
+        self._watched = watched
+        self._visits: Visits | None = None
+
+    def run(self) -> Iterator[Measurement]:
+        """All events, in an order in which each finds a settled table."""
+        nodes = list(self._world.nodes.values())
+        one = nodes[len(nodes) // 2]
+        zone = self._world.in_zone("c")
+        yield self.measure("create", self._create)
+        yield self.measure(f"idle, {IDLE_S:.0f} s", lambda: self._run(IDLE_S), lambda: True)
+        yield self.measure("one node fails", one.kill, lambda: self._has_heard([one], up=False))
+        yield self.measure("it comes back", one.start, lambda: self._has_heard([one], up=True))
+        yield self.measure("a zone fails", lambda: _each(zone, FakeNode.kill), lambda: self._has_heard(zone, up=False))
+        yield self.measure("it comes back", lambda: _each(zone, FakeNode.start), lambda: self._has_heard(zone, up=True))
+        yield self.measure(f"{RESTARTS} nodes restart, one by one", lambda: self._restart(nodes[VOTERS : VOTERS + RESTARTS]))
+        yield self.measure("another voter leads", self._transfer)
+        count = max(1, len(nodes) // SHARE_ADDED)
+        added: list[FakeNode] = []
+        yield self.measure(
+            f"{count} nodes are added",
+            lambda: added.extend(self._world.add_nodes(count)),
+            lambda: self._has_heard(added, up=True),
+        )
+        yield self.measure("reassign", self._reassign)
+
+    def measure(
+        self, event: str, begin: Callable[[], object], done: Callable[[], bool] = lambda: True
+    ) -> Measurement:
+        """Let it happen, and wait until the table is settled and `done`."""
+        world, observer = self._world, self._world.observer
+        gc.collect()
+        if self._watched and self._visits is None:
+            self._visits = watch(world.controller())
+        for voter in world.voters.values():
+            voter.meter.reset()
+            voter.sent_bytes, voter.planned_s = 0, 0.0
+        if self._visits is not None:
+            self._visits.reset()
+        began, rows, records = world.timeline.now, observer.rows, observer.records
+        begin()
+        ended = self._until(lambda: done() and not observer.unsettled and not observer.operations, began + PATIENCE_S)
+        settled_at = observer.changed_at if ended and observer.changed_at > began else world.timeline.now
+        self._run(TAIL_S)
+        active = world.active()
+        assert active is not None, "there is no active controller"
+        meter, visits = active.meter, self._visits or Visits()
+        return Measurement(
+            event,
+            meter.seconds,
+            settled_at - began,
+            world.timeline.now - began,
+            meter.turns,
+            meter.longest_s,
+            meter.culprit,
+            observer.rows - rows,
+            observer.records - records,
+            active.sent_bytes,
+            active.planned_s,
+            meter.most(8),
+            ended,
+            visits.rows,
+            [(who, count, visits.seconds[who]) for who, count in visits.walks.most_common()],
+        )
+
+    def _run(self, seconds: float) -> None:
+        self._world.timeline.run_until(self._world.timeline.now + seconds)
+
+    def _until(self, done: Callable[[], bool], end: float) -> bool:
+        while not done():
+            if self._world.timeline.now >= end:
+                return False
+            self._run(LOOK_S)
+        return True
+
+    def _answer(self, answers: list[Any]) -> Any:
+        assert self._until(lambda: bool(answers), self._world.timeline.now + PATIENCE_S), "no answer"
+        if isinstance(answers[0], MinkaError):
+            raise answers[0]
+        return answers[0]
+
+    def _has_heard(self, nodes: Sequence[FakeNode], *, up: bool) -> bool:
+        return all(self._world.is_up(node.id) is up for node in nodes)
+
+    # Events
+
+    def _create(self) -> None:
+        left, number = self._world.size.partitions, 0
+        while left:
+            count, number = min(left, MAX_KEYSPACE), number + 1
+            left -= count
+            request = CreateKeyspaceRequest(
+                name=f"keyspace{number}", partition_count=count, replicas=3, hash=HashFunction.HASH_FUNCTION_XXH3_64
+            )
+            self._answer(self._world.ask("create_keyspace", request))
+
+    def _restart(self, nodes: Sequence[FakeNode]) -> None:
+        observer = self._world.observer
+        for node in nodes:
+            node.restart(DOWN_S)
+            self._until(lambda node=node: not node.alive, self._world.timeline.now + PATIENCE_S)  # type: ignore[misc]
+            self._until(
+                lambda node=node: self._has_heard([node], up=True) and not observer.unsettled,  # type: ignore[misc]
+                self._world.timeline.now + PATIENCE_S,
+            )
+
+    def _transfer(self) -> None:
+        before = self._world.active()
+        assert before is not None, "there is no active controller"
+        second = list(self._world.nodes)[1]
+        before.arrive(before.coordinator.transfer_leadership, second)
+        self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + PATIENCE_S)
+        self._visits = None
+        if self._watched:
+            self._visits = watch(self._world.controller())
+
+    def _reassign(self) -> None:
+        plan = self._answer(self._world.ask("plan_reassign", PlanReassignRequest(reason="new nodes")))
+        operation = self._answer(self._world.ask("apply_plan", ApplyPlanRequest(plan=plan, requested_by="test"))).operation
+        self._run(LOOK_S)
+        assert operation.id in self._world.observer.operations, operation
+
+
+def _each(nodes: Sequence[FakeNode], act: Callable[[FakeNode], None]) -> None:
+    for node in nodes:
+        act(node)
+
+
+__all__ = ["CancelOperationRequest", "Measurement", "Scenario"]

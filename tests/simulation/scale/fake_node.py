@@ -276,9 +276,7 @@ class FakeNode:
             if row is None or partition_id not in self._led or (isr := self._wanted(row)) == list(row.isr):
                 continue
             epochs = row.leader_epoch, row.partition_epoch
-            changes.append(
-                IsrChange(partition_id=row.id, leader_epoch=epochs[0], partition_epoch=epochs[1], isr=isr)
-            )
+            changes.append(IsrChange(partition_id=row.id, leader_epoch=epochs[0], partition_epoch=epochs[1], isr=isr))
         if not changes:
             if self._to_ask:
                 self._ask_for(())

@@ -26,7 +26,12 @@ class Meter:
     culprit: str = ""  # what took most of the longest turn
     by_name: dict[str, float] = field(default_factory=dict)
     aside_s: float = 0.0  # spent in the present callback on what a daemon does on a thread
+    began: float | None = None  # when, by the processor's clock, the present callbacks began
     profile: Profile | None = None
+
+    def in_turn_s(self) -> float:
+        """For how long the loop has been running without a look at its sockets."""
+        return 0.0 if self.began is None else time.thread_time() - self.began
 
     def reset(self) -> None:
         """Begin again."""
@@ -59,6 +64,7 @@ class MeteredLoop(ProcessLoop):
 
     def _run_ready(self) -> None:
         self._running = True
+        self._meter.began = time.thread_time()
         events._set_running_loop(self._self)
         try:
             with self._meter.counting():
@@ -66,7 +72,7 @@ class MeteredLoop(ProcessLoop):
                     self._run_turn()
         finally:
             events._set_running_loop(None)
-            self._running = False
+            self._running, self._meter.began = False, None
 
     def _run_turn(self) -> None:
         meter, clock = self._meter, time.thread_time

@@ -2,11 +2,12 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from cProfile import Profile
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
 
 from minka.errors import MinkaError
-from minka.v1.admin_pb2 import ApplyPlanRequest, CancelOperationRequest, CreateKeyspaceRequest, PlanReassignRequest
+from minka.v1.admin_pb2 import ApplyPlanRequest, CreateKeyspaceRequest, PlanReassignRequest
 from minka.v1.cluster_pb2 import HashFunction
 from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.walks import Visits, watch
@@ -20,6 +21,17 @@ MAX_KEYSPACE: Final = 25_000  # partitions
 RESTARTS: Final = 3
 DOWN_S: Final = 1.0
 SHARE_ADDED: Final = 10  # one new node for so many
+EVENTS: Final = 10
+IDLE: Final = f"idle, {IDLE_S:.0f} s"
+_SHOWN: Final = 8  # tasks and callbacks
+
+
+class Walk(NamedTuple):
+    """Somebody went over the whole table so many times, which took so many seconds."""
+
+    caller: str
+    count: int
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -39,82 +51,87 @@ class Measurement:
     planned_s: float  # processor time on a thread
     most: list[tuple[str, float]]  # tasks and callbacks
     ended: bool
-    visited: int = 0  # rows of the table, if that is counted
-    walks: list[tuple[str, int, float]] = field(default_factory=list)  # by caller: how often, and seconds
+    visited: int  # rows of the table, if that is counted
+    walks: list[Walk]
+    profile: Profile | None
 
-    def beside_idle_s(self, idle: float) -> float:
-        """What it cost beside what an idle controller takes, in `idle` seconds a second."""
-        return self.cpu_s - idle * self.watched_s
+    SHOWN: ClassVar = (
+        *("event", "cpu_s", "virtual_s", "watched_s", "turns", "longest_s", "culprit", "rows", "records", "sent_bytes"),
+        *("planned_s", "most", "ended", "visited", "walks"),
+    )
 
 
 class Scenario:
-    """Runs the events. `watched`: visits of rows are counted, which takes time itself."""
+    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are. Both take time themselves."""
 
-    def __init__(self, world: ScaleWorld, *, watched: bool = False) -> None:
+    def __init__(self, world: ScaleWorld, *, watched: bool = False, profiled: bool = False) -> None:
         self._world = world
         self._watched = watched
+        self._profiled = profiled
         self._visits: Visits | None = None
 
     def run(self) -> Iterator[Measurement]:
         """All events, in an order in which each finds a settled table."""
         nodes = list(self._world.nodes.values())
-        one = nodes[len(nodes) // 2]
-        zone = self._world.in_zone("c")
-        yield self.measure("create", self._create)
-        yield self.measure(f"idle, {IDLE_S:.0f} s", lambda: self._run(IDLE_S), lambda: True)
-        yield self.measure("one node fails", one.kill, lambda: self._has_heard([one], up=False))
-        yield self.measure("it comes back", one.start, lambda: self._has_heard([one], up=True))
-        yield self.measure("a zone fails", lambda: _each(zone, FakeNode.kill), lambda: self._has_heard(zone, up=False))
-        yield self.measure("it comes back", lambda: _each(zone, FakeNode.start), lambda: self._has_heard(zone, up=True))
-        yield self.measure(f"{RESTARTS} nodes restart, one by one", lambda: self._restart(nodes[VOTERS : VOTERS + RESTARTS]))
-        yield self.measure("another voter leads", self._transfer)
+        one, zone = nodes[len(nodes) // 2], self._world.in_zone("c")
+        restarted = nodes[VOTERS : VOTERS + RESTARTS]
         count = max(1, len(nodes) // SHARE_ADDED)
-        added: list[FakeNode] = []
+        yield self.measure("create", self._create)
+        yield self.measure(IDLE, lambda: self._run(IDLE_S))
+        yield self.measure("one node fails", one.kill, lambda: self._known([one], up=False))
+        yield self.measure("it comes back", one.start, lambda: self._known([one], up=True))
+        yield self.measure("a zone fails", lambda: _each(zone, FakeNode.kill), lambda: self._known(zone, up=False))
         yield self.measure(
-            f"{count} nodes are added",
-            lambda: added.extend(self._world.add_nodes(count)),
-            lambda: self._has_heard(added, up=True),
+            "the zone comes back", lambda: _each(zone, FakeNode.start), lambda: self._known(zone, up=True)
         )
+        yield self.measure(f"{RESTARTS} nodes restart, one by one", lambda: self._restart(restarted))
+        yield self.measure("another voter leads", self._transfer)
+        yield self.measure(f"{count} nodes are added", lambda: self._world.add_nodes(count), self._all_are_members)
         yield self.measure("reassign", self._reassign)
 
-    def measure(
-        self, event: str, begin: Callable[[], object], done: Callable[[], bool] = lambda: True
-    ) -> Measurement:
+    def measure(self, event: str, begin: Callable[[], object], done: Callable[[], bool] = lambda: True) -> Measurement:
         """Let it happen, and wait until the table is settled and `done`."""
         world, observer = self._world, self._world.observer
-        gc.collect()
-        if self._watched and self._visits is None:
-            self._visits = watch(world.controller())
-        for voter in world.voters.values():
-            voter.meter.reset()
-            voter.sent_bytes, voter.planned_s = 0, 0.0
-        if self._visits is not None:
-            self._visits.reset()
+        profile = self._reset()
         began, rows, records = world.timeline.now, observer.rows, observer.records
         begin()
         ended = self._until(lambda: done() and not observer.unsettled and not observer.operations, began + PATIENCE_S)
         settled_at = observer.changed_at if ended and observer.changed_at > began else world.timeline.now
         self._run(TAIL_S)
-        active = world.active()
-        assert active is not None, "there is no active controller"
-        meter, visits = active.meter, self._visits or Visits()
+        active, visits = world.leader(), self._visits or Visits()
+        meter = active.meter
         return Measurement(
-            event,
-            meter.seconds,
-            settled_at - began,
-            world.timeline.now - began,
-            meter.turns,
-            meter.longest_s,
-            meter.culprit,
-            observer.rows - rows,
-            observer.records - records,
-            active.sent_bytes,
-            active.planned_s,
-            meter.most(8),
-            ended,
-            visits.rows,
-            [(who, count, visits.seconds[who]) for who, count in visits.walks.most_common()],
+            event=event,
+            cpu_s=meter.seconds,
+            virtual_s=settled_at - began,
+            watched_s=world.timeline.now - began,
+            turns=meter.turns,
+            longest_s=meter.longest_s,
+            culprit=meter.culprit,
+            rows=observer.rows - rows,
+            records=observer.records - records,
+            sent_bytes=active.sent_bytes,
+            planned_s=active.planned_s,
+            most=meter.most(_SHOWN),
+            ended=ended,
+            visited=visits.rows,
+            walks=[Walk(who, count, visits.seconds[who]) for who, count in visits.walks.most_common()],
+            profile=profile,
         )
+
+    def _reset(self) -> Profile | None:
+        """Count from here on."""
+        gc.collect()
+        if self._watched and self._visits is None:
+            self._visits = watch(self._world.controller())
+        if self._visits is not None:
+            self._visits.reset()
+        profile = Profile() if self._profiled else None
+        for voter in self._world.voters.values():
+            voter.meter.reset()
+            voter.meter.profile = profile if voter is self._world.leader() else None
+            voter.sent_bytes, voter.planned_s = 0, 0.0
+        return profile
 
     def _run(self, seconds: float) -> None:
         self._world.timeline.run_until(self._world.timeline.now + seconds)
@@ -132,8 +149,13 @@ class Scenario:
             raise answers[0]
         return answers[0]
 
-    def _has_heard(self, nodes: Sequence[FakeNode], *, up: bool) -> bool:
+    def _known(self, nodes: Sequence[FakeNode], *, up: bool) -> bool:
         return all(self._world.is_up(node.id) is up for node in nodes)
+
+    def _all_are_members(self) -> bool:
+        """Whether all nodes are up, and have the log if they are to."""
+        world = self._world
+        return self._known(list(world.nodes.values()), up=True) and world.members() >= world.wanted_members()
 
     # Events
 
@@ -143,7 +165,7 @@ class Scenario:
             count, number = min(left, MAX_KEYSPACE), number + 1
             left -= count
             request = CreateKeyspaceRequest(
-                name=f"keyspace{number}", partition_count=count, replicas=3, hash=HashFunction.HASH_FUNCTION_XXH3_64
+                name=f"keyspace{number}", partition_count=count, replicas=3, hash=HashFunction.HASH_FUNCTION_MURMUR3
             )
             self._answer(self._world.ask("create_keyspace", request))
 
@@ -153,13 +175,12 @@ class Scenario:
             node.restart(DOWN_S)
             self._until(lambda node=node: not node.alive, self._world.timeline.now + PATIENCE_S)  # type: ignore[misc]
             self._until(
-                lambda node=node: self._has_heard([node], up=True) and not observer.unsettled,  # type: ignore[misc]
+                lambda node=node: self._known([node], up=True) and not observer.unsettled,  # type: ignore[misc]
                 self._world.timeline.now + PATIENCE_S,
             )
 
     def _transfer(self) -> None:
-        before = self._world.active()
-        assert before is not None, "there is no active controller"
+        before = self._world.leader()
         second = list(self._world.nodes)[1]
         before.arrive(before.coordinator.transfer_leadership, second)
         self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + PATIENCE_S)
@@ -169,14 +190,11 @@ class Scenario:
 
     def _reassign(self) -> None:
         plan = self._answer(self._world.ask("plan_reassign", PlanReassignRequest(reason="new nodes")))
-        operation = self._answer(self._world.ask("apply_plan", ApplyPlanRequest(plan=plan, requested_by="test"))).operation
-        self._run(LOOK_S)
-        assert operation.id in self._world.observer.operations, operation
+        request = ApplyPlanRequest(plan=plan, requested_by="somebody")
+        operation = self._answer(self._world.ask("apply_plan", request)).operation
+        self._until(lambda: operation.id in self._world.observer.operations, self._world.timeline.now + PATIENCE_S)
 
 
 def _each(nodes: Sequence[FakeNode], act: Callable[[FakeNode], None]) -> None:
     for node in nodes:
         act(node)
-
-
-__all__ = ["CancelOperationRequest", "Measurement", "Scenario"]

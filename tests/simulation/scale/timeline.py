@@ -47,13 +47,23 @@ class Timeline:
 
 
 class Host:
-    """A process with a loop of its own. What the loop's turns cost is counted by `meter`."""
+    """A process with a loop of its own. What the loop's turns cost is counted by `meter`.
 
-    def __init__(self, timeline: Timeline) -> None:
+    `charged`: its clock goes on by the processor time that it takes, and what arrives meanwhile waits, as on a real
+    machine. Then no two runs are the same; otherwise everything takes no time at all.
+    """
+
+    def __init__(self, timeline: Timeline, *, charged: bool) -> None:
         self.timeline = timeline
         self.meter = Meter()
-        self.loop = MeteredLoop(lambda: timeline.now, self._wake, self.meter)
+        self.loop = MeteredLoop(self.now, self._wake, self.meter)
+        self._charged = charged
         self._woken: float | None = None
+        self._busy_until = 0.0
+
+    def now(self) -> float:
+        """Seconds of the process's clock."""
+        return self.timeline.now + (self.meter.in_turn_s() if self._charged else 0.0)
 
     def arrive(self, act: Callable[..., object], *arguments: Any) -> None:
         """Something arrives at this process: `act` is called on its loop."""
@@ -73,7 +83,13 @@ class Host:
         if self._woken != when:
             return
         self._woken = None
+        if when < self._busy_until:
+            self._wake(self._busy_until)
+            return
+        before = self.meter.seconds
         self.loop.turn()
+        if self._charged:
+            self._busy_until = self.timeline.now + self.meter.seconds - before
         due = self.loop.next_due()
         if due is not None:
-            self._wake(due)
+            self._wake(max(due, self._busy_until))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import Message as AnyMessage
 
@@ -39,18 +39,11 @@ _SNAPSHOT_ENTRIES: Final = 10_000
 _SNAPSHOT_BYTES_PER_S: Final = 64 * 1024 * 1024
 
 
-class Request(Protocol):
-    """A request of a node."""
-
-    def SerializeToString(self) -> bytes:
-        """Encode it."""
-
-
 class Voter(Host):
     """One process, which never ends."""
 
     def __init__(self, world: "ScaleWorld", node: Node, start: Snapshot) -> None:
-        super().__init__(world.timeline)
+        super().__init__(world.timeline, charged=world.size.charged)
         self.world = world
         self.node = node
         self.sent_bytes = 0  # of Raft messages
@@ -62,7 +55,7 @@ class Voter(Host):
             world.controller_settings,
             world.voter_settings,
             update_replicas=self._update_replicas,
-            now=lambda: world.timeline.now,
+            now=self.now,
             jitter=rng,
             in_thread=self._in_thread,
         )
@@ -103,7 +96,7 @@ class Voter(Host):
             snapshot_entries=_SNAPSHOT_ENTRIES,
             conf_state=start.metadata.conf_state,
             on_progress=self.coordinator.on_progress,
-            clock=lambda: self.timeline.now,
+            clock=self.now,
         )
 
     def _address_of(self, raft_id: int) -> str | None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,9 @@ class Visits:
 
     rows: int = 0  # by their ids, and in walks
     walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
-    seconds: Counter[str] = field(default_factory=Counter)  # the same: processor time from the first row to the last
+    seconds: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # the same: processor time from the first row to the last
 
     def reset(self) -> None:
         """Begin again."""

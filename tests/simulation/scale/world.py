@@ -26,7 +26,7 @@ from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.learner import FakeLearner
 from tests.simulation.scale.observer import Observer
 from tests.simulation.scale.timeline import FIRST_UNIX_MS, Timeline
-from tests.simulation.scale.voter import Request, Voter, batches
+from tests.simulation.scale.voter import Voter, batches
 
 R = TypeVar("R")
 
@@ -39,11 +39,14 @@ _NO_LIMIT: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the world is. `learners`: every node has the log, as in a daemon's cluster; else only the voters do."""
+    """How large the world is. `learners`: every node has the log, as in a daemon's cluster; else only the voters do.
+    `charged`: the voters' processor time passes in the world, too.
+    """
 
     nodes: int
     partitions: int
     learners: bool
+    charged: bool
 
 
 class ScaleWorld:
@@ -178,12 +181,26 @@ class ScaleWorld:
         active = [voter for voter in self.voters.values() if voter.coordinator.active is not None]
         return max(active, key=lambda voter: voter.driver.raw.basic_status().term, default=None)
 
-    def controller(self) -> ActiveController:
-        """The active controller."""
+    def leader(self) -> Voter:
+        """The same, which there is."""
         active = self.active()
         assert active is not None, "there is no active controller"
-        assert active.coordinator.active is not None
-        return active.coordinator.active
+        return active
+
+    def controller(self) -> ActiveController:
+        """The active controller."""
+        controller = self.leader().coordinator.active
+        assert controller is not None
+        return controller
+
+    def members(self) -> int:
+        """How many nodes have the log."""
+        conf = self.leader().driver.conf_state
+        return len(conf.voters) + len(conf.learners)
+
+    def wanted_members(self) -> int:
+        """How many are to have it."""
+        return len(self.nodes) if self.size.learners else VOTERS
 
     def applied_index(self) -> int:
         """How far the nodes have applied the log."""
@@ -202,9 +219,7 @@ class ScaleWorld:
 
     def ask(self, method: str, request: Any) -> list[Any]:
         """A person asks the active controller. The list gets its answer."""
-        active = self.active()
-        assert active is not None, "there is no active controller"
-        answers: list[Any] = []
+        active, answers = self.leader(), list[Any]()
         data = request.SerializeToString()
         active.arrive(active.serve, active.admin_requests, method, data, type(request), answers.append)
         return answers
@@ -280,6 +295,3 @@ class _Machine:
 async def _nobody_listens(_: str) -> bool:
     """Say that the machine doesn't answer."""
     return False
-
-
-__all__ = ["Request", "ScaleWorld", "Size"]

@@ -78,7 +78,7 @@ def _tell(measured: Measurement, wall_s: float) -> None:
     if measured.visited:
         _say(f"  {measured.visited} rows visited")
     for walk in measured.walks:
-        _say(f"  {walk.seconds * 1e3:10.1f} ms  {walk.count} walks of the table by {walk.caller}")
+        _say(f"  {walk.seconds * 1e3:10.1f} ms  {walk.times} walks of the table by {walk.caller}")
 
 
 def _show(profile: cProfile.Profile) -> None:

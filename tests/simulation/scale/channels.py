@@ -1,4 +1,4 @@
-"""What the real transport of Raft messages uses of gRPC. Messages are encoded as gRPC does it, in the sender's turns."""
+"""What the real transport of Raft messages uses of gRPC. Messages are encoded in the sender's turns, as gRPC does."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any

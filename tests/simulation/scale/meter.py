@@ -101,7 +101,8 @@ def _name_of(handle: asyncio.Handle) -> str:
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
         name = task.get_name()
-        return str(task.get_coro().__qualname__) if name.startswith("Task-") else _kind(name)
+        coroutine: Any = task.get_coro()
+        return str(coroutine.__qualname__) if name.startswith("Task-") else _kind(name)
     while isinstance(callback, functools.partial):
         callback = callback.func
     return str(getattr(callback, "__qualname__", callback))

@@ -27,10 +27,10 @@ _SHOWN: Final = 8  # tasks and callbacks
 
 
 class Walk(NamedTuple):
-    """Somebody went over the whole table so many times, which took so many seconds."""
+    """`caller` went over the whole table so many times, which took so many seconds."""
 
     caller: str
-    count: int
+    times: int
     seconds: float
 
 
@@ -115,7 +115,7 @@ class Scenario:
             most=meter.most(_SHOWN),
             ended=ended,
             visited=visits.rows,
-            walks=[Walk(who, count, visits.seconds[who]) for who, count in visits.walks.most_common()],
+            walks=[Walk(who, times, visits.seconds[who]) for who, times in visits.walks.most_common()],
             profile=profile,
         )
 

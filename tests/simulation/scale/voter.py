@@ -71,9 +71,9 @@ class Voter(Host):
             cast("Channels", SimChannels(self)),
             self.node.address,
             self._address_of,
-            lambda raft_id: self.driver.report_unreachable(raft_id),
-            lambda raft_id: self.driver.report_gone(raft_id),
-            lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
+            self._unreachable,
+            self._gone,
+            self._snapshot_sent,
             _SNAPSHOT_BYTES_PER_S,
         )
         return RaftDriver(
@@ -102,6 +102,17 @@ class Voter(Host):
     def _address_of(self, raft_id: int) -> str | None:
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
+
+    # What the transport reports; the driver is made after it
+
+    def _unreachable(self, raft_id: int) -> None:
+        self.driver.report_unreachable(raft_id)
+
+    def _gone(self, raft_id: int) -> None:
+        self.driver.report_gone(raft_id)
+
+    def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
+        self.driver.report_snapshot(raft_id, ok)
 
     # What arrives
 

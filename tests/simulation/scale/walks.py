@@ -23,9 +23,8 @@ class Visits:
 
     rows: int = 0  # by their ids, and in walks
     walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
-    seconds: defaultdict[str, float] = field(
-        default_factory=lambda: defaultdict(float)
-    )  # the same: processor time from the first row to the last
+    # the same: processor time from the first row to the last
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self) -> None:
         """Begin again."""

@@ -56,11 +56,21 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that is divided into turns, as a real one is. It may have any number of them in one moment."""
+    """A loop that is divided into turns, as a real one is. `turn` runs one of them if each `takes_time`, else all that
+    there are in this moment.
+    """
 
-    def __init__(self, now: Callable[[], float], wake_at: Callable[[float], None], meter: Meter) -> None:
+    def __init__(
+        self, now: Callable[[], float], wake_at: Callable[[float], None], meter: Meter, *, takes_time: bool
+    ) -> None:
         super().__init__(now, wake_at)
         self._meter = meter
+        self._takes_time = takes_time
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to do at once."""
+        return bool(self._ready)
 
     def _run_ready(self) -> None:
         self._running = True
@@ -68,7 +78,8 @@ class MeteredLoop(ProcessLoop):
         events._set_running_loop(self._self)
         try:
             with self._meter.counting():
-                while self._ready:
+                self._run_turn()
+                while self._ready and not self._takes_time:
                     self._run_turn()
         finally:
             events._set_running_loop(None)

@@ -14,6 +14,7 @@ from tests.simulation.scale.walks import Visits, watch
 from tests.simulation.scale.world import VOTERS, ScaleWorld
 
 LOOK_S: Final = 0.05  # between two looks whether the table is settled
+TRANSFER_S: Final = 2.0  # for a transfer of the leadership
 TAIL_S: Final = 0.5  # the last acknowledgements arrive
 IDLE_S: Final = 5.0
 PATIENCE_S: Final = 60.0  # an event that has not ended by then is given up
@@ -182,8 +183,9 @@ class Scenario:
     def _transfer(self) -> None:
         before = self._world.leader()
         second = list(self._world.nodes)[1]
-        before.arrive(before.coordinator.transfer_leadership, second)
-        self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + PATIENCE_S)
+        while self._world.active() in (None, before):  # it may fail, and is asked for again then
+            before.arrive(before.coordinator.transfer_leadership, second)
+            self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + TRANSFER_S)
         self._visits = None
         if self._watched:
             self._visits = watch(self._world.controller())

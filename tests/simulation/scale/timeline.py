@@ -56,7 +56,7 @@ class Host:
     def __init__(self, timeline: Timeline, *, charged: bool) -> None:
         self.timeline = timeline
         self.meter = Meter()
-        self.loop = MeteredLoop(self.now, self._wake, self.meter)
+        self.loop = MeteredLoop(self.now, self._wake, self.meter, takes_time=charged)
         self._charged = charged
         self._woken: float | None = None
         self._busy_until = 0.0
@@ -90,6 +90,6 @@ class Host:
         self.loop.turn()
         if self._charged:
             self._busy_until = self.timeline.now + self.meter.seconds - before
-        due = self.loop.next_due()
+        due = self.timeline.now if self.loop.is_ready else self.loop.next_due()
         if due is not None:
             self._wake(max(due, self._busy_until))

@@ -140,8 +140,8 @@ class Voter(Host):
 
         async def answer() -> None:
             request = kind.FromString(data)
-            check(request)
             try:
+                check(request)
                 response = await getattr(requests, method)(request)
             except MinkaError as error:
                 self.timeline.after(self.timeline.delay(), answered, error)

@@ -22,6 +22,8 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
 from minkad.core.state import State, is_up
 from minkad.rpc import raft as raft_rpc
+from minkad.rpc.rules import COUNTS
+from minkad.rpc.validation import check_of
 from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.learner import FakeLearner
 from tests.simulation.scale.observer import Observer
@@ -121,8 +123,8 @@ class ScaleWorld:
             with ExitStack() as patches:
                 for module in (active_controller, coordinator, admin_requests):
                     patches.enter_context(mock.patch.object(module, "unix_ms", unix_ms))
-                patches.enter_context(mock.patch.object(keyspaces, "MAX_PARTITIONS_IN_CLUSTER", _NO_LIMIT))
                 patches.enter_context(mock.patch.object(raft_rpc, "_is_refused", _nobody_listens))
+                self._allow_more(patches)
                 if not self.size.learners:
                     patches.enter_context(mock.patch.object(Coordinator, "_change_members"))
                 self._begin()
@@ -132,6 +134,14 @@ class ScaleWorld:
             gc.enable()
             for voter in self.voters.values():
                 voter.loop.kill()
+
+    @staticmethod
+    def _allow_more(patches: ExitStack) -> None:
+        """Lift the limits of a cluster's size: these worlds are to show what lies beyond them."""
+        patches.enter_context(mock.patch.object(keyspaces, "MAX_PARTITIONS_IN_CLUSTER", _NO_LIMIT))
+        patches.callback(check_of.cache_clear)
+        patches.enter_context(mock.patch.dict(COUNTS, dict.fromkeys(("nodes", "moves"), _NO_LIMIT)))
+        check_of.cache_clear()
 
     def _begin(self) -> None:
         first = next(iter(self.voters.values()))

@@ -33,6 +33,12 @@ class Meter:
         """For how long the loop has been running without a look at its sockets."""
         return 0.0 if self.began is None else time.thread_time() - self.began
 
+    def set_aside(self, seconds: float) -> None:
+        """What took so long is done on a thread by a daemon: it is no time of the loop's."""
+        self.aside_s += seconds
+        if self.began is not None:
+            self.began += seconds
+
     def reset(self) -> None:
         """Begin again."""
         self.seconds, self.turns, self.longest_s, self.culprit = 0.0, 0, 0.0, ""

@@ -75,7 +75,6 @@ class ScaleWorld:
         self.voters: dict[str, Voter] = {}  # by address
         self._learners: dict[str, FakeLearner] = {}  # by address
         self._last: dict[tuple[str, str], float] = {}  # by link: when the last Raft messages arrive
-        self._clocks_aside = 0.0
         for row in rows:
             self._add(row, _BOOTSTRAP_INDEX)
         for row in rows[:VOTERS]:
@@ -281,7 +280,7 @@ class ScaleWorld:
         finally:
             took = time.thread_time() - began
             voter.planned_s += took
-            voter.meter.aside_s += took
+            voter.meter.set_aside(took)
 
 
 class _Machine:

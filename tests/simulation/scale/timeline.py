@@ -1,0 +1,95 @@
+"""The virtual time of the world of scale, and the processes whose loops run by it."""
+
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.scale.meter import Meter, MeteredLoop
+
+FIRST_UNIX_MS: Final = 1_700_000_000_000
+_DELAY_S: Final = 0.0005  # the mean of one way through the network
+
+
+class Timeline:
+    """What happens when; one event after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.rng = Random(seed)
+        self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._scheduled = 0
+
+    def at(self, when: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call `function` at this time."""
+        self._scheduled += 1
+        heappush(self._events, (max(when, self.now), self._scheduled, function, arguments))
+
+    def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call `function` so many seconds from now."""
+        self.at(self.now + delay, function, *arguments)
+
+    def delay(self) -> float:
+        """Seconds that a message takes."""
+        return _DELAY_S * (0.5 + self.rng.random())
+
+    def unix_ms(self) -> int:
+        """The wall clock, which matters only to people who read times."""
+        return FIRST_UNIX_MS + int(self.now * 1000)
+
+    def run_until(self, end: float) -> None:
+        """Let everything happen that is due before `end`, in seconds."""
+        events = self._events
+        while events and events[0][0] < end:
+            self.now, _, function, arguments = heappop(events)
+            function(*arguments)
+        self.now = end
+
+
+class Host:
+    """A process with a loop of its own. What the loop's turns cost is counted by `meter`.
+
+    `charged`: its clock goes on by the processor time that it takes, and what arrives meanwhile waits, as on a real
+    machine. Then no two runs are the same; otherwise everything takes no time at all.
+    """
+
+    def __init__(self, timeline: Timeline, *, charged: bool) -> None:
+        self.timeline = timeline
+        self.meter = Meter()
+        self.loop = MeteredLoop(self.now, self._wake, self.meter, takes_time=charged)
+        self._charged = charged
+        self._woken: float | None = None
+        self._busy_until = 0.0
+
+    def now(self) -> float:
+        """Seconds of the process's clock."""
+        return self.timeline.now + (self.meter.in_turn_s() if self._charged else 0.0)
+
+    def arrive(self, act: Callable[..., object], *arguments: Any) -> None:
+        """Something arrives at this process: `act` is called on its loop."""
+        self.loop.call_soon(act, *arguments)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Run it as a task of this process."""
+        self.loop.create_task(coroutine, name=name)
+
+    def _wake(self, when: float) -> None:
+        when = max(when, self.timeline.now)
+        if self._woken is None or when < self._woken:
+            self._woken = when
+            self.timeline.at(when, self._turn, when)
+
+    def _turn(self, when: float) -> None:
+        if self._woken != when:
+            return
+        self._woken = None
+        if when < self._busy_until:
+            self._wake(self._busy_until)
+            return
+        before = self.meter.seconds
+        self.loop.turn()
+        if self._charged:
+            self._busy_until = self.timeline.now + self.meter.seconds - before
+        due = self.timeline.now if self.loop.is_ready else self.loop.next_due()
+        if due is not None:
+            self._wake(max(due, self._busy_until))

@@ -1,0 +1,115 @@
+"""Counts which rows of the table the controller visits, and who walks over all of them."""
+
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+from minka.v1.cluster_pb2 import Partition
+from minkad.coordinator.active_controller import ActiveController
+
+T = TypeVar("T")
+
+_HERE: Final = (__file__, "<frozen _collections_abc>")
+_INNER: Final = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "slices")
+
+
+@dataclass(slots=True)
+class Visits:
+    """What was visited since the last reset."""
+
+    rows: int = 0  # by their ids, and in walks
+    walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
+    # the same: processor time from the first row to the last
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def reset(self) -> None:
+        """Begin again."""
+        self.rows = 0
+        self.walks.clear()
+        self.seconds.clear()
+
+    def walk(self, items: Iterable[T]) -> Iterator[T]:
+        """The items; the caller is noted."""
+        where = _caller()
+        self.walks[where] += 1
+        return self._walk(items, where)
+
+    def _walk(self, items: Iterable[T], where: str) -> Iterator[T]:
+        began = time.thread_time()
+        try:
+            for item in items:
+                self.rows += 1
+                yield item
+        finally:
+            self.seconds[where] += time.thread_time() - began
+
+
+class WatchedRows(dict[int, Partition]):
+    """The rows of a `State`, each visit of which is counted."""
+
+    def __init__(self, rows: dict[int, Partition], visits: Visits) -> None:
+        super().__init__(rows)
+        self._visits = visits
+
+    def __getitem__(self, id_: int) -> Partition:
+        self._visits.rows += 1
+        return super().__getitem__(id_)
+
+    @overload
+    def get(self, id_: int, default: None = None, /) -> Partition | None: ...
+    @overload
+    def get(self, id_: int, default: Partition, /) -> Partition: ...
+    @overload
+    def get(self, id_: int, default: T, /) -> Partition | T: ...
+    def get(self, id_: int, default: Any = None, /) -> Any:
+        self._visits.rows += 1
+        return super().get(id_, default)
+
+    def __iter__(self) -> Iterator[int]:
+        return self._visits.walk(super().keys())
+
+    def keys(self) -> Any:
+        return KeysView(self)
+
+    def values(self) -> Any:
+        return _Values(self)
+
+    def items(self) -> Any:
+        return _Items(self)
+
+
+class _Values(ValuesView[Partition]):
+    _mapping: WatchedRows
+
+    def __iter__(self) -> Iterator[Partition]:
+        return self._mapping._visits.walk(dict.values(self._mapping))
+
+
+class _Items(ItemsView[int, Partition]):
+    _mapping: WatchedRows
+
+    def __iter__(self) -> Iterator[tuple[int, Partition]]:
+        return self._mapping._visits.walk(dict.items(self._mapping))
+
+
+def watch(controller: ActiveController) -> Visits:
+    """Count the visits of both tables of a controller from now on."""
+    visits = Visits()
+    for state in (controller.decided, controller._committed):
+        state.partitions = WatchedRows(state.partitions, visits)
+    return visits
+
+
+def _caller() -> str:
+    """The function that goes over the rows, and the one that calls it."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and (frame.f_code.co_filename in _HERE or frame.f_code.co_name in _INNER):
+        frame = frame.f_back
+    code = frame.f_code
+    path = "/".join(Path(code.co_filename).parts[-3:])
+    caller = frame.f_back.f_code.co_qualname if frame.f_back is not None else ""
+    return f"{path}:{frame.f_lineno} {code.co_qualname} < {caller}"

@@ -1,0 +1,73 @@
+"""What the real controller does for an event grows with the rows that the event changes, not with the table. Rows are
+counted, not seconds: see docs/simulation.md, "The world of scale".
+"""
+
+from itertools import islice
+
+import pytest
+
+from tests.simulation.scale.scenario import EVENTS, IDLE, Measurement, Scenario
+from tests.simulation.scale.world import ScaleWorld, Size
+
+_NODES = 30
+_SMALL, _LARGE = 300, 1200  # partitions
+_VISITS_A_ROW = 25  # that is recorded: each is decided, applied, sent, acknowledged and looked up on the way
+_WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all rows
+# This one is looked for while leaderships are moved off a node; it is to go.
+_KNOWN = ("Scheduler.next_steps",)
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[int, dict[str, Measurement]]:
+    """By the number of partitions, by event. Plans are made on a thread, so the reassignment is left out."""
+    return {partitions: _measured(partitions) for partitions in (_SMALL, _LARGE)}
+
+
+def _measured(partitions: int) -> dict[str, Measurement]:
+    world = ScaleWorld(Size(_NODES, partitions, learners=False, charged=False))
+    with world.running():
+        events = islice(Scenario(world, watched=True).run(), EVENTS - 1)
+        return {one.event: one for one in events}
+
+
+def test_every_event_ends(measured: dict[int, dict[str, Measurement]]) -> None:
+    for events in measured.values():
+        assert len(events) == EVENTS - 1
+        assert all(one.ended for one in events.values()), [one.event for one in events.values() if not one.ended]
+
+
+def test_the_events_change_what_they_concern(measured: dict[int, dict[str, Measurement]]) -> None:
+    """The fake nodes keep the controller as busy as real ones would."""
+    for partitions, events in measured.items():
+        copies = 3 * partitions // _NODES
+        assert events["create"].rows == 2 * partitions  # each is created, and its leader says that it leads
+        assert events["one node fails"].rows >= copies
+        assert events["it comes back"].rows >= copies
+        assert events["a zone fails"].rows >= partitions
+
+
+def test_no_event_goes_over_the_whole_table(measured: dict[int, dict[str, Measurement]]) -> None:
+    found = [
+        (one.event, walk)
+        for one in measured[_LARGE].values()
+        for walk in one.walks
+        if one.event not in _WHOLE_TABLE and not any(known in walk.caller for known in _KNOWN)
+    ]
+    assert not found
+
+
+def test_an_idle_controller_visits_no_row(measured: dict[int, dict[str, Measurement]]) -> None:
+    assert measured[_LARGE][IDLE].visited == 0
+
+
+def test_rows_are_visited_in_proportion_to_those_that_change(measured: dict[int, dict[str, Measurement]]) -> None:
+    for one in measured[_LARGE].values():
+        if one.event in _WHOLE_TABLE or any(known in walk.caller for walk in one.walks for known in _KNOWN):
+            continue
+        assert one.visited <= _VISITS_A_ROW * one.rows, f"{one.event}: {one.visited} visits for {one.rows} rows"
+
+
+def test_a_larger_table_costs_no_more_visits_a_row(measured: dict[int, dict[str, Measurement]]) -> None:
+    for small, large in zip(measured[_SMALL].values(), measured[_LARGE].values(), strict=True):
+        if small.rows and large.event not in _WHOLE_TABLE and not large.walks:
+            assert large.visited / large.rows <= 1.3 * small.visited / small.rows, large.event

@@ -50,6 +50,7 @@ from minkad.core.controller import (
     drains,
     split_blockers,
 )
+from minkad.core.controller.blockers import MAX_BLOCKERS
 from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
@@ -59,7 +60,6 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 DEFAULT_OPERATIONS = 20
-MAX_BLOCKERS = 100  # in an answer, for one operation or node
 
 
 class MetadataService(MetadataServicer):
@@ -251,7 +251,7 @@ class AdminService(AdminServicer):
                 blocker
                 for o in operations
                 if active and o.state in OPERATIONS_UNENDED
-                for blocker in blockers_of(state, o)[:MAX_BLOCKERS]
+                for blocker in blockers_of(state, o)
             ],
         )
 

@@ -67,6 +67,12 @@ class NodeReports:
         """Bytes by partition id, as the leaders last reported."""
         return {s.partition_id: s.bytes for s in self.leader_stats()}
 
+    def size(self, partition_id: int) -> int:
+        """Bytes of a partition, as its leader last reported; 0 if it has not."""
+        row = self._committed.partitions.get(partition_id)
+        stats = None if row is None else self._replicas.get((row.leader, row.id))
+        return 0 if stats is None else stats.bytes
+
     def low_disks(self) -> list[str]:
         """The nodes that have last said that their disks are low."""
         return [node_id for node_id, disk in self.disks.items() if disk.is_low and node_id in self._decided.nodes]

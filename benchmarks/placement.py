@@ -1,6 +1,6 @@
-"""Measures the balancers of duties: how even they are, how many moves beyond the fewest they make, how long they take.
-There are no daemons, only the planners, beside a hash ring (the package uhashring), which needs no plan and is less
-even.
+"""Measures the planners: how even the balancers of duties are, how many moves beyond the fewest they make, how long
+they take; and how long a plan of many partitions takes. There are no daemons. Beside the balancers is a hash ring (the
+package uhashring), which needs no plan and is less even.
 """
 
 import importlib
@@ -10,18 +10,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
+from minka.v1.admin_pb2 import Plan, PlanReassignRequest
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core.placement import plan_reassign
+from minkad.core.placement.assign import assign_replicas
 from minkad.core.placement.duties import BALANCERS, BalancerSettings, DutyPlan, PlacedDuty, ShardRoom
+from minkad.core.state import State
 
 RING: Final = "uhashring"
 SHARDS: Final = 100
 _GOAL_DUTIES: Final = 100_000
 _GOAL: Final = Goal(at_most=2)  # seconds, of so many duties on so many shards
+_PLAN_GOAL: Final = Goal(at_most=2)  # seconds, of 100,000 partitions on 1,000 nodes
+_SMALL_PLAN_GOAL: Final = Goal(at_most=1)  # seconds, of 20,000 partitions on four nodes
 _SETTINGS: Final = BalancerSettings()
 _JOINS: Final = "aa"  # before all others, so that it is one of those which spill over fills
 _LEAVES: Final = "s000"
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ def run(report: Report) -> None:
                 _minka(report, world, name)
                 if ring is not None and name != "spill_over":  # a ring does not fill one shard after the other
                     _beside(report, world, name, ring)
+    for table in _QUICK_TABLES if report.options.quick else _TABLES:
+        _partitions(report, table)
 
 
 def _add(report: Report, system: str, world: World, name: str, what: str, took_s: float, **details: float) -> None:
@@ -111,7 +122,7 @@ def _minka(report: Report, world: World, name: str) -> None:
         )  # fmt: skip
 
 
-def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
+def _timed(plan: Callable[[], P]) -> tuple[P, float]:
     """The plan, and the processor time that it took; what else the machine does doesn't count."""
     began = time.thread_time()
     made = plan()
@@ -120,6 +131,70 @@ def _timed(plan: Callable[[], DutyPlan]) -> tuple[DutyPlan, float]:
 
 def _loads(plan: DutyPlan) -> dict[str, tuple[int, int]]:
     return {shard.name: (shard.count, shard.weight) for shard in plan.shards}
+
+
+# Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Partitions of three replicas on so many nodes in so many zones (0: none); `added` nodes have nothing yet."""
+
+    partitions: int
+    nodes: int
+    added: int
+    zones: int
+    goal: Goal | None = None
+
+    def state(self) -> State:
+        """The table."""
+        state = State()
+        nodes = [
+            Node(id=f"n{i:04}", state=NodeState.NODE_STATE_LIVE, zone=f"z{i % self.zones}" if self.zones else "")
+            for i in range(self.nodes + self.added)
+        ]
+        state.nodes = {node.id: node for node in nodes}
+        state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
+        for slot, replicas in enumerate(assign_replicas(nodes[: self.nodes], self.partitions, 3)):
+            row = Partition(id=slot + 1, keyspace_id=1, slot=slot, replicas=replicas, isr=replicas, leader=replicas[0])
+            row.state = PartitionState.PARTITION_STATE_ONLINE
+            state.partitions.put(row)
+        return state
+
+
+_TABLES: Final = (
+    Table(20_000, 4, 1, 0, _SMALL_PLAN_GOAL),
+    *(Table(100_000, 1000, 20, zones, _PLAN_GOAL) for zones in (0, 3, 10)),
+)
+_QUICK_TABLES: Final = (Table(2000, 4, 1, 0), Table(10_000, 100, 2, 3))
+
+
+def _partitions(report: Report, table: Table) -> None:
+    state = table.state()
+    drained = max(1, table.nodes // 100)
+    changes = [
+        (f"{table.added} more", PlanReassignRequest()),
+        (f"{drained} drained", PlanReassignRequest(drain=[f"n{i:04}" for i in range(drained)])),
+    ]
+    name = f"{table.partitions:,} partitions x 3 on {table.nodes:,} nodes, {table.zones or 'no'} zones"
+    for what, request in changes:
+        for _ in range(report.options.rounds):
+            plan, took = _timed(partial(plan_reassign, state, {}, request, 0))
+            case = report.case(f"{name}, {what}", "s", goal=table.goal)
+            moves = _copies(plan)
+            details = {"moves": moves, "times_the_fewest": moves / max(1, plan.minimum_moves)}
+            report.add(case, MINKA, Sample(took, details={"uneven": _uneven_replicas(plan), **details}))
+
+
+def _copies(plan: Plan) -> int:
+    """The moves that are not only a change of order."""
+    return sum(set(move.replicas) != set(move.target_replicas) for move in plan.moves)
+
+
+def _uneven_replicas(plan: Plan) -> float:
+    """The most replicas on a node divided by the mean of those that have any."""
+    counts = [node.partitions_after for node in plan.nodes if node.partitions_after]
+    return max(counts) * len(counts) / sum(counts)
 
 
 # The ring
@@ -163,4 +238,4 @@ def _loads_of(world: World, found: Sequence[str], shards: Sequence[ShardRoom]) -
 
 
 if __name__ == "__main__":
-    main("placement", "How even the balancers of duties are, how many duties they move, and how long that takes.", run)
+    main("placement", "How even the planners make it, how much they move, and how long that takes.", run)

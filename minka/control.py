@@ -387,14 +387,17 @@ class Control:
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
     def operations(
-        self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False
+        self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False, migrations_limit: int = 0
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations. Only the
-        active controller knows progress and blockers.
+        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations: all, or with
+        `migrations_limit` so many of each operation, those under way first. Only the active controller knows progress
+        and blockers.
         """
         if with_migrations and not self._controller:
             self.status()
-        request = admin_pb2.GetOperationsRequest(ids=ids, limit=limit, with_migrations=with_migrations)
+        request = admin_pb2.GetOperationsRequest(
+            ids=ids, limit=limit, with_migrations=with_migrations, migrations_limit=migrations_limit
+        )
         response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
         if copying and not response.progress:

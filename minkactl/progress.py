@@ -1,10 +1,10 @@
 """How far an operation is: its migrations as rows with rate and time to go, from one look to the next."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from minka.v1.admin_pb2 import GetOperationsResponse
+from minka.v1.admin_pb2 import GetOperationsResponse, OperationSummary
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.documents import enum_name, to_document
@@ -53,6 +53,11 @@ MIGRATION_COLUMNS = (
     Column("HANDED OVER", "handed_over_ms", Kind.TIME, wide=True),
     Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
 )
+STATE_COLUMNS = (
+    Column("OPERATION", "operation_id"),
+    Column("STATE", "state", Kind.STATE),
+    Column("MIGRATIONS", "migrations", Kind.NUMBER),
+)
 
 
 class Rate:
@@ -87,6 +92,7 @@ class Tracker:
         """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
         progress = {(one.partition_id, one.target): one for one in response.progress}
         self._duties.update(response.duty_names)
+        summaries = {one.operation_id: one for one in response.summaries}
         rows: dict[int, list[Row]] = {operation.id: [] for operation in response.operations}
         for migration in response.migrations:
             targets = [migration.target] if migration.target else migration.target_replicas
@@ -96,7 +102,7 @@ class Tracker:
         return [
             {
                 "operation": operation_document(operation, response.now_ms),
-                "progress": self._sum(rows[operation.id], operation.created_ms, operation.finished_ms, response.now_ms),
+                "progress": self._sum(rows[operation.id], summaries.get(operation.id), operation, response.now_ms),
                 "migrations": sorted(rows[operation.id], key=_order),
                 "blockers": [to_document(one) for one in response.blockers if one.operation_id == operation.id],
             }
@@ -132,20 +138,34 @@ class Tracker:
             return self._duties.get(migration.duty, f"duty {migration.duty}")
         return self._names.get(migration.partition_id, str(migration.partition_id))
 
-    def _sum(self, rows: list[Row], created_ms: int, finished_ms: int, now_ms: int) -> dict[str, Any]:
+    def _sum(
+        self, rows: list[Row], summary: OperationSummary | None, operation: Operation, now_ms: int
+    ) -> dict[str, Any]:
+        """How far all of the operation's migrations are; `rows` are perhaps only some of them."""
         going = [row for row in rows if row["state"] != "cancelled"]
         done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
-        speed = 0.0 if finished_ms else self._whole.update(now_ms, done)
+        states = Counter(row["state"] for row in rows)
+        if summary is not None and summary.by_state and sum(summary.by_state.values()) > len(rows):
+            states = Counter({enum_name(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
+            done, total = summary.bytes_done, summary.bytes_total
+        speed = 0.0 if operation.finished_ms else self._whole.update(now_ms, done)
         return {
-            "migrations": len(rows),
-            "completed": sum(row["state"] == "completed" for row in rows),
-            "cancelled": len(rows) - len(going),
+            "migrations": states.total(),
+            "by_state": dict(states),
+            "completed": states["completed"],
+            "cancelled": states["cancelled"],
             "bytes_done": done,
             "bytes_total": total,
             "rate": round(speed) or None,
             "eta_ms": round((total - done) * 1000 / speed) if speed and total > done else None,
-            "elapsed_ms": max((finished_ms or now_ms) - created_ms, 0),
+            "elapsed_ms": max((operation.finished_ms or now_ms) - operation.created_ms, 0),
         }
+
+
+def state_rows(document: Mapping[str, Any]) -> list[Row]:
+    """How many of an operation's migrations are in each state; `document` is one of `Tracker.documents`."""
+    counts, operation_id = document["progress"]["by_state"], document["operation"]["id"]
+    return [{"operation_id": operation_id, "state": name, "migrations": count} for name, count in counts.items()]
 
 
 def _phase(reported: MigrationProgress) -> str:

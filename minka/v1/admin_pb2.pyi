@@ -744,9 +744,12 @@ class GetOperationsRequest(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     WITH_MIGRATIONS_FIELD_NUMBER: _builtins.int
+    MIGRATIONS_LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """0: 20"""
     with_migrations: _builtins.bool
+    migrations_limit: _builtins.int
+    """of each operation, those under way first, then those that wait; 0: all, as planned"""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty: the newest first, `limit` of them"""
@@ -757,10 +760,11 @@ class GetOperationsRequest(_message.Message):
         ids: _abc.Iterable[_builtins.int] | None = ...,
         limit: _builtins.int = ...,
         with_migrations: _builtins.bool = ...,
+        migrations_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "limit", b"limit", "with_migrations", b"with_migrations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "limit", b"limit", "migrations_limit", b"migrations_limit", "with_migrations", b"with_migrations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -796,6 +800,7 @@ class GetOperationsResponse(_message.Message):
     NOW_MS_FIELD_NUMBER: _builtins.int
     BLOCKERS_FIELD_NUMBER: _builtins.int
     DUTY_NAMES_FIELD_NUMBER: _builtins.int
+    SUMMARIES_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     """the answering node's clock"""
     @_builtins.property
@@ -814,6 +819,10 @@ class GetOperationsResponse(_message.Message):
     def duty_names(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
         """by number: names of the migrations' duties that still exist, as "feeds/bbc" """
 
+    @_builtins.property
+    def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationSummary]:
+        """with_migrations: all of an operation's migrations, whatever the limit"""
+
     def __init__(
         self,
         *,
@@ -823,14 +832,69 @@ class GetOperationsResponse(_message.Message):
         now_ms: _builtins.int = ...,
         blockers: _abc.Iterable[Global___Blocker] | None = ...,
         duty_names: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
+        summaries: _abc.Iterable[Global___OperationSummary] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "duty_names", b"duty_names", "migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "duty_names", b"duty_names", "migrations", b"migrations", "now_ms", b"now_ms", "operations", b"operations", "progress", b"progress", "summaries", b"summaries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetOperationsResponse: _TypeAlias = GetOperationsResponse  # noqa: Y015
+
+@_typing.final
+class OperationSummary(_message.Message):
+    """How far an operation's migrations are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ByStateEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    BY_STATE_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.int
+    bytes_done: _builtins.int
+    """Of partitions that have moved or are to, as the active controller knows it; another node leaves out both."""
+    bytes_total: _builtins.int
+    @_builtins.property
+    def by_state(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """the number of migrations, by MigrationState"""
+
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.int = ...,
+        by_state: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        bytes_done: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_state", b"by_state", "bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperationSummary: _TypeAlias = OperationSummary  # noqa: Y015
 
 @_typing.final
 class Blocker(_message.Message):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minkactl.progress import Tracker
 
 LIMIT = 20
+SHOWN = 200  # migrations of an operation, those under way first; `minkactl migrations` lists all
 TERMINAL_INTERVAL_S = 0.25
 PIPE_INTERVAL_S = 1.0
 
@@ -139,14 +140,15 @@ def watch_operation(session: Session, control: "Control", operation_id: int) -> 
 
 
 def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
-    """The page of an operation: its migrations, or the operation itself if it has none; then what blocks it.
+    """The page of an operation: its first migrations, or the operation itself if it has none; then what blocks it.
 
     Raises UNKNOWN_OPERATION.
     """
     from minka.errors import Code, MinkaError
-    from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS, OPERATION_COLUMNS
+    from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS, OPERATION_COLUMNS, STATE_COLUMNS, state_rows
 
-    documents = tracker.documents(control.operations([operation_id], with_migrations=True))
+    looked = control.operations([operation_id], with_migrations=True, migrations_limit=SHOWN)
+    documents = tracker.documents(looked)
     if not documents:
         raise MinkaError(Code.UNKNOWN_OPERATION, f"no operation {operation_id}")
     document = documents[0]
@@ -154,6 +156,8 @@ def operation_page(control: "Control", tracker: "Tracker", operation_id: int) ->
     if not document["migrations"]:  # without the time, a line on a pipe is new only when something has changed
         columns = [column for column in OPERATION_COLUMNS if column.key != "took_ms"]
         listings = [Listing(columns, [document["operation"]])]
+    if len(document["migrations"]) < document["progress"]["migrations"]:
+        listings.insert(0, Listing(STATE_COLUMNS, state_rows(document)))
     if document["blockers"]:
         listings.append(Listing(BLOCKER_COLUMNS, document["blockers"]))
 

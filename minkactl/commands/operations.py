@@ -54,7 +54,8 @@ def _listing(control: "Control") -> Page:
     newest = control.operations(limit=LIMIT)
     running = [one.id for one in newest.operations if not one.finished_ms]
     # The active controller alone knows what they wait for, and with_migrations asks it.
-    found = control.operations(running, with_migrations=True).blockers if running else []
+    looked = control.operations(running, with_migrations=True, migrations_limit=1) if running else None
+    found = looked.blockers if looked is not None else []
     blockers = [to_document(one) for one in found]
     rows = []
     for operation in newest.operations:

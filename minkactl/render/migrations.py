@@ -1,5 +1,6 @@
 """An operation under way: its migrations, and what they wait for."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,12 +40,19 @@ def migrations(document: Row, above: int = 0) -> RenderableType:
     parts: list[RenderableType] = [head]
     if rows:
         parts.append(_bars(rows[:room]))
-    if len(rows) > room:
+    if rows and whole["migrations"] > min(room, len(rows)):
         all_of_them = f"minkactl migrations --operation {operation['id']}"
-        parts[1] = Group(parts[1], Text(f"… and {len(rows) - room:,} more   see: {all_of_them}", style="dim"))
+        parts[1] = Group(parts[1], Text(f"… and {_the_others(whole, rows[:room])}   see: {all_of_them}", style="dim"))
     if stuck:
         parts.append(Text("\n").join(stuck))
     return stacked(parts)
+
+
+def _the_others(whole: Row, shown: Sequence[Row]) -> str:
+    """A text such as: 9,900 more (9,000 pending, 900 completed)."""
+    left = Counter[str](whole["by_state"]) - Counter[str](row["state"] for row in shown)
+    states = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left.items())
+    return f"{left.total():,} more ({states})"
 
 
 def blocked(blockers: Sequence[Row]) -> list[Text]:

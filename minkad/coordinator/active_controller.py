@@ -6,7 +6,7 @@ It decides on the state as it will be once all that it has proposed is committed
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ from minkad.core.controller import (
     facts,
     isr_refusal,
 )
+from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD
@@ -287,6 +288,8 @@ class ActiveController:
             if found:
                 self._record(found)
             return self._last_proposal
+        if isinstance(found, AtOnce):
+            return await self._record_at_once(found.pieces)
         piece: list[Record] = []
         rows = 0
         for record in found:
@@ -304,23 +307,25 @@ class ActiveController:
 
     async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
         self._check_active()
-        return await self._record_at_once(creation.records(self.decided, unix_ms()))
+        return await self._record_at_once([record] for record in creation.records(self.decided, unix_ms()))
 
     async def _record_commit(self, commit: Commit) -> asyncio.Future[None] | None:
         self._check_active()
         for _ in commit.check(self.decided):
             await turn()
-        return await self._record_at_once(commit.records(self.decided, unix_ms()))
+        return await self._record_at_once([record] for record in commit.records(self.decided, unix_ms()))
 
-    async def _record_at_once(self, records: Iterator[Record]) -> asyncio.Future[None] | None:
-        """Propose all records in one Raft entry, so that all are committed or none; they are applied piece by piece."""
-        pieces: list[list[Record]] = []
-        for record in records:
-            self.decided.apply(record)
-            pieces.append([record])
+    async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> asyncio.Future[None] | None:
+        """Propose all pieces in one Raft entry, so that all are committed or none; they are applied one by one."""
+        recorded: list[Sequence[Record]] = []
+        for piece in pieces:
+            for record in piece:
+                self.decided.apply(record)
+            if piece:
+                recorded.append(piece)
             await turn()
         self._check_active()
-        return self._propose_all(pieces) if pieces else self._last_proposal
+        return self._propose_all(recorded) if recorded else self._last_proposal
 
     def _check_active(self) -> None:
         """Raises NOT_CONTROLLER if this controller is no longer active; the caller asks the next one."""

@@ -29,6 +29,7 @@ from minka.v1.admin_pb2 import (
     UndrainNodeRequest,
     UndrainNodeResponse,
 )
+from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import (
     ApplyPlan,
@@ -46,7 +47,9 @@ from minkad.core.controller import (
     preferred,
 )
 from minkad.core.placement import plan_reassign
+from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.process.clock import unix_ms
+from minkad.process.turns import turn
 
 _PLANS_AT_ONCE: Final = 2  # each has a copy of the table
 
@@ -83,7 +86,8 @@ class AdminRequests:
         controller = self._coordinator.controller()
         # In a thread, from a copy: with many partitions it takes seconds, and heartbeats must not wait for it.
         async with self._planning:
-            state, sizes, disks = controller.decided.copy(), controller.reports.sizes(), dict(controller.reports.disks)
+            sizes = await _sizes(controller)
+            state, disks = _for_planning(controller.decided), dict(controller.reports.disks)
             return await self._in_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
 
     async def apply_plan(self, request: ApplyPlanRequest) -> ApplyPlanResponse:
@@ -117,7 +121,7 @@ class AdminRequests:
             request.keys,
             request.requested_by,
             request.reason,
-            controller.reports.sizes(),
+            await _sizes(controller),
             queue=request.queue,
         )
         return MergeResponse(operation=await controller.begin(command))
@@ -130,7 +134,7 @@ class AdminRequests:
             request.decommission,
             request.requested_by,
             request.reason,
-            controller.reports.sizes(),
+            await _sizes(controller),
             request.rate_limit,
             controller.reports.disks,
             request.queue,
@@ -166,3 +170,26 @@ class AdminRequests:
         """Remove a node from the cluster, and from the Raft group."""
         await self._coordinator.controller().submit(RemoveNode(request.node))
         return RemoveNodeResponse()
+
+
+async def _sizes(controller: ActiveController) -> dict[int, int]:
+    """Bytes by partition id, as the leaders last reported. The loop gets its turn after each piece."""
+    sizes: dict[int, int] = {}
+    for some in slices(controller.reports.each_leaders_stats(), ROWS_A_PIECE):
+        sizes.update((stats.partition_id, stats.bytes) for stats in some)
+        await turn()
+    return sizes
+
+
+def _for_planning(decided: State) -> State:
+    """A copy of the tables that the planner reads, for a thread."""
+    operations = {operation.id: operation for operation in decided.unended_operations()}
+    return State(
+        decided.cluster,
+        decided.version,
+        dict(decided.nodes),
+        dict(decided.keyspaces),
+        decided.partitions.copy(),
+        operations,
+        {id_: dict(decided.migrations[id_]) for id_ in operations},
+    )

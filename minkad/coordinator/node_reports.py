@@ -89,6 +89,11 @@ class NodeReports:
         """Bytes by partition id, as the leaders last reported."""
         return {stats.partition_id: stats.bytes for stats in self.each_leaders_stats()}
 
+    def size(self, partition_id: int) -> int:
+        """Bytes of a partition, as its leader last reported; 0 if it has not."""
+        stats = self._stats.get(partition_id)
+        return 0 if stats is None else stats.bytes
+
     def low_disks(self) -> list[str]:
         """The nodes that have last said that their disks are low."""
         return [node_id for node_id in self._low_disks if node_id in self._decided.nodes]

@@ -1,16 +1,19 @@
 """Gives up migrations that have made no progress for too long."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationProgress
-from minkad.core.controller import CancelMigration, unfinished, what_blocks
+from minkad.core.controller import CancelMigration, what_blocks
+from minkad.core.controller.movers import mover_of
 from minkad.core.state import Placed, State
 
-LOOK_INTERVAL_S: Final = 1.0
+WAITING_A_LOOK: Final = 100  # migrations that have not begun; with 10,000 of them each is looked at every five seconds
 
 _Shown = dict[tuple[str, str], tuple[object, ...]]  # the progress of a thing's migrations, by source and target
+_Place = tuple[int, Placed, int]  # an operation, a thing, and the migration's place among the thing's
 
 
 class Stalls:
@@ -19,7 +22,10 @@ class Stalls:
     def __init__(self) -> None:
         # The progress that the migrations of a thing last showed, and since when they have shown it.
         self._advanced: dict[Placed, tuple[_Shown, float]] = {}
-        self._looked_at = float("-inf")
+        # Migrations that can't begin, and since when that was so at each look. The looks go round.
+        self._blocked: dict[_Place, float] = {}
+        self._round: Iterator[_Place] = iter(())
+        self._met: set[_Place] = set()  # those of `_blocked` that were looked at in this round
 
     def note(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
         """Note the progress that the source of migrations reports; what it doesn't report is as before."""
@@ -35,36 +41,63 @@ class Stalls:
         self, state: State, progress: Callable[[], Sequence[MigrationProgress]], now: float, timeout: float
     ) -> Iterator[CancelMigration]:
         """The migrations to give up after `timeout` seconds without progress: no migration may keep its operation from
-        ending, unless a person has paused it. This looks once a second. `progress`: what the sources last reported.
+        ending, unless a person has paused it. Of those that have not begun, a part is looked at each time.
+        `progress`: what the sources last reported.
         """
-        if now - self._looked_at < LOOK_INTERVAL_S:
-            return
-        self._looked_at = now
         advanced: dict[Placed, tuple[_Shown, float]] = {}
-        for operation in state.moving_operations():
-            if operation.HasField("rebalance"):
-                continue  # a duty is not copied, and once it is to be released there is no way back
-            for migration in list(unfinished(state, operation)):
-                if not _can_stall(state, migration, operation.paused):
-                    continue
-                thing = Placed.of(migration)
-                shown, since = self._advanced.get(thing, ({}, now))
-                if now - since > timeout:
-                    since = now
-                    reason = f"no progress for {timeout:.0f} s: {_blocked_by(state, migration, progress())}"
-                    yield CancelMigration(operation.id, thing, reason)
-                advanced[thing] = (shown, since)
+        for thing, migration in list(state.under_way.items()):
+            # A duty is not copied, and once it is to be released there is no way back.
+            if migration.HasField("duty") or migration.state != MigrationState.MIGRATION_STATE_COPYING:
+                continue
+            shown, since = self._advanced.get(thing, ({}, now))
+            if now - since > timeout:
+                since = now
+                yield _given_up(state, migration, progress(), timeout)
+            advanced[thing] = (shown, since)
         self._advanced = advanced
+        for place in self._some_waiting(state):
+            if (waiting := _blocked_at(state, place)) is None:
+                self._blocked.pop(place, None)
+                continue
+            self._met.add(place)
+            if now - self._blocked.setdefault(place, now) > timeout:
+                self._blocked[place] = now
+                yield _given_up(state, waiting, progress(), timeout)
+
+    def _some_waiting(self, state: State) -> Iterator[_Place]:
+        some = list(islice(self._round, WAITING_A_LOOK))
+        if len(some) < WAITING_A_LOOK:
+            yield from some
+            self._blocked = {place: since for place, since in self._blocked.items() if place in self._met}
+            self._met = set()
+            places = [
+                (operation.id, thing, index)
+                for operation in state.moving_operations()
+                if not operation.HasField("rebalance")
+                for thing, index in state.unended.get(operation.id, ())
+            ]
+            self._round = iter(places)
+            return
+        yield from some
 
 
-def _can_stall(state: State, migration: Migration, paused: bool) -> bool:
-    if migration.state == MigrationState.MIGRATION_STATE_PENDING:
-        return not paused and what_blocks(state, migration) is not None
-    return migration.state == MigrationState.MIGRATION_STATE_COPYING
+def _blocked_at(state: State, place: _Place) -> Migration | None:
+    """The migration if it is its thing's turn to move and it can't begin, unless its operation is paused."""
+    operation_id, thing, index = place
+    unended = state.unended.get(operation_id, {})
+    migration = unended.get((thing, index))
+    if migration is None or migration.state != MigrationState.MIGRATION_STATE_PENDING:
+        return None
+    if state.operations[operation_id].paused or (thing, index - 1) in unended:
+        return None
+    return migration if mover_of(migration).obstacle(state, migration) else None
 
 
-def _blocked_by(state: State, migration: Migration, progress: Sequence[MigrationProgress]) -> str:
+def _given_up(
+    state: State, migration: Migration, progress: Sequence[MigrationProgress], timeout: float
+) -> CancelMigration:
     thing = Placed.of(migration)
     reported = next((p.blocked_by for p in progress if Placed.partition(p.partition_id) == thing), "")
     known = what_blocks(state, migration)
-    return reported or (known.reason if known else "no reason reported")
+    blocked_by = reported or (known.reason if known else "no reason reported")
+    return CancelMigration(migration.operation_id, thing, f"no progress for {timeout:.0f} s: {blocked_by}")

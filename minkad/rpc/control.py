@@ -45,21 +45,15 @@ from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.node_requests import NodeRequests
-from minkad.core.controller import (
-    blockers_of,
-    drains,
-    split_blockers,
-)
-from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
-from minkad.process.clock import unix_ms
+from minkad.core.controller import drains, split_blockers
+from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.process.turns import turn
+from minkad.rpc.operations import get_operations
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
-
-DEFAULT_OPERATIONS = 20
-MAX_BLOCKERS = 100  # in an answer, for one operation or node
 
 
 class MetadataService(MetadataServicer):
@@ -230,30 +224,8 @@ class AdminService(AdminServicer):
         )
 
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
-        """The operations in this node's copy of the table; only the active controller knows their progress."""
-        state, active = self._coordinator.state, self._coordinator.active
-        newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
-        ids = list(request.ids) or newest
-        for operation_id in ids:
-            if operation_id not in state.operations:
-                raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
-        operations = [state.operations[i] for i in ids]
-        runs = any(o.state in OPERATIONS_UNENDED for o in operations)
-        migrations = [m for i in ids for m in state.migrations[i].values()] if request.with_migrations else []
-        moved = (state.duties.duties.get(m.duty) for m in migrations if m.HasField("duty"))
-        return GetOperationsResponse(
-            operations=operations,
-            migrations=migrations,
-            duty_names={duty.number: duty_name(duty) for duty in moved if duty is not None},
-            progress=active.reports.progress() if active and runs else [],
-            now_ms=unix_ms(),
-            blockers=[
-                blocker
-                for o in operations
-                if active and o.state in OPERATIONS_UNENDED
-                for blocker in blockers_of(state, o)[:MAX_BLOCKERS]
-            ],
-        )
+        """The operations, their migrations, and what these wait for."""
+        return await get_operations(self._coordinator, request)
 
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """The drain as the active controller sees it."""

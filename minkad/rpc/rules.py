@@ -198,7 +198,7 @@ _NUMBERS: Final = (
     *("load_number", "LoadFile.rows", "xor", "sum"),
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
-    *("from_ms", "to_ms"),
+    *("from_ms", "to_ms", "migrations_limit"),
 )
 _FLAGS: Final = (
     "is_low",

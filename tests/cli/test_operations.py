@@ -68,6 +68,26 @@ def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: Answering
     assert len(node.requests("GetOperations")) == 1
 
 
+def test_of_many_migrations_there_is_a_summary_first(run: Run, node: AnsweringNode) -> None:
+    """Those that are not listed are counted by their states, and in the sums."""
+    looked = stuck()
+    looked.summaries.add(
+        operation_id=12, bytes_done=1 << 20, bytes_total=1 << 30,
+        by_state={MigrationState.MIGRATION_STATE_COPYING: 1, MigrationState.MIGRATION_STATE_PENDING: 9999},
+    )  # fmt: skip
+    node.answers["GetOperations"] = looked
+    states, migrations, _ = run("operations", "show", "12", "--endpoints", node.address).stdout.split("\n\n")
+    assert [line.split("\t")[1:] for line in states.splitlines()[1:]] == [["pending", "9999"], ["copying", "1"]]
+    assert len(migrations.splitlines()) == 2
+    assert node.requests("GetOperations")[-1].migrations_limit == 200
+    document = json.loads(run("operations", "show", "12", "-o", "json", "--endpoints", node.address).stdout)
+    assert document["progress"]["by_state"] == {"copying": 1, "pending": 9999}
+    assert (document["progress"]["migrations"], document["progress"]["bytes_total"]) == (10_000, 1 << 30)
+    ended = on_terminal("operations", "show", "12", "--endpoints", node.address)
+    assert "0 of 10,000 migrations done" in ended.text
+    assert "9,999 more (9,999 pending)" in ended.text
+
+
 def test_show(run: Run, blocked: AnsweringNode) -> None:
     migrations, blockers = run("operations", "show", "12", "--endpoints", blocked.address).stdout.split("\n\n")
     assert migrations.splitlines()[1].split("\t")[1:5] == ["flights/0", "athens", "ephesus", "copying"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from minka.v1.loads_pb2 import Load, LoadState, LoadTables
 from minka.v1.records_pb2 import Record
@@ -14,9 +15,9 @@ from tests.simulation.mutations_full import Patch
 
 
 def commit_in_pieces() -> Sequence[Patch]:
-    async def record_at_once(self: ActiveController, records: Iterator[Record]) -> asyncio.Future[None] | None:
+    async def record_at_once(self: ActiveController, pieces: Iterator[list[Record]]) -> asyncio.Future[None] | None:
         last = self._last_proposal
-        for record in records:
+        for record in chain.from_iterable(pieces):
             self.decided.apply(record)
             last = self._propose_all([[record]])
             await asyncio.sleep(0.02)

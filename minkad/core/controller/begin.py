@@ -1,43 +1,55 @@
 """How an operation begins. Operations that touch different things run side by side; others are refused, or queued."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
 from minka.v1.records_pb2 import OperationStarted, Record
+from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
 from minkad.core.controller.commands import BeginQueued
 from minkad.core.controller.movers import name_of
 from minkad.core.controller.operation_kind import Begins, Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
-from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name
+from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, slices
 
 MAX_QUEUED = 100
 _NAMED = 3  # of the things that two operations touch, in a refusal
 _S = OperationState
 
 
-def begin(state: State, command: Begins, now_ms: int) -> list[Record]:
+def begin(state: State, command: Begins, now_ms: int) -> AtOnce:
     """Record the operation and its migrations, before anything is done. Raises what the command and the kind raise, and
     OPERATION_RUNNING if another one touches the same things and this one is not to be queued.
     """
-    operation, migrations = command.operation(state), command.migrations()
+    return AtOnce(_begin(state, command, now_ms))
+
+
+def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]:
+    for _ in command.check(state):
+        yield []
+    operation, migrations = command.operation(state), list[Migration]()
     if operation is None:
-        return []
+        return
     operation.id, operation.created_ms = state.next_operation_id, now_ms
-    for migration in migrations:
-        migration.operation_id = operation.id
+    for some in slices(command.migrations(), ROWS_A_STEP):
+        for migration in some:
+            migration.operation_id = operation.id
+        migrations += some
+        yield []
     try:
-        return _begun(state, operation, migrations, command.usage, now_ms)
+        operation, moves, records = _begun(state, operation, migrations, command.usage, now_ms)
     except MinkaError as refusal:
         if not command.queue or refusal.code is not Code.OPERATION_RUNNING:
             raise
         if len(state.queued_operations()) >= MAX_QUEUED:
             text = f"{refusal.message}; and {MAX_QUEUED} operations are queued"
             raise MinkaError(refusal.code, text, operation=refusal.details.get("operation", "")) from None
-    operation.state, operation.migration_count = _S.OPERATION_STATE_QUEUED, len(migrations)
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=migrations))]
+        operation.state, operation.migration_count = _S.OPERATION_STATE_QUEUED, len(migrations)
+        moves, records = migrations, []
+    yield []
+    yield [Record(operation_started=OperationStarted(operation=operation, migrations=moves)), *records]
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
@@ -47,16 +59,18 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
         operation.CopyFrom(queued)
         migrations = list(state.migrations[queued.id].values())
         try:
-            return _begun(state, operation, migrations, Usage(command.sizes, command.disks), now_ms)
+            begun, moves, records = _begun(state, operation, migrations, Usage(command.sizes, command.disks), now_ms)
+            return [Record(operation_started=OperationStarted(operation=begun, migrations=moves)), *records]
         except MinkaError as refusal:
             if refusal.code is not Code.OPERATION_RUNNING:
-                return give_up(state, queued, str(refusal), now_ms)
+                return list(AtOnce(give_up(state, queued, str(refusal), now_ms)))
     return []
 
 
 def _begun(
-    state: State, operation: Operation, migrations: Iterable[Migration], usage: Usage, now_ms: int
-) -> list[Record]:
+    state: State, operation: Operation, migrations: Sequence[Migration], usage: Usage, now_ms: int
+) -> tuple[Operation, Sequence[Migration], Sequence[Record]]:
+    """The operation as it begins, all of its migrations, and what else is to be recorded."""
     operation.state = _S.OPERATION_STATE_RUNNING
     found = kind_of(operation).begin(state, operation, usage, now_ms)
     moves = [*migrations, *found.migrations]
@@ -66,7 +80,7 @@ def _begun(
     conflict = next(conflicts(state, operation, moves), None)
     if conflict is not None:
         raise MinkaError(Code.OPERATION_RUNNING, conflict.text, operation=str(conflict.operation.id))
-    return [Record(operation_started=OperationStarted(operation=operation, migrations=moves)), *found.records]
+    return operation, moves, found.records
 
 
 # Conflicts
@@ -81,13 +95,39 @@ class Conflict(NamedTuple):
 
 def conflicts(state: State, operation: Operation, migrations: Iterable[Migration]) -> Iterator[Conflict]:
     """The operations that run, or were queued before this one, and touch the same things."""
-    wanted = _touched(state, operation, migrations)
+    moves = dict.fromkeys(Placed.of(m) for m in migrations if m.state not in MIGRATIONS_ENDED)
+    touches = frozenset(kind_of(operation).touches(state, operation))
+    moved_by: dict[int, list[Placed]] = {}
+    for thing in moves:
+        if (by := state.moving.get(thing)) is not None:
+            moved_by.setdefault(by, []).append(thing)
     for other in state.unended_operations():
         if other.id == operation.id or (other.state == _S.OPERATION_STATE_QUEUED and other.id > operation.id):
             continue
-        both = sorted(wanted & _touched(state, other, state.migrations[other.id].values()), key=str)
-        if both:
+        theirs = frozenset(kind_of(other).touches(state, other))
+        found = {touched for touched in touches if touched in theirs or _is_moved_by(state, other, touched)}
+        found |= {touched for touched in theirs if touched[0] is Touch.MOVES and touched[1] in moves}
+        waiting = _both_wait(state, other, moves) if other.state == _S.OPERATION_STATE_QUEUED else []
+        found |= {(Touch.MOVES, thing) for thing in (*moved_by.get(other.id, ()), *waiting)}
+        if found:
+            both = sorted(found, key=str)
             yield Conflict(other, f"{described(state, other)} has not ended, and both {_named(state, both)}")
+
+
+def _is_moved_by(state: State, other: Operation, touched: Touched) -> bool:
+    touch, thing = touched
+    if touch is not Touch.MOVES or not isinstance(thing, Placed):
+        return False
+    queued = other.state == _S.OPERATION_STATE_QUEUED and (thing, 0) in state.migrations[other.id]
+    return queued or state.moving.get(thing) == other.id
+
+
+def _both_wait(state: State, queued: Operation, moves: Collection[Placed]) -> Iterator[Placed]:
+    """What a queued operation, none of whose migrations has ended, is to move as well."""
+    theirs = state.migrations[queued.id]
+    if len(moves) <= len(theirs):
+        return (thing for thing in moves if (thing, 0) in theirs)
+    return (thing for thing, index in theirs if not index and thing in moves)
 
 
 def described(state: State, operation: Operation) -> str:
@@ -96,11 +136,6 @@ def described(state: State, operation: Operation) -> str:
     """
     by = "automatic" if operation.automatic else f"asked for by {operation.requested_by or 'somebody unknown'}"
     return f"operation {operation.id} ({kind_of(operation).told(state, operation)}, {by})"
-
-
-def _touched(state: State, operation: Operation, migrations: Iterable[Migration]) -> frozenset[Touched]:
-    moved = ((Touch.MOVES, Placed.of(m)) for m in migrations if m.state not in MIGRATIONS_ENDED)
-    return frozenset([*moved, *kind_of(operation).touches(state, operation)])
 
 
 def _named(state: State, both: Sequence[Touched]) -> str:

@@ -1,6 +1,8 @@
 """What keeps an operation's steps from going on, and what a person can do about it."""
 
 from collections.abc import Iterable
+from itertools import chain, islice
+from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker, GetSplitBlockersResponse
@@ -12,17 +14,24 @@ from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.schedule import unfinished
 from minkad.core.state import Placed, State, partition_name
 
+MAX_BLOCKERS: Final = 100  # in an answer, for one operation or node
+PENDING_LOOKED_AT: Final = 500  # migrations of one operation; they take some milliseconds
 
-def blockers_of(state: State, operation: Operation) -> list[Blocker]:
-    """One blocker for each thing that is held up, or one for the whole operation, which has not ended."""
+
+def blockers_of(state: State, operation: Operation, at_most: int = MAX_BLOCKERS) -> list[Blocker]:
+    """One blocker for each thing that is held up, or one for the whole operation, which has not ended; `at_most` so
+    many. Of the migrations that have not begun, only the next ones are looked at.
+    """
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
     if operation.paused:
         remedy = f"minkactl operations resume {operation.id}"
         return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
-    found = [what_blocks(state, migration) for migration in unfinished(state, operation)]
-    blockers = [blocker for blocker in found if blocker is not None]
-    blockers += kind_of(operation).blockers(state, operation)
+    begun = (one for one in state.under_way.values() if one.operation_id == operation.id)
+    pending = (one for one in unfinished(state, operation) if one.state == MigrationState.MIGRATION_STATE_PENDING)
+    found = (what_blocks(state, migration) for migration in chain(begun, islice(pending, PENDING_LOOKED_AT)))
+    blockers = list(islice((blocker for blocker in found if blocker is not None), at_most))
+    blockers += kind_of(operation).blockers(state, operation)[: at_most - len(blockers)]
     for blocker in blockers:
         blocker.operation_id = operation.id
     return blockers

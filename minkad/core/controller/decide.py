@@ -80,7 +80,8 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:
 def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # noqa: C901 - one case a command
     """The same records, but as an iterator where they may change thousands of rows: each has to be applied to `state`
     before the next is asked for, and no other command may be decided in between. A new controller can go on from the
-    state after each of them. A refusal is raised at the latest when the first record is asked for.
+    state after each of them, except those that are recorded together (`AtOnce`). A refusal is raised at the latest when
+    the first record is asked for.
     """
     match command:
         case CreateCluster():

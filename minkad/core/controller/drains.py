@@ -170,7 +170,7 @@ class Drains(OperationKind):
         migrations: list[Migration] = []
         if drain.decommission:
             plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
-            migrations, drain.plan_digest = migrations_of(plan), plan.digest
+            migrations, drain.plan_digest = list(migrations_of(plan)), plan.digest
         leaves: list[Record] = []
         if is_up(node) and not node.emptied:
             leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms, emptied=True)]

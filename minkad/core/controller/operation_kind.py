@@ -1,7 +1,7 @@
 """The interface of the kinds of operations. `operation_kinds.py` lists all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple
@@ -56,13 +56,17 @@ class Begins(ABC):
         """What the nodes had reported when the command was given."""
         return NOTHING_KNOWN
 
+    def check(self, state: State) -> Iterator[None]:
+        """Check what is much, before `operation` is asked for, a part of it at each step. Raises MinkaError."""
+        yield from ()
+
     @abstractmethod
     def operation(self, state: State) -> Operation | None:
         """The operation's row, without the fields that `begin` fills in; None if there is nothing to do. Raises
         MinkaError.
         """
 
-    def migrations(self) -> Sequence[Migration]:
+    def migrations(self) -> Iterable[Migration]:
         """The migrations that come with the command; the operation's kind may add more when it begins."""
         return ()
 

@@ -1,10 +1,11 @@
 """Operations that run: how they are paused, limited and cancelled, and how they end."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, OperationState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
 from minkad.core.controller.commands import (
     CancelMigration,
     CancelOperation,
@@ -18,7 +19,7 @@ from minkad.core.controller.operation_kind import End, Touch
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.rows import migration_in_state, operation_with
 from minkad.core.controller.selectors import Live
-from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, Placed, State
+from minkad.core.state import MIGRATIONS_ENDED, OPERATIONS_UNENDED, Placed, State, slices
 
 _M = MigrationState
 _CAN_GO_BACK = (_M.MIGRATION_STATE_COPYING, _M.MIGRATION_STATE_PREPARING)
@@ -59,7 +60,7 @@ def limit(state: State, command: LimitOperation) -> list[Record]:
     return [Record(operation_changed=operation_with(operation, change))]
 
 
-def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
+def cancel(state: State, command: CancelOperation, now_ms: int) -> AtOnce:
     """Cancel an operation: migrations that have not begun don't begin, those that are copying go back to OAR, those
     that are removing old replicas are completed.
 
@@ -68,29 +69,38 @@ def cancel(state: State, command: CancelOperation, now_ms: int) -> list[Record]:
     """
     operation = unended(state, command.operation_id)
     if operation.cancelled:
-        return []
+        return AtOnce(iter(()))
     reason = f"cancelled by {command.requested_by or 'somebody'}{': ' if command.reason else ''}{command.reason}"
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
-        return give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED)
+        return AtOnce(give_up(state, operation, reason, now_ms, OperationState.OPERATION_STATE_CANCELLED))
     live = Live.of(state)
-    going_back, dropped = list[Record](), list[Record]()
-    begun = [m for m in state.migrations[operation.id].values() if m.state in _CAN_GO_BACK]
+    begun = [m for m in state.unended.get(operation.id, {}).values() if m.state in _CAN_GO_BACK]
     for migration in begun:
         refuse_unless_can_go_back(state, migration, live)
+    return AtOnce(_cancelled(state, operation, begun, reason, now_ms))
+
+
+def _cancelled(
+    state: State, operation: Operation, begun: Sequence[Migration], reason: str, now_ms: int
+) -> Iterator[list[Record]]:
+    live, going_back = Live.of(state), list[Record]()
+    for migration in begun:
         going_back += mover_of(migration).go_back(state, migration, live, now_ms, reason)
-    for migration in state.migrations[operation.id].values():
-        if migration.state == _M.MIGRATION_STATE_PENDING:
-            dropped.append(migration_in_state(migration, _M.MIGRATION_STATE_CANCELLED, now_ms, reason))
+    going_back += kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in begun], now_ms)
+    yield going_back
+    yield from _dropped(state.unended.get(operation.id, {}).values(), reason, now_ms)
 
     def change(row: Operation) -> None:
         row.cancelled, row.outcome = True, reason
 
-    return [
-        *going_back,
-        *kind_of(operation).cancelled(state, operation, [Placed.of(m) for m in begun], now_ms),
-        *dropped,
-        Record(operation_changed=operation_with(operation, change)),
-    ]
+    yield [Record(operation_changed=operation_with(operation, change))]
+
+
+def _dropped(migrations: Iterable[Migration], reason: str, now_ms: int) -> Iterator[list[Record]]:
+    """The records by which those of the migrations that have not begun never will."""
+    waiting = [one for one in migrations if one.state == _M.MIGRATION_STATE_PENDING]
+    for some in slices(waiting, ROWS_A_STEP):
+        yield [migration_in_state(one, _M.MIGRATION_STATE_CANCELLED, now_ms, reason) for one in some]
 
 
 def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
@@ -121,7 +131,7 @@ def refuse_unless_can_go_back(state: State, migration: Migration, live: Live) ->
         raise MinkaError(Code.CANCEL_REFUSED, f"{name_of(state, Placed.of(migration))} can't go back: {refusal}")
 
 
-def undrain_node(state: State, command: UndrainNode, now_ms: int) -> list[Record]:
+def undrain_node(state: State, command: UndrainNode, now_ms: int) -> Iterable[Record]:
     """Let the node stay; a drain that has not ended is cancelled. Raises UNKNOWN_NODE, and what `cancel` raises."""
     if command.node_id not in state.nodes:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
@@ -141,18 +151,15 @@ def give_up(
     reason: str,
     now_ms: int,
     ends: OperationState.ValueType = OperationState.OPERATION_STATE_FAILED,
-) -> list[Record]:
-    """End a queued operation before it has begun."""
+) -> Iterator[list[Record]]:
+    """End a queued operation before it has begun. The records, piece by piece; they belong into one Raft entry."""
+    yield from _dropped(state.migrations[operation.id].values(), reason, now_ms)
 
     def change(row: Operation) -> None:
         row.state, row.outcome, row.finished_ms = ends, reason, now_ms
         row.cancelled = ends == OperationState.OPERATION_STATE_CANCELLED
 
-    waiting = [m for m in state.migrations[operation.id].values() if m.state == _M.MIGRATION_STATE_PENDING]
-    return [
-        *(migration_in_state(m, _M.MIGRATION_STATE_CANCELLED, now_ms, reason) for m in waiting),
-        Record(operation_finished=operation_with(operation, change)),
-    ]
+    yield [Record(operation_finished=operation_with(operation, change))]
 
 
 def finish(state: State, operation: Operation, end: End, now_ms: int) -> Record:

@@ -129,7 +129,7 @@ class PartitionMover:
                 f"it is OFFLINE, and its data is on {', '.join(partition.isr)}",
                 f"start {' or '.join(partition.isr)}",
             )
-        for node_id in missing_in_sync(partition, Live.of(state)):
+        for node_id in partition.target_replicas:
             node = state.nodes.get(node_id)
             if not is_up(node):
                 since = f": {node.state_reason}" if node is not None and node.state_reason else ""

@@ -1,15 +1,17 @@
 """A plan that people have seen becomes an operation with exactly its moves."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation, RebalanceOperation
+from minkad.core.controller.at_once import ROWS_A_STEP
 from minkad.core.controller.duties import rebalance
 from minkad.core.controller.operation_kind import Begins
-from minkad.core.placement.moving import destinations
+from minkad.core.placement.moving import destinations_in_pieces
 from minkad.core.state import State, replace
 
 
@@ -27,11 +29,16 @@ class ApplyPlan(Begins):
         """Whether the plan was made to be queued."""
         return self.plan.queued
 
-    def operation(self, state: State) -> Operation:
-        """The operation. Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN if something that the
-        plan moves has changed since it was made.
+    def check(self, state: State) -> Iterator[None]:
+        """Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN if something that the plan moves has
+        changed since it was made.
         """
         _check_plan(state, self.plan)
+        yield
+        yield from _check_moves(state, self.plan)
+
+    def operation(self, state: State) -> Operation:
+        """The operation."""
         operation = Operation(
             requested_by=self.requested_by,
             reason=self.reason or self.plan.reason,
@@ -43,33 +50,29 @@ class ApplyPlan(Begins):
             operation.reassign.CopyFrom(ReassignOperation(plan_digest=self.plan.digest))
         return operation
 
-    def migrations(self) -> list[Migration]:
+    def migrations(self) -> Iterator[Migration]:
         """Exactly the plan's moves."""
         return migrations_of(self.plan)
 
 
-def migrations_of(plan: Plan) -> list[Migration]:
+def migrations_of(plan: Plan) -> Iterator[Migration]:
     """The plan's moves as migrations, one each, in the same order."""
     places = Counter[int]()
-    migrations = []
     for move in plan.moves:
         if move.HasField("duty"):
-            migrations.append(rebalance.migration_of(move))
+            yield rebalance.migration_of(move)
             continue
         is_simple = replace(move.replicas, move.source, move.target) == list(move.target_replicas)
-        migrations.append(
-            Migration(
-                partition_id=move.partition_id,
-                source=move.source,
-                target=move.target,
-                state=MigrationState.MIGRATION_STATE_PENDING,
-                reason=move.reason,
-                index=places[move.partition_id],
-                target_replicas=() if is_simple else move.target_replicas,
-            )
+        yield Migration(
+            partition_id=move.partition_id,
+            source=move.source,
+            target=move.target,
+            state=MigrationState.MIGRATION_STATE_PENDING,
+            reason=move.reason,
+            index=places[move.partition_id],
+            target_replicas=() if is_simple else move.target_replicas,
         )
         places[move.partition_id] += 1
-    return migrations
 
 
 def _check_plan(state: State, plan: Plan) -> None:
@@ -85,9 +88,14 @@ def _check_plan(state: State, plan: Plan) -> None:
         raise MinkaError(Code.INVALID_ARGUMENT, "the plan has splits, which are operations of their own")
     if not plan.moves:
         raise MinkaError(Code.INVALID_ARGUMENT, "the plan has no moves")
-    destination = destinations(state)
+
+
+def _check_moves(state: State, plan: Plan) -> Iterator[None]:
+    destination = yield from destinations_in_pieces(state)
     replicas: dict[int, list[str]] = {}  # by partition: its replicas after the moves so far
-    for move in plan.moves:
+    for number, move in enumerate(plan.moves):
+        if number % ROWS_A_STEP == 0:
+            yield
         if move.HasField("duty"):
             if (problem := rebalance.problem_of(state, move)) is not None:
                 raise MinkaError(Code.STALE_PLAN, f"{move.partition} can't go to {move.target}: {problem}")

@@ -6,7 +6,7 @@ onControllerFailover, 3. and 4.).
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
@@ -20,6 +20,7 @@ from minkad.core.controller.rows import migration_in_state, partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import Placed, State
 
+WAITING_A_LOOK: Final = 1000  # migrations of an operation that have not begun; some take ten microseconds
 TIMER_MS: Final = 200  # between looks while nothing changes
 _PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
 HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
@@ -34,6 +35,7 @@ class Scheduler:
         self._quiet: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
         self._begun: object = None  # at which revision no more migrations may begin
         self._live: tuple[object, Live] = (None, Live(frozenset()))  # at which revision of the nodes
+        self._waiting = _Waiting()
 
     def next_steps(
         self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
@@ -49,15 +51,17 @@ class Scheduler:
         if records := _go_on(state, live, now_ms):
             return records
         if seen != self._begun:
-            records, never = _begin_migrations(state, caps, live, now_ms)
+            self._waiting.look(seen)
+            records, never = _begin_migrations(state, self._waiting, caps, live, now_ms)
             # Migrations that begin leave the others less room. After one that is cancelled, the thing's next one may
-            # begin.
-            self._begun = None if never else (state.revision + len(records), *beside)
+            # begin; and some may not have been looked at.
+            again = never or self._waiting.is_cut
+            self._begun = None if again else (state.revision + len(records), *beside)
             if records or never:
                 return records + never
         steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
         records = next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
-        if not records:
+        if not records and self._begun is not None:
             self._quiet = seen, now_ms
         return records
 
@@ -84,11 +88,44 @@ def _by_kind(migrations: Iterable[Migration]) -> dict[str, list[Migration]]:
     return found
 
 
-def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int) -> tuple[list[Record], list[Record]]:
+class _Waiting:
+    """The migrations that have not begun. A look goes through WAITING_A_LOOK of an operation's at most; the next one
+    goes on from there.
+    """
+
+    def __init__(self) -> None:
+        self.is_cut = False  # whether the last look was not through with an operation
+        self._revision: object = None
+        self._from: dict[int, int] = {}  # by operation: the place where the next look begins
+        self._left: dict[int, int] = {}  # by operation: how many have not been looked at since the revision
+
+    def look(self, revision: object) -> None:
+        """Begin a look."""
+        if revision != self._revision:
+            self._revision, self._left = revision, {}
+        self.is_cut = False
+
+    def of(self, state: State, operation: Operation) -> Iterator[Migration]:
+        """The operation's, in the order of its plan; after the last comes the first."""
+        unended = state.unended.get(operation.id, {})
+        begin = self._from.pop(operation.id, 0)
+        left = self._left.get(operation.id, len(unended))
+        places = chain(islice(unended.items(), begin, None), islice(unended.items(), begin))
+        for (thing, index), migration in islice(places, min(left, WAITING_A_LOOK)):
+            if migration.state == _PENDING and (not index or (thing, index - 1) not in unended):
+                yield migration
+        self._left[operation.id] = max(0, left - WAITING_A_LOOK)
+        if left > WAITING_A_LOOK:
+            self.is_cut, self._from[operation.id] = True, (begin + WAITING_A_LOOK) % len(unended)
+
+
+def _begin_migrations(
+    state: State, not_begun: _Waiting, caps: MigrationCaps, live: Live, now_ms: int
+) -> tuple[list[Record], list[Record]]:
     """The records by which migrations begin, and those by which migrations that can never begin are cancelled. Each
     time the next one is taken from the operation with the fewest under way, in the order of its plan.
     """
-    waiting = {o.id: _pending(state, o) for o in state.moving_operations() if not o.paused}
+    waiting = {o.id: not_begun.of(state, o) for o in state.moving_operations() if not o.paused}
     if not waiting:
         return [], []
     cancelled, begun, load = list[Record](), list[Migration](), _Load(state, caps, live)
@@ -105,10 +142,6 @@ def _begin_migrations(state: State, caps: MigrationCaps, live: Live, now_ms: int
             begun.append(found)
     found_by_kind = _by_kind(begun).items()
     return [record for kind, rows in found_by_kind for record in MOVERS[kind].begin(state, rows, now_ms)], cancelled
-
-
-def _pending(state: State, operation: Operation) -> Iterator[Migration]:
-    return (one for one in unfinished(state, operation) if one.state == _PENDING)
 
 
 def unfinished(state: State, operation: Operation) -> Iterator[Migration]:

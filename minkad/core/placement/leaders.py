@@ -1,7 +1,7 @@
 """Chooses which replica is the preferred leader of each partition, so that every node leads its share."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from minkad.core.placement.quotas import even_quotas
 
@@ -16,45 +16,74 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
     leads = Counter(nodes[0] for nodes in replicas.values())
     quotas = dict.fromkeys(leads, 0) | even_quotas(leads, targets, weights, len(replicas), Counter())
     changed: dict[int, None] = {}
-    for source in sorted(quotas):
-        while leads[source] > quotas[source]:
-            chain = _chain(replicas, source, {n for n, quota in quotas.items() if leads[n] < quota})
-            if not chain:
-                break
-            for partition_id, leader in chain:
-                nodes = replicas[partition_id]
-                leads.update({nodes[0]: -1, leader: 1})
-                nodes.remove(leader)
-                nodes.insert(0, leader)
-                changed[partition_id] = None
+    while any(leads[node] > quota for node, quota in quotas.items()):
+        chains = list(_Chains(replicas, leads, quotas).shortest())
+        if not chains:
+            break
+        changed |= dict.fromkeys(id_ for chain in chains for id_ in chain)
     return list(changed)
 
 
-def _chain(replicas: Mapping[int, list[str]], source: str, wanting: set[str]) -> list[tuple[int, str]]:
-    """A chain of partitions and their new leaders, from the source to one of `wanting`; empty if there is none."""
-    by_leader: defaultdict[str, list[int]] = defaultdict(list)
-    for partition_id, nodes in replicas.items():
-        by_leader[nodes[0]].append(partition_id)
-    came_from: dict[str, tuple[str, int]] = {source: ("", 0)}
-    queue = deque([source])
-    while queue:
-        node = queue.popleft()
-        for partition_id in by_leader[node]:
-            for other in replicas[partition_id][1:]:
-                if other in came_from:
-                    continue
-                came_from[other] = (node, partition_id)
-                if other in wanting:
-                    return _walked_back(came_from, other)
-                queue.append(other)
-    return []
+class _Chains:
+    """One round of Dinic's algorithm: all chains of the present least length, found in one look at the partitions."""
 
+    def __init__(self, replicas: dict[int, list[str]], leads: Counter[str], quotas: Mapping[str, int]) -> None:
+        self._replicas = replicas
+        self._leads = leads
+        self._quotas = quotas
+        by_leader: defaultdict[str, list[int]] = defaultdict(list)
+        leaders_beside: defaultdict[str, dict[str, None]] = defaultdict(dict)  # of the partitions that a node follows
+        for id_, nodes in replicas.items():
+            by_leader[nodes[0]].append(id_)
+            for node in nodes[1:]:
+                leaders_beside[node][nodes[0]] = None
+        self._distance = self._distances(leaders_beside)
+        self._left = {node: iter(ids) for node, ids in by_leader.items()}
 
-def _walked_back(came_from: Mapping[str, tuple[str, int]], end: str) -> list[tuple[int, str]]:
-    chain = []
-    before, partition_id = came_from[end]
-    while before:
-        chain.append((partition_id, end))
-        end = before
-        before, partition_id = came_from[end]
-    return chain
+    def _distances(self, leaders_beside: Mapping[str, Mapping[str, None]]) -> dict[str, int]:
+        """For each node the length of the shortest chain to a node that leads too little."""
+        distance = {node: 0 for node in sorted(self._quotas) if self._leads[node] < self._quotas[node]}
+        queue = deque(distance)
+        while queue:
+            node = queue.popleft()
+            for leader in leaders_beside.get(node, ()):
+                if leader not in distance:
+                    distance[leader] = distance[node] + 1
+                    queue.append(leader)
+        return distance
+
+    def shortest(self) -> Iterator[list[int]]:
+        """Change the leaders along the chains; the partitions of each."""
+        for source in sorted(self._quotas):
+            while self._leads[source] > self._quotas[source] and (chain := self._from(source)):
+                self._leads[source] -= 1
+                self._leads[chain[-1][1]] += 1
+                for id_, leader in chain:
+                    self._replicas[id_].remove(leader)
+                    self._replicas[id_].insert(0, leader)
+                yield [id_ for id_, _ in chain]
+
+    def _from(self, source: str) -> list[tuple[int, str]]:
+        """A chain of partitions and their new leaders; empty if none is left. No partition is looked at twice."""
+        chain: list[tuple[int, str]] = []
+        node = source
+        while self._distance.get(node) != 0:
+            step = self._step(node)
+            if step is not None:
+                chain.append(step)
+            elif not chain:
+                return []
+            else:
+                del self._distance[node]  # no way on from here
+                chain.pop()
+            node = chain[-1][1] if chain else source
+        return chain
+
+    def _step(self, node: str) -> tuple[int, str] | None:
+        """The next partition of the node that brings it nearer."""
+        wanted = self._distance.get(node, 0) - 1
+        for id_ in self._left.get(node, ()):
+            for other in self._replicas[id_][1:]:
+                if self._distance.get(other) == wanted and (wanted or self._leads[other] < self._quotas[other]):
+                    return id_, other
+        return None

@@ -1,9 +1,12 @@
 """What operations that have not ended move: a plan leaves it alone, and counts it where it will be."""
 
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Final, NamedTuple
 
 from minka.v1.cluster_pb2 import Migration, MigrationState
-from minkad.core.state import MIGRATIONS_ENDED, State, holders, replace
+from minkad.core.state import MIGRATIONS_ENDED, State, holders, replace, slices
+
+_ROWS_A_STEP: Final = 500
 
 
 class Destination(NamedTuple):
@@ -15,13 +18,26 @@ class Destination(NamedTuple):
 
 def destinations(state: State) -> dict[int, Destination]:
     """The destinations of all partitions that are to be moved, by partition id."""
+    pieces = destinations_in_pieces(state)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            found: dict[int, Destination] = end.value
+            return found
+
+
+def destinations_in_pieces(state: State) -> Generator[None, None, dict[int, Destination]]:
+    """The same, a part of it at each step. The state must not change in between."""
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
-        for migration in state.migrations[operation.id].values():
-            if migration.HasField("partition_id") and migration.state not in MIGRATIONS_ENDED:
-                id_ = migration.partition_id
-                before = found[id_].replicas if id_ in found else holders(state.partitions[id_])
-                found[id_] = Destination(operation.id, _after(before, migration))
+        for rows in slices(state.migrations[operation.id].values(), _ROWS_A_STEP):
+            for migration in rows:
+                if migration.HasField("partition_id") and migration.state not in MIGRATIONS_ENDED:
+                    id_ = migration.partition_id
+                    before = found[id_].replicas if id_ in found else holders(state.partitions[id_])
+                    found[id_] = Destination(operation.id, _after(before, migration))
+            yield
     return found
 
 

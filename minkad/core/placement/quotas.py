@@ -2,7 +2,19 @@
 
 import heapq
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class ZoneLimits(NamedTuple):
+    """How many replicas of a keyspace a zone has at least, and may have at most, so that no partition comes to share a
+    zone. `zones`: by node.
+    """
+
+    zones: Mapping[str, str]
+    least: int
+    most: int
 
 
 def level_shares(
@@ -24,7 +36,8 @@ def level_shares(
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
         total -= sum(shares[n] for n in bound)
-        open_ = [n for n in open_ if n not in bound]
+        settled = set(bound)
+        open_ = [n for n in open_ if n not in settled]
     return shares
 
 
@@ -34,23 +47,71 @@ def even_quotas(
     weights: Mapping[str, float],
     limit: int,
     totals: Mapping[str, int],
+    zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
     """For each target its share, by its weight, of all that there is, rounded up or down.
 
-    No node gets more than `limit`. Shares are rounded up first for nodes that have more anyway, so that the fewest
-    replicas move; then for those that lose most if it is rounded down, those that have most, and those with the least
-    of `totals`, which also counts what is not evened out here.
+    No node gets more than `limit`, and no zone more or less than its limits. Shares are rounded up first for nodes that
+    have more anyway, so that the fewest replicas move; then for those that lose most if it is rounded down, those that
+    have most, and those with the least of `totals`, which also counts what is not evened out here.
     """
     left = sum(counts.values())
-    shares = level_shares(left, {n: weights.get(n, 1.0) for n in targets}, {}, dict.fromkeys(targets, limit))
+    shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)
     quotas = {node: int(shares[node] + 1e-9) for node in targets}
     ranked = sorted(
         (node for node in targets if quotas[node] < limit),
         key=lambda n: (counts.get(n, 0) <= quotas[n], quotas[n] - shares[n], -counts.get(n, 0), totals[n], n),
     )
-    for node in ranked[: left - sum(quotas.values())]:
-        quotas[node] += 1
+    left -= sum(quotas.values())
+    bounds = _Zones(zone_limits, quotas)
+    # What a zone has at least comes first; what is left goes to any zone that may have more.
+    for least in (True, False):
+        for node in ranked:
+            if left > 0 and quotas[node] == int(shares[node] + 1e-9) and bounds.may_have_more(node, least=least):
+                quotas[node] += 1
+                bounds.add(node)
+                left -= 1
     return quotas
+
+
+def _shares(total: int, weights: Mapping[str, float], limit: int, zone_limits: ZoneLimits | None) -> dict[str, float]:
+    if zone_limits is None:
+        return level_shares(total, weights, {}, dict.fromkeys(weights, limit))
+    members: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for node, weight in weights.items():
+        members[zone_limits.zones[node]][node] = weight
+    of_zones = level_shares(
+        total,
+        {zone: sum(nodes.values()) for zone, nodes in members.items()},
+        {zone: min(zone_limits.least, limit * len(nodes)) for zone, nodes in members.items()},
+        {zone: min(zone_limits.most, limit * len(nodes)) for zone, nodes in members.items()},
+    )
+    shares: dict[str, float] = {}
+    for zone, nodes in members.items():
+        shares |= level_shares(of_zones[zone], nodes, {}, dict.fromkeys(nodes, limit))
+    return shares
+
+
+class _Zones:
+    """How many replicas zones are to have, while quotas are given out."""
+
+    def __init__(self, limits: ZoneLimits | None, quotas: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._counts = Counter[str]()
+        if limits is not None:
+            for node, quota in quotas.items():
+                self._counts[limits.zones[node]] += quota
+
+    def may_have_more(self, node: str, *, least: bool = False) -> bool:
+        """Whether the node's zone is to have more replicas than so far; `least`: whether it must."""
+        if self._limits is None:
+            return not least
+        return self._counts[self._limits.zones[node]] < (self._limits.least if least else self._limits.most)
+
+    def add(self, node: str) -> None:
+        """Count one more replica on the node."""
+        if self._limits is not None:
+            self._counts[self._limits.zones[node]] += 1
 
 
 def filled_quotas(
@@ -59,6 +120,7 @@ def filled_quotas(
     weights: Mapping[str, float],
     limit: int,
     totals: Mapping[str, int],
+    zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
     """As `even_quotas`, but no target gives up anything: what others have goes to the target that has least."""
     quotas = {node: counts.get(node, 0) for node in targets}
@@ -66,9 +128,13 @@ def filled_quotas(
     weight = {node: weights.get(node, 1.0) for node in targets}
     heap = [(quotas[n] / weight[n], totals[n], n) for n in targets if quotas[n] < limit and weight[n] > 0]
     heapq.heapify(heap)
+    bounds = _Zones(zone_limits, quotas)
     while left and heap:
         _, total, node = heapq.heappop(heap)
+        if not bounds.may_have_more(node):
+            continue
         quotas[node] += 1
+        bounds.add(node)
         left -= 1
         if quotas[node] < limit:
             heapq.heappush(heap, (quotas[node] / weight[node], total, node))

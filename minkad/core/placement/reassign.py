@@ -9,8 +9,9 @@ from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.placement.leaders import spread_leaders
-from minkad.core.placement.rebalance import NO_DISKS, Layout, Rebalance, Step, Wishes
+from minkad.core.placement.rebalance import Rebalance, Step, Wishes
 from minkad.core.state import State, partition_name
 
 
@@ -50,7 +51,7 @@ def plan_reassign(
         table_version=state.version,
         created_ms=now_ms,
         moves=moves,
-        nodes=_balance(state, layout, targets, sizes),
+        nodes=_balance(layout, targets),
         minimum_moves=minimum,
         notes=notes,
         reason=request.reason,
@@ -92,12 +93,11 @@ def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
     return [keyspace for keyspace in found.values() if keyspace is not None]
 
 
-def _refuse_unplannable(state: State, partition: Partition) -> None:
+def _unplannable(state: State, partition: Partition) -> MinkaError:
     """A partition without its leader can't be copied, and one that is being assigned has not settled."""
-    if partition.state != PartitionState.PARTITION_STATE_ONLINE:
-        name = partition_name(state.keyspaces, partition)
-        where = f"its data is on {', '.join(partition.isr)}"
-        raise MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
+    name = partition_name(state.keyspaces, partition)
+    where = f"its data is on {', '.join(partition.isr)}"
+    return MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
 
 
 def _low_disks(targets: Sequence[str], disks: Mapping[str, DiskSpace]) -> list[str]:
@@ -113,18 +113,22 @@ def _evening_moves(
     moves: list[Move] = []
     notes: list[str] = []
     minimum = 0
+    by_keyspace: defaultdict[int, list[Partition]] = defaultdict(list)
+    for row in state.partitions.values():
+        by_keyspace[row.keyspace_id].append(row)
     for keyspace in keyspaces:
-        mine = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
+        mine = by_keyspace[keyspace.id]
         rows = [p for p in mine if p.id not in layout.moving]
         notes += _left_alone(keyspace, Counter(layout.moving[p.id] for p in mine if p.id in layout.moving))
         for row in rows:
-            _refuse_unplannable(state, row)
+            if row.state != PartitionState.PARTITION_STATE_ONLINE:
+                raise _unplannable(state, row)
         if keyspace.replicas > len(wishes.targets):
             raise MinkaError(
                 Code.NOT_ENOUGH_NODES,
                 f"{keyspace.name} keeps {keyspace.replicas} replicas, and {len(wishes.targets)} nodes would be left",
             )
-        rebalance = Rebalance(state, keyspace, layout, wishes)
+        rebalance = Rebalance(state, keyspace, mine, layout, wishes)
         rebalance.run()
         minimum += rebalance.minimum
         notes += rebalance.notes
@@ -211,7 +215,8 @@ def _explicit_moves(
         before = layout.before[partition.id]
         if after == before:
             continue
-        _refuse_unplannable(state, partition)
+        if partition.state != PartitionState.PARTITION_STATE_ONLINE:
+            raise _unplannable(state, partition)
         _check_wanted(state, partition, name, after)
         added = [node for node in after if node not in before]
         gone = [node for node in before if node not in after]
@@ -252,18 +257,17 @@ def _check_disk(layout: Layout, name: str, node: str, size: int) -> None:
 # What each node has before and after
 
 
-def _balance(state: State, layout: Layout, targets: Sequence[str], sizes: Mapping[int, int]) -> list[NodeBalance]:
-    before = Layout(state, sizes)
-    leads_before = Counter(nodes[0] for nodes in before.replicas.values())
+def _balance(layout: Layout, targets: Sequence[str]) -> list[NodeBalance]:
+    leads_before = Counter(nodes[0] for nodes in layout.before.values())
     leads_after = Counter(nodes[0] for nodes in layout.replicas.values())
     after = Counter(node for nodes in layout.replicas.values() for node in nodes)
-    nodes = sorted({*targets, *before.totals, *after})
+    nodes = sorted({*targets, *layout.totals_before, *after})
     return [
         NodeBalance(
             node=n,
-            partitions_before=before.totals[n],
+            partitions_before=layout.totals_before[n],
             partitions_after=after[n],
-            bytes_before=before.bytes[n],
+            bytes_before=layout.bytes_before[n],
             bytes_after=layout.bytes[n],
             leaders_before=leads_before[n],
             leaders_after=leads_after[n],

@@ -1,21 +1,20 @@
 """Moving the fewest replicas until every node has its share (Fixed Partitions: "Moving partitions to newly added
 members"). Replicas of a partition never share a node, and don't come to share a zone."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Keyspace, Node, Partition
-from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.placement.moving import destinations
-from minkad.core.placement.quotas import even_quotas, filled_quotas
-from minkad.core.state import State, holders, partition_name
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minkad.core.placement.layout import Layout
+from minkad.core.placement.quotas import ZoneLimits, even_quotas, filled_quotas
+from minkad.core.placement.room import Room
+from minkad.core.state import State, partition_name
 
 _TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
 _FEW: Final = 1000  # partitions
-NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,86 +38,46 @@ class Wishes:
     gently: bool = False
 
 
-class Layout:
-    """What each node has once operations that have not ended, and the steps so far, are done. `disks`: by node, as far
-    as they are known. `moves_again`: what those operations move need not be left alone.
-    """
-
-    def __init__(
-        self,
-        state: State,
-        sizes: Mapping[int, int],
-        disks: Mapping[str, DiskSpace] = NO_DISKS,
-        *,
-        moves_again: bool = False,
-    ) -> None:
-        self.nodes: Mapping[str, Node] = state.nodes
-        self.sizes = sizes
-        going = destinations(state)
-        self.moving = {} if moves_again else {id_: to.operation_id for id_, to in going.items()}
-        self.before = {p.id: going[p.id].replicas if p.id in going else holders(p) for p in state.partitions.values()}
-        self.replicas = {id_: list(nodes) for id_, nodes in self.before.items()}
-        self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
-        self.disks = disks
-        self.bytes = Counter[str]()
-        for partition_id, nodes in self.replicas.items():
-            self.bytes.update(dict.fromkeys(nodes, sizes.get(partition_id, 0)))
-        self._hosts = {partition_id: tuple(nodes) for partition_id, nodes in self.replicas.items()}
-        self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
-        for partition_id, to in going.items():
-            come = set(to.replicas).difference(holders(state.partitions[partition_id]))
-            self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
-
-    def move(self, partition_id: int, source: str, target: str) -> None:
-        """Move a replica: the target takes the source's place in the order."""
-        replicas, size = self.replicas[partition_id], self.sizes.get(partition_id, 0)
-        replicas[replicas.index(source)] = target
-        self.totals.update({source: -1, target: 1})
-        self.bytes.update({source: -size, target: size})
-        if target not in self._hosts[partition_id]:
-            self.taken[target] += size
-        if source not in self._hosts[partition_id]:
-            self.taken[source] -= size  # it was to come, and does not
-
-    def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
-        """Whether the replica may go from the source to the target."""
-        replicas, node = self.replicas[partition.id], self.nodes[target]
-        if target in replicas or target in partition.removing_replicas:
-            return False
-        if node.capacity_bytes and self.bytes[target] + self.sizes.get(partition.id, 0) > node.capacity_bytes:
-            return False
-        if not self.has_room(target, self.sizes.get(partition.id, 0)):
-            return False
-        return any_zone or self._zones(replicas) <= self._zones([target if n == source else n for n in replicas])
-
-    def has_room(self, node: str, size: int) -> bool:
-        """Whether the node's disk has room for so many bytes more, and is not low afterwards."""
-        disk = self.disks.get(node)
-        if disk is None or not disk.total_bytes:
-            return True
-        return not disk.is_low and disk.free_bytes - self.taken[node] - size >= disk.low_mark_bytes
-
-    def _zones(self, nodes: Iterable[str]) -> int:
-        return len({self.nodes[n].zone for n in nodes if n in self.nodes})
-
-
 class Rebalance:
     """One keyspace's steps. What an operation moves already stays where that puts it."""
 
-    def __init__(self, state: State, keyspace: Keyspace, layout: Layout, wishes: Wishes) -> None:
+    def __init__(
+        self, state: State, keyspace: Keyspace, rows: Sequence[Partition], layout: Layout, wishes: Wishes
+    ) -> None:
+        """`rows`: all of the keyspace's."""
         self._state = state
         self._keyspace = keyspace
         self._layout = layout
         self._wishes = wishes
-        rows = [p for p in state.partitions.values() if p.keyspace_id == keyspace.id]
-        self._partitions = [p for p in rows if p.id not in layout.moving]
+        self._targets = frozenset(wishes.targets)
+        self._partitions = {p.id: p for p in rows if p.id not in layout.moving}
         self._before = Counter(n for p in rows for n in layout.replicas[p.id])
         self._now = Counter(self._before)
         quotas = filled_quotas if wishes.gently else even_quotas
-        shares = quotas(self._before, wishes.targets, wishes.weights, len(rows), layout.totals)
+        limits = self._zone_limits(rows)
+        shares = quotas(self._before, wishes.targets, wishes.weights, len(rows), layout.totals, limits)
         self.quotas = dict.fromkeys(self._before, 0) | shares
+        self._on: defaultdict[str, dict[int, None]] = defaultdict(dict)  # by node: the partitions that may leave it
+        for id_ in self._partitions:
+            for node in layout.replicas[id_]:
+                self._on[node][id_] = None
+        self._room = Room(layout, (n for n in wishes.targets if self._now[n] < self.quotas[n]))
         self.steps: list[Step] = []
         self.notes: list[str] = []
+
+    def _zone_limits(self, rows: Sequence[Partition]) -> ZoneLimits | None:
+        """The limits that follow from what `Layout.fits` allows; None if they are none, or can't be kept."""
+        zones, replicas = self._layout.zones, self._layout.replicas
+        targets = {zones[node] for node in self._wishes.targets}
+        if len(targets) == 1:
+            return None
+        everywhere = most = 0
+        for row in rows:
+            has = {zones.get(node) for node in replicas[row.id]}
+            everywhere += targets <= has
+            most += 1 + len(replicas[row.id]) - len(has)
+        can_have = most * len(targets) >= sum(self._before.values())
+        return ZoneLimits(zones, everywhere, most) if can_have else None
 
     @property
     def minimum(self) -> int:
@@ -136,7 +95,7 @@ class Rebalance:
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
             self._move_if_possible(partition, source)
         for source in sorted(self.quotas):
-            if not self._excess(source) or (self._wishes.gently and source in self._wishes.targets):
+            if not self._excess(source) or (self._wishes.gently and source in self._targets):
                 continue
             for partition in self._ranked(source):
                 if self._excess(source):
@@ -153,16 +112,16 @@ class Rebalance:
     def _excess(self, node: str) -> int:
         return max(0, self._now[node] - self.quotas[node])
 
-    def _on(self, node: str) -> list[Partition]:
-        return [p for p in self._partitions if node in self._layout.replicas[p.id]]
+    def _rows_on(self, node: str) -> list[Partition]:
+        return [self._partitions[id_] for id_ in sorted(self._on[node])]
 
     def _ranked(self, node: str) -> list[Partition]:
         """The partitions on the node in the order in which they leave it: the nearest to the mean size first, and those
         that it leads mixed with those that it follows in proportion to their numbers.
         """
-        mine = self._on(node)
-        mean = sum(map(self._size, mine)) / max(1, len(mine))
-        mine.sort(key=lambda p: (abs(self._size(p) - mean), -p.id))
+        mine, sizes = self._rows_on(node), self._layout.sizes
+        mean = sum(sizes.get(p.id, 0) for p in mine) / max(1, len(mine))
+        mine.sort(key=lambda p: (abs(sizes.get(p.id, 0) - mean), -p.id))
         if self._keyspace.replicas <= 1:
             return mine
         led = [p for p in mine if self._layout.replicas[p.id][0] == node]
@@ -173,16 +132,8 @@ class Rebalance:
         excess = self._excess(node)
         return [(p, node) for p in self._ranked(node)[:excess]] if excess else []
 
-    def _room(self) -> list[str]:
-        return [n for n in self._wishes.targets if self._now[n] < self.quotas[n]]
-
-    def _best(self, partition: Partition, source: str, nodes: Collection[str], *, any_zone: bool = False) -> str | None:
-        free = [n for n in nodes if n != source and self._layout.fits(partition, source, n, any_zone=any_zone)]
-        layout = self._layout
-        return min(free, key=lambda n: (layout.bytes[n], layout.totals[n], n), default=None)
-
     def _move_if_possible(self, partition: Partition, source: str) -> None:
-        target = self._best(partition, source, self._room())
+        target = self._room.best(partition, source)
         if target is not None:
             self._move(partition, source, target)
 
@@ -190,27 +141,28 @@ class Rebalance:
         """A replica that was to go to a third node goes where there is room instead, and one of the source's takes its
         place.
         """
+        if not self._room or not self._excess(source):
+            return
         mine, layout = self._ranked(source), self._layout
         last = {step.partition_id: i for i, step in enumerate(self.steps)}
         hopeless = {source}
         tries = _TRIES
         for i in last.values():
-            room, step = self._room(), self.steps[i]
-            if not room or not tries or not self._excess(source):
+            step = self.steps[i]
+            if not self._room or not tries or not self._excess(source):
                 return
             tries -= 1
             other = self._state.partitions[step.partition_id]
             if step.target in hopeless:
                 continue
-            target = self._best(other, step.target, [n for n in room if n != step.source])
+            target = self._room.best(other, step.target, but=step.source)
             if target is None:
                 continue
             own = next((p for p in mine if self._holds(source, p) and layout.fits(p, source, step.target)), None)
             if own is None:
                 hopeless.add(step.target)
             elif own.id != other.id:
-                layout.move(other.id, step.target, target)
-                self._now.update({step.target: -1, target: 1})
+                self._shift(other, step.target, target)
                 self.steps[i] = self._step(other, step.source, target)
                 self._move(own, source, step.target)
                 tries = _TRIES
@@ -224,11 +176,11 @@ class Rebalance:
 
         It costs one move more. If there are many partitions, one that can go directly is found anyway.
         """
-        room = self._room()
+        room = self._room
         if self._wishes.gently or not room or len(self._partitions) > _FEW:
             return False
         for middle in [n for n in self._wishes.targets if n != source and n not in room]:
-            onward = next(((p, t) for p in self._on(middle) if (t := self._best(p, middle, room))), None)
+            onward = next(((p, t) for p in self._rows_on(middle) if (t := room.best(p, middle))), None)
             first = next((p for p in self._ranked(source) if self._layout.fits(p, source, middle)), None)
             if onward is not None and first is not None and onward[0].id != first.id:
                 self._move(onward[0], middle, onward[1])
@@ -238,20 +190,22 @@ class Rebalance:
 
     def _leave_uneven(self, source: str) -> None:
         """A node that is to have nothing is emptied at any price; others keep what no node can take."""
-        if source in self._wishes.targets:
+        if source in self._targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
                 f"{self.quotas[source]}: no other node can take one of them (zones, capacity, disks, other replicas)"
             )
             return
-        for partition in self._on(source):
-            target = self._best(partition, source, self._wishes.targets)
+        anywhere = Room(self._layout, self._wishes.targets)
+        for partition in self._rows_on(source):
+            target = anywhere.best(partition, source)
             if target is None:
-                target = self._best(partition, source, self._wishes.targets, any_zone=True)
+                target = anywhere.best(partition, source, any_zone=True)
                 self.notes += [f"{self._name(partition)} has to share a zone"] if target else []
             if target is None:
                 raise self._stuck(partition, source)
             self._move(partition, source, target)
+            anywhere.put(target)
         if self._excess(source):
             raise self._comes(source)
 
@@ -282,14 +236,25 @@ class Rebalance:
         return partition_name(self._state.keyspaces, partition)
 
     def _move(self, partition: Partition, source: str, target: str) -> None:
-        self._layout.move(partition.id, source, target)
-        self._now.update({source: -1, target: 1})
+        self._shift(partition, source, target)
         self.steps.append(self._step(partition, source, target))
+
+    def _shift(self, partition: Partition, source: str, target: str) -> None:
+        self._layout.move(partition.id, source, target)
+        del self._on[source][partition.id]
+        self._on[target][partition.id] = None
+        self._now[source] -= 1
+        self._now[target] += 1
+        for node in (source, target):
+            if self._now[node] < self.quotas[node]:
+                self._room.put(node)
+            else:
+                self._room.remove(node)
 
     def _step(self, partition: Partition, source: str, target: str) -> Step:
         what = "partitions" if self._keyspace.replicas <= 1 else "replicas"
         leaves = f"is to have {self.quotas[source]}"
-        if source not in self._wishes.targets:
+        if source not in self._targets:
             leaves = "is not among the chosen nodes"
         reason = (
             f"{source} has {self._before[source]} {what} of {self._keyspace.name} and {leaves}; "

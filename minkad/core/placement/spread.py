@@ -10,7 +10,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
-from minkad.core.placement.rebalance import NO_DISKS, Layout
+from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.state import State, holders, partition_name
 
 MAX_SKEW: Final = 1.25  # the busiest node's load over the mean; less than that counts as even

@@ -7,7 +7,8 @@ from minka.v1.cluster_pb2 import Partition
 
 def holders(partition: Partition) -> list[str]:
     """The replicas, without those that are being added."""
-    return [r for r in partition.replicas if r not in partition.adding_replicas]
+    replicas, adding = list(partition.replicas), partition.adding_replicas
+    return [r for r in replicas if r not in adding] if adding else replicas
 
 
 def replace(nodes: Iterable[str], old: str, new: str) -> list[str]:

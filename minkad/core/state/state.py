@@ -419,12 +419,12 @@ class State:
         self.migrations[operation.id] = _by(started.migrations, _place)
         assert len(self.migrations[operation.id]) == len(started.migrations), started
         if operation.state == OperationState.OPERATION_STATE_RUNNING:
-            self._move(operation, started.migrations)
+            self._move(operation, self.migrations[operation.id])
         self._forget_old_operations()
         return []
 
-    def _move(self, operation: Operation, migrations: Iterable[Migration]) -> None:
-        unended = _by((one for one in migrations if one.state not in MIGRATIONS_ENDED), _place)
+    def _move(self, operation: Operation, migrations: Mapping[tuple[Placed, int], Migration]) -> None:
+        unended = {place: one for place, one in migrations.items() if one.state not in MIGRATIONS_ENDED}
         self.unended[operation.id] = unended
         for thing, _ in unended:
             by = self.moving.setdefault(thing, operation.id)
@@ -529,7 +529,7 @@ class State:
         for partition in state.tombstones.values():
             partitions.index_copies(None, partition)
         for operation in state.running_operations():
-            state._move(operation, migrations[operation.id].values())
+            state._move(operation, migrations[operation.id])
         for migration in snapshot.migrations:
             if migration.state in MIGRATIONS_UNDER_WAY:
                 state.under_way[Placed.of(migration)] = migration

@@ -24,8 +24,6 @@ from minka.v1.coordinator_pb2 import (
     MigrationPhase,
     MigrationProgress,
     RegisterRequest,
-    ReplicaOutcome,
-    ReplicaResult,
     ReplicaStats,
     UpdateReplicasRequest,
     UpdateReplicasResponse,
@@ -155,6 +153,7 @@ class FakeNode:
             sequence=self._sequence,
             applied_index=self._world.applied_index(),
             replicas=[ReplicaStats(partition_id=id_, bytes=4096, keys=32) for id_ in changed],
+            from_start=True,  # it says all of its migrations each time
             migrations=[self._progress(id_, target) for id_, target in self._copying],
             disk=DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, low_mark_bytes=1 << 30),
         )
@@ -183,10 +182,11 @@ class FakeNode:
         for row in request.partitions:
             self._adopt(row)
             if row.id in self.rows:
-                outcome, epoch = ReplicaOutcome.REPLICA_OUTCOME_HOSTED, self.rows[row.id].partition_epoch
+                response.hosted_ids.append(row.id)
+                response.hosted_epochs.append(self.rows[row.id].partition_epoch)
             else:
-                outcome, epoch, delay = ReplicaOutcome.REPLICA_OUTCOME_DELETED, row.partition_epoch, DELETE_S
-            response.results.append(ReplicaResult(partition_id=row.id, partition_epoch=epoch, outcome=outcome))
+                response.deleted_ids.append(row.id)
+                delay = DELETE_S
         for partition_id, epoch in zip(request.known_ids, request.known_epochs, strict=True):
             row_here = self.rows.get(partition_id)
             if row_here is None or row_here.partition_epoch != epoch:

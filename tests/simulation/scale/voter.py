@@ -18,7 +18,7 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, MemoryStorage, RawNode, Ready
 from minkad.core.raft.sender import sender_of
-from minkad.core.state import State
+from minkad.node.settings import LEARNERS_A_BEAT
 from minkad.rpc.channels import Channels
 from minkad.rpc.raft import RaftTransport
 from minkad.rpc.validation import check
@@ -50,7 +50,7 @@ class Voter(Host):
         self.planned_s = 0.0  # processor time of plans, which a daemon makes on a thread
         rng = random.Random(node.raft_id)
         self.coordinator = Coordinator(
-            State.from_snapshot(start.data),
+            Coordinator.decode(start.data),
             Bootstrap(world.cluster, ()),
             world.controller_settings,
             world.voter_settings,
@@ -83,6 +83,7 @@ class Voter(Host):
                     storage=log.storage,
                     random=rng.randrange,
                     election_tick=_ELECTION_TICKS,
+                    learners_a_beat=LEARNERS_A_BEAT,
                     applied=start.metadata.index,
                     commit_by_vote=True,
                     disable_proposal_forwarding=True,
@@ -97,6 +98,7 @@ class Voter(Host):
             conf_state=start.metadata.conf_state,
             on_progress=self.coordinator.on_progress,
             clock=self.now,
+            in_thread=self._in_thread,
         )
 
     def _address_of(self, raft_id: int) -> str | None:

@@ -3,13 +3,14 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 from minka.v1.cluster_pb2 import Partition
 from minkad.coordinator.active_controller import ActiveController
+from minkad.core.state.partitions import Partitions
 
 T = TypeVar("T")
 
@@ -48,52 +49,30 @@ class Visits:
             self.seconds[where] += time.thread_time() - began
 
 
-class WatchedRows(dict[int, Partition]):
+class WatchedRows(Partitions):
     """The rows of a `State`, each visit of which is counted."""
 
-    def __init__(self, rows: dict[int, Partition], visits: Visits) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: Partitions, visits: Visits) -> None:
+        super().__init__()
+        for name in Partitions.__slots__:
+            setattr(self, name, getattr(rows, name))
+        self._rows = rows
         self._visits = visits
 
     def __getitem__(self, id_: int) -> Partition:
         self._visits.rows += 1
         return super().__getitem__(id_)
 
-    @overload
-    def get(self, id_: int, default: None = None, /) -> Partition | None: ...
-    @overload
-    def get(self, id_: int, default: Partition, /) -> Partition: ...
-    @overload
-    def get(self, id_: int, default: T, /) -> Partition | T: ...
-    def get(self, id_: int, default: Any = None, /) -> Any:
-        self._visits.rows += 1
-        return super().get(id_, default)
-
     def __iter__(self) -> Iterator[int]:
-        return self._visits.walk(super().keys())
+        return self._visits.walk(super().__iter__())
 
-    def keys(self) -> Any:
-        return KeysView(self)
+    def encoded(self) -> Sequence[bytes]:
+        """All rows, which counts as a walk over them."""
+        return list(self._visits.walk(super().encoded()))
 
-    def values(self) -> Any:
-        return _Values(self)
-
-    def items(self) -> Any:
-        return _Items(self)
-
-
-class _Values(ValuesView[Partition]):
-    _mapping: WatchedRows
-
-    def __iter__(self) -> Iterator[Partition]:
-        return self._mapping._visits.walk(dict.values(self._mapping))
-
-
-class _Items(ItemsView[int, Partition]):
-    _mapping: WatchedRows
-
-    def __iter__(self) -> Iterator[tuple[int, Partition]]:
-        return self._mapping._visits.walk(dict.items(self._mapping))
+    def copy(self) -> Any:
+        """Rows that nobody watches."""
+        return self._rows.copy()
 
 
 def watch(controller: ActiveController) -> Visits:

@@ -294,11 +294,14 @@ class _Machine:
         self._voter.coordinator.apply(data)
         self._world.applied(self._voter, data)
 
-    def restore(self, data: bytes) -> None:
-        self._voter.coordinator.restore(data)
+    def capture(self) -> Callable[[], bytes]:
+        return self._voter.coordinator.capture()
 
-    def to_snapshot(self) -> Iterator[bytes]:
-        return self._voter.coordinator.to_snapshot()
+    def decode(self, snapshot: bytes) -> State:
+        return self._voter.coordinator.decode(snapshot)
+
+    def restore(self, decoded: State) -> None:
+        self._voter.coordinator.restore(decoded)
 
 
 async def _nobody_listens(_: str) -> bool:

@@ -1,0 +1,82 @@
+"""What each node has and will have, while a plan is made."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from minka.v1.cluster_pb2 import Node, Partition
+from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.core.placement.moving import destinations
+from minkad.core.state import State, holders
+
+NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
+
+
+class Layout:
+    """What each node has once operations that have not ended, and the steps so far, are done. `disks`: by node, as far
+    as they are known. `moves_again`: what those operations move need not be left alone.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        sizes: Mapping[int, int],
+        disks: Mapping[str, DiskSpace] = NO_DISKS,
+        *,
+        moves_again: bool = False,
+    ) -> None:
+        self.nodes: Mapping[str, Node] = state.nodes
+        self.zones = {node.id: node.zone for node in state.nodes.values()}
+        self.sizes = sizes
+        going = destinations(state)
+        self.moving = {} if moves_again else {id_: to.operation_id for id_, to in going.items()}
+        self.before = {p.id: going[p.id].replicas if p.id in going else holders(p) for p in state.partitions.values()}
+        self.replicas = {id_: list(nodes) for id_, nodes in self.before.items()}
+        self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
+        self.disks = disks
+        self.bytes = Counter[str]()
+        for partition_id, nodes in self.replicas.items():
+            if size := sizes.get(partition_id, 0):
+                for node in nodes:
+                    self.bytes[node] += size
+        self.totals_before, self.bytes_before = Counter(self.totals), Counter(self.bytes)
+        self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
+        for partition_id, to in going.items():
+            come = set(to.replicas).difference(holders(state.partitions[partition_id]))
+            self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
+
+    def move(self, partition_id: int, source: str, target: str) -> None:
+        """Move a replica: the target takes the source's place in the order."""
+        replicas, size = self.replicas[partition_id], self.sizes.get(partition_id, 0)
+        replicas[replicas.index(source)] = target
+        self.totals[source] -= 1
+        self.totals[target] += 1
+        self.bytes[source] -= size
+        self.bytes[target] += size
+        if target not in self.before[partition_id]:
+            self.taken[target] += size
+        if source not in self.before[partition_id]:
+            self.taken[source] -= size  # it was to come, and does not
+
+    def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
+        """Whether the replica may go from the source to the target."""
+        node, size = self.nodes[target], self.sizes.get(partition.id, 0)
+        if target in self.replicas[partition.id] or target in partition.removing_replicas:
+            return False
+        if node.capacity_bytes and self.bytes[target] + size > node.capacity_bytes:
+            return False
+        if not self.has_room(target, size):
+            return False
+        return any_zone or node.zone not in self.closed_zones(partition.id, source)
+
+    def has_room(self, node: str, size: int) -> bool:
+        """Whether the node's disk has room for so many bytes more, and is not low afterwards."""
+        disk = self.disks.get(node)
+        if disk is None or not disk.total_bytes:
+            return True
+        return not disk.is_low and disk.free_bytes - self.taken[node] - size >= disk.low_mark_bytes
+
+    def closed_zones(self, partition_id: int, source: str) -> Collection[str]:
+        """The zones to which the replica on the source may not go: its partition would then be in fewer zones."""
+        others = {self.zones[n] for n in self.replicas[partition_id] if n != source and n in self.zones}
+        return () if self.zones.get(source) in (None, *others) else others

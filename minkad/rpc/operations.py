@@ -1,0 +1,84 @@
+"""What people are told of operations, however many migrations these have."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse, OperationSummary
+from minka.v1.cluster_pb2 import Migration, MigrationState
+from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.node_reports import NodeReports
+from minkad.core.controller import blockers_of
+from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
+from minkad.process.clock import unix_ms
+from minkad.process.turns import turn
+
+DEFAULT_OPERATIONS = 20
+_MOVED = (MigrationState.MIGRATION_STATE_HANDED_OVER, MigrationState.MIGRATION_STATE_COMPLETED)
+
+
+async def get_operations(coordinator: Coordinator, request: GetOperationsRequest) -> GetOperationsResponse:
+    """The operations in this node's copy of the table; only the active controller knows their progress. The loop gets
+    its turn after each piece. Raises UNKNOWN_OPERATION.
+    """
+    state, active = coordinator.state, coordinator.active
+    newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
+    ids = list(request.ids) or newest
+    for operation_id in ids:
+        if operation_id not in state.operations:
+            raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
+    operations = [state.operations[i] for i in ids]
+    runs = [o for o in operations if o.state in OPERATIONS_UNENDED] if active else []
+    response = GetOperationsResponse(
+        operations=operations,
+        progress=active.reports.progress() if active and runs else [],
+        now_ms=unix_ms(),
+        blockers=[blocker for o in runs for blocker in blockers_of(state, o)],
+    )
+    if request.with_migrations:
+        reports = active.reports if active else None
+        rows = {id_: list(state.migrations[id_].values()) for id_ in ids}  # as they are now, all of them
+        shown = {id_: list(_shown(state, id_, rows[id_], request.migrations_limit)) for id_ in ids}
+        for operation_id in ids:
+            response.summaries.append(await _summary(operation_id, rows[operation_id], reports, response))
+            for some in slices(shown[operation_id], ROWS_A_PIECE):
+                response.migrations.extend(some)
+                await turn()
+        moved = (state.duties.duties.get(m.duty) for m in response.migrations if m.HasField("duty"))
+        response.duty_names.update({duty.number: duty_name(duty) for duty in moved if duty is not None})
+    return response
+
+
+def _shown(state: State, operation_id: int, rows: list[Migration], limit: int) -> Iterator[Migration]:
+    if not limit or len(rows) <= limit:
+        return iter(rows)
+    under_way = [one for one in state.under_way.values() if one.operation_id == operation_id]
+    begun = {(one.partition_id, one.duty, one.index) for one in under_way}
+    waiting = state.unended.get(operation_id, {}).values()
+    others = (one for one in chain(waiting, _ended(rows)) if (one.partition_id, one.duty, one.index) not in begun)
+    return islice(chain(under_way, others), limit)
+
+
+def _ended(rows: list[Migration]) -> Iterator[Migration]:
+    return (one for one in rows if one.finished_ms)
+
+
+async def _summary(
+    operation_id: int, rows: list[Migration], reports: NodeReports | None, response: GetOperationsResponse
+) -> OperationSummary:
+    """The summary of an operation's migrations; `reports` are those of the active controller, if this node has it."""
+    copied = Counter[int]()
+    for one in response.progress:
+        copied[one.partition_id] += one.bytes_done
+    counts, done, total = Counter[int](), 0, 0
+    for some in slices(rows, ROWS_A_PIECE):
+        for row in some:
+            counts[row.state] += 1
+            if reports is not None and row.state != MigrationState.MIGRATION_STATE_CANCELLED:
+                size = reports.size(row.partition_id)
+                total += size
+                done += size if row.state in _MOVED else 0
+                done += copied[row.partition_id] if row.state == MigrationState.MIGRATION_STATE_COPYING else 0
+        await turn()
+    return OperationSummary(operation_id=operation_id, by_state=counts, bytes_done=done, bytes_total=total)

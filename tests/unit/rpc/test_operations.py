@@ -1,0 +1,71 @@
+"""What people are told of operations with thousands of migrations."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse
+from minka.v1.cluster_pb2 import MigrationState
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.controller import MigrationCaps
+from minkad.core.state import ROWS_A_PIECE
+from minkad.rpc import operations
+from minkad.rpc.operations import get_operations
+from tests.unit.coordinator.test_large_operations import a_cluster, begun
+from tests.unit.core.model import Controller
+
+MANY = 3 * ROWS_A_PIECE
+PENDING, COPYING = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRATION_STATE_COPYING
+
+
+def ask(c: Controller, active: Any = None, **request: Any) -> GetOperationsResponse:
+    coordinator = cast(Coordinator, SimpleNamespace(state=c.state, active=active))
+    return asyncio.run(get_operations(coordinator, GetOperationsRequest(**request)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Controller:
+    """The last four of an operation's migrations are under way."""
+    c = a_cluster(MANY)
+    c.caps = MigrationCaps(per_node=4, cluster=4)
+    begun(c)
+    c.schedule_once()
+    rows = c.state.migrations[1]
+    for place in list(rows)[:4]:
+        rows[place] = rows.pop(place)
+        c.state.unended[1][place] = c.state.unended[1].pop(place)
+    return c
+
+
+def test_all_migrations_are_told_in_the_order_of_the_plan_unless_a_limit_is_asked_for(cluster: Controller) -> None:
+    told = ask(cluster, ids=[1], with_migrations=True)
+    assert list(told.migrations) == list(cluster.state.migrations[1].values())
+
+
+def test_with_a_limit_those_under_way_come_first_and_a_summary_counts_all(cluster: Controller) -> None:
+    told = ask(cluster, ids=[1], with_migrations=True, migrations_limit=10)
+    assert [one.state for one in told.migrations] == [COPYING] * 4 + [PENDING] * 6
+    assert len({one.partition_id for one in told.migrations}) == 10
+    (summary,) = told.summaries
+    assert (summary.operation_id, dict(summary.by_state)) == (1, {COPYING: 4, PENDING: MANY - 4})
+    assert not summary.bytes_total
+
+
+def test_the_active_controller_knows_how_many_bytes_are_moved(cluster: Controller) -> None:
+    reports = SimpleNamespace(size=lambda partition_id: 100, progress=list)
+    told = ask(cluster, SimpleNamespace(reports=reports), ids=[1], with_migrations=True, migrations_limit=1)
+    assert (told.summaries[0].bytes_done, told.summaries[0].bytes_total) == (0, 100 * MANY)
+
+
+def test_the_loop_has_turns_while_many_are_told(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Counter[str]()
+
+    async def turn() -> None:
+        turns["taken"] += 1
+
+    monkeypatch.setattr(operations, "turn", turn)
+    ask(cluster, ids=[1], with_migrations=True)
+    assert turns["taken"] == 2 * MANY // ROWS_A_PIECE

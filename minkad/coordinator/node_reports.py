@@ -19,6 +19,7 @@ class NodeReports:
         self.applied: dict[str, int] = {}  # by node: the Raft index up to which it has applied the log
         self.disks: dict[str, DiskSpace] = {}
         self._replicas: dict[tuple[str, int], ReplicaStats] = {}
+        self._fresh: set[int] = set()
         self._progress: dict[str, list[MigrationProgress]] = {}
         self._damaged: dict[str, list[DamagedReplica]] = {}
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
@@ -29,6 +30,7 @@ class NodeReports:
         self.disks[node.id] = request.disk
         for stats in request.replicas:
             self._replicas[(node.id, stats.partition_id)] = stats
+            self._fresh.add(stats.partition_id)
         self._damaged[node.id] = list(request.damaged)
         self._progress[node.id] = list(request.migrations)
 
@@ -78,6 +80,15 @@ class NodeReports:
     def each_leaders_stats(self) -> Iterator[ReplicaStats]:
         """The same, one by one."""
         for row in list(self._committed.partitions.values()):
-            stats = self._replicas.get((row.leader, row.id))
+            stats = self.of_leader(row.leader, row.id)
             if stats is not None:
                 yield stats
+
+    def of_leader(self, leader: str, partition_id: int) -> ReplicaStats | None:
+        """What this leader last reported about the partition."""
+        return self._replicas.get((leader, partition_id))
+
+    def take_fresh(self) -> set[int]:
+        """The partitions about which something was reported since the last call."""
+        fresh, self._fresh = self._fresh, set()
+        return fresh

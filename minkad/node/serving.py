@@ -84,6 +84,7 @@ class Serving:
             self._credentials,
             config.clients.memory_mib * MIB,
             parts.health.describe,
+            parts.counting,
             parts.gateway,
             parts.sessions,
             SpoolService(parts.spool, parts.uploading, parts.fetching, parts.disk.room),

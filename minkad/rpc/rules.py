@@ -148,6 +148,8 @@ COUNTS: Final[dict[str, int]] = {
     "load_ids": FEW,
     "keyspaces": FEW,
     "ids": FEW,
+    "slots": MANY,
+    "silent": MANY,
     "notes": FEW,
     "keys": FEW,
     "nodes": FEW,
@@ -197,9 +199,11 @@ _NUMBERS: Final = (
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
     *("from_ms", "to_ms"),
+    *("slots", "whole_up_to"),
 )
 _FLAGS: Final = (
     "is_low",
+    *("summary", "under_replicated", "under_min_insync", "with_removing"),
     "emptied",
     "with_parts",
     *(
@@ -236,7 +240,9 @@ RULES: Final[dict[str, Rule]] = {
     "version": _TOKEN,
     "state_reason": note(4096),
     "CreateKeyspaceRequest.name": keyspace_name_problem,
-    **dict.fromkeys(("node", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME),
+    **dict.fromkeys(
+        ("node", "silent", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME
+    ),
     **dict.fromkeys(("replicas", "target_replicas", "adding_replicas", "removing_replicas", "isr"), _NAME),
     **dict.fromkeys(("leader", "successor"), _NAMES),
     "WeightsEntry.key": _NAME,

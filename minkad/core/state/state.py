@@ -201,14 +201,17 @@ class State:
         rows = list(self.partitions.values())
         if self.incomplete:
             rows = [row for row in rows if row.keyspace_id not in self.incomplete]
-        table = PartitionTable(
+        return self.table_without_partitions(), slices(rows, ROWS_A_PIECE)
+
+    def table_without_partitions(self) -> PartitionTable:
+        """The nodes and the keyspaces that have all their partitions."""
+        return PartitionTable(
             cluster=self.cluster,
             version=self.version,
             nodes=self.nodes.values(),
             keyspaces=[keyspace for keyspace in self.keyspaces.values() if keyspace.id not in self.incomplete],
             next_partition_id=self.next_partition_id,
         )
-        return table, slices(rows, ROWS_A_PIECE)
 
     def table_since(self, version: int) -> TableChanges | None:
         """What has changed for clients and people since an older version; None if that isn't remembered."""

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.coordinator.table_counting import TableCounting
 from minkad.core.state import State
 from minkad.http.metrics import Lag
 from minkad.node.health import Health
@@ -27,7 +28,8 @@ def health(state: State) -> Health:
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
-    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None)
+    counting = TableCounting(cast(Any, coordinator))
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None, counting)
     return Health(*cast(Any, parts))
 
 

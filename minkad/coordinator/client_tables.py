@@ -3,8 +3,7 @@ that they ask for.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from typing import Final
 
 from minka.ranges import is_by_ranges
@@ -42,30 +41,30 @@ class ClientTables:
                     del response.changes.partitions[:]
                     response.changes.partitions.extend(rows)
                 return response
+        if wanted is not None and None not in wanted.values():
+            response.table.CopyFrom(state.table_without_partitions())
+            response.table.partitions.extend(await self._of_slots(state, wanted))
+            return response
         without_rows, pieces = state.table_in_pieces()
         response.table.CopyFrom(without_rows)
-        if wanted is not None and all(slots is not None for slots in wanted.values()):
-            pieces = await self._of_slots(state, wanted)
-            wanted = None
         for some in pieces:
             kept = some if wanted is None else [row for row in some if _is_wanted(row, wanted)]
             response.table.partitions.extend(kept)
             await turn()
         return response
 
-    async def _of_slots(self, state: State, wanted: Mapping[int, _Slots]) -> Iterator[Sequence[Partition]]:
+    async def _of_slots(self, state: State, wanted: Mapping[int, _Slots]) -> list[Partition]:
         """The rows of these slots, without a look at the others."""
-        ids: list[int] = []
+        rows = []
         for keyspace_id, slots in wanted.items():
             if slots:
-                known = self._ids.get(keyspace_id) or await self._find_ids(state, state.keyspaces[keyspace_id])
-                ids += [known[slot] for slot in sorted(slots) if slot < len(known)]
-        return slices((state.partitions[id_] for id_ in ids), ROWS_A_PIECE)
+                ids = self._ids.get(keyspace_id) or await self._find_ids(state, state.keyspaces[keyspace_id])
+                rows += [state.partitions[ids[slot]] for slot in sorted(slots) if slot < len(ids)]
+        return rows
 
     async def _find_ids(self, state: State, keyspace: Keyspace) -> "array[int]":
         found = array("L", bytes(array("L").itemsize * keyspace.partition_count))
-        rows = iter(list(state.partitions.values()))
-        while some := list(islice(rows, ROWS_A_PIECE)):
+        for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
             for row in some:
                 if row.keyspace_id == keyspace.id:
                     found[row.slot] = row.id

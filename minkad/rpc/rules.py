@@ -150,6 +150,7 @@ COUNTS: Final[dict[str, int]] = {
     "ids": FEW,
     "slots": MANY,
     "silent": MANY,
+    "PartitionFilter.ids": MANY,
     "notes": FEW,
     "keys": FEW,
     "nodes": FEW,

@@ -7,6 +7,7 @@ from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.state import State
+from minkad.core.state.changes import Changed
 from minkad.http.metrics import Lag
 from minkad.node.health import Health
 from minkad.process.telemetry import Telemetry
@@ -67,6 +68,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
     seen = health(state)
     await seen.refresh()
     state.version += 1
+    state.changes.note(Changed(partitions=frozenset({1, 2, 3})))
     del state.partitions[1]
     state.partitions[2] = partition(2, "ab", leader_epoch=5, unclean_elections=1)
     state.partitions[3] = partition(3, "abc", leader_epoch=1)

@@ -43,7 +43,9 @@ class ClientTables:
                 return response
         if wanted is not None and None not in wanted.values():
             response.table.CopyFrom(state.table_without_partitions())
-            response.table.partitions.extend(await self._of_slots(state, wanted))
+            for some in slices(await self._of_slots(state, wanted), ROWS_A_PIECE):
+                response.table.partitions.extend(some)
+                await turn()
             return response
         without_rows, pieces = state.table_in_pieces()
         response.table.CopyFrom(without_rows)

@@ -12,6 +12,8 @@ from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.core.table_counts import TableCounts
 from minkad.process.turns import turn
 
+_EVERY_S: Final = 2.0
+
 
 class TableCounting:
     """The counts of this node's copy of the table, with the sizes while it is the active controller."""
@@ -26,6 +28,13 @@ class TableCounting:
     def counts(self) -> TableCounts:
         """As they were when `count` was last called."""
         return self._counts
+
+    async def run(self) -> None:
+        """Never let the active controller have much to count when somebody asks."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            if self._coordinator.active is not None:
+                await self.count()
 
     async def count(self) -> None:
         """Bring the counts up to date. While rows keep changing, they may be some pieces behind."""

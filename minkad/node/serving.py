@@ -114,6 +114,7 @@ class Serving:
             "disk space": parts.disk.watch(),
             "spool": self._collect_spool(),
             "history": parts.history.run(),
+            "counts": parts.counting.run(),
             "shards' heartbeats": parts.relay.run(),
             "shards' sessions": parts.sessions.run(),
             "payloads": parts.payloads.run(parts.duties, parts.is_controller),

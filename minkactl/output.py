@@ -31,7 +31,9 @@ def as_yaml(document: Any) -> str:
     """The document as YAML, in its own order, without the last newline."""
     import yaml
 
-    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
+    # The one that is written in C, where there is one, takes a tenth of the time.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
 
 
 def is_terminal() -> bool:

@@ -12,6 +12,7 @@ import grpc
 from minka._call import Call, Part
 from minka._retry import delay_s
 from minka._stream import NodeStream
+from minka._wanted import Wanted
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import (
     aio_channel,
@@ -22,7 +23,7 @@ from minka.grpc_calls import (
     error_from_call,
     unreachable,
 )
-from minka.routing import RoutingTable
+from minka.routing import HashRoutes, RoutingTable
 from minka.tls import Tls
 from minka.v1 import admin_pb2
 from minka.v1.admin_pb2_grpc import MetadataStub
@@ -55,6 +56,9 @@ class Core:
         self._has_table = False
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
+        self._wanted: Final = Wanted()
+        self._wants_newer = False  # rows than are here, and not only those that are missing
+        self._fetches_newer = False  # now
         self._timer: asyncio.TimerHandle | None = None
         self._state = "new"
 
@@ -67,7 +71,7 @@ class Core:
         if len(self.calls) >= MAX_CALLS:
             raise MinkaError(Code.OVERLOADED, f"{MAX_CALLS} calls of this client are under way")
         deadline = self.loop.time() + timeout
-        if not self.table.knows(name):
+        if not self._wanted.has(name):
             await self._look_for(name, deadline)
         return Call(self, self.table.keyspace(name), op, timeout, deadline)
 
@@ -93,6 +97,8 @@ class Core:
             part.call.regroup(part)
             return
         route = part.route = part.find_route()
+        if route is None and part.scan is None and self._lacks_row(part):
+            return
         part.node = self._node_for(part)
         part.address = self.table.address(part.node)
         if part.address:
@@ -103,6 +109,18 @@ class Core:
         else:
             why = MinkaError(Code.PARTITION_OFFLINE, f"partition {route.partition_id} has no leader")
         self.loop.call_soon(part.call.refused, part, why)
+
+    def _lacks_row(self, part: Part) -> bool:
+        """Whether the partition's row is yet to come; then the part waits for it."""
+        routes = part.call.routes
+        if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
+            return False
+        part.attempts += 1
+        part.error = MinkaError(Code.UNKNOWN_PARTITION, "the partition's row has not come yet")
+        part.waits = True
+        self._fetch_soon("")
+        self.loop.call_later(delay_s(part.attempts, self.rng), part.call.send_again, part)
+        return True
 
     def _node_for(self, part: Part) -> str:
         route = part.route
@@ -128,7 +146,13 @@ class Core:
         return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)
 
     def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:
-        """Fetch the table in the background, from another node than `avoid` if possible; the result says why not."""
+        """Fetch what is newer of the table in the background, from another node than `avoid` if possible; the result
+        says why not.
+        """
+        self._wants_newer = self._wants_newer or not self._fetches_newer
+        return self._fetch_soon(avoid)
+
+    def _fetch_soon(self, avoid: str) -> asyncio.Task[MinkaError | None]:
         if self._refresh is None:
             self._refresh = self.loop.create_task(self._refresh_table(avoid), name="minka table refresh")
         return self._refresh
@@ -162,6 +186,7 @@ class Core:
     async def _look_for(self, name: str, deadline: float) -> None:
         """Refresh until the keyspace is there, or has been missing from so many tables that it counts as unknown."""
         missing_from, error = 0, None
+        self._wanted.need(name)
         for attempt in itertools.count(1):
             refresh = self.refresh_soon()
             await asyncio.wait([refresh], timeout=deadline - self.loop.time())
@@ -171,19 +196,22 @@ class Core:
                 why = f": {clipped(error.message)}" if error is not None else ""
                 raise MinkaError(Code.DEADLINE_EXCEEDED, f"no partition table in time{why}")
             error = refresh.result()
-            missing_from += error is None
-            if self.table.knows(name) or missing_from == _KEYSPACE_TRIES:
+            if self._wanted.has(name):
+                return
+            missing_from += error is None and not self.table.knows(name)
+            if missing_from == _KEYSPACE_TRIES:
+                self._wanted.forget(name)
                 return
             if error is not None and not self._has_table and error.code is not Code.NO_CONTROLLER:
                 raise error
             await asyncio.sleep(delay_s(attempt, self.rng))
 
     async def _refresh_table(self, avoid: str) -> MinkaError | None:
-        await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
+        if self._wants_newer:
+            await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
         error = None
         try:
-            found = await self._fetch_table(avoid)
-            if self.table.take(found):
+            if await self._fetch(avoid):
                 for part in self._moved_reads():
                     part.call.reroute(part)
                 for part in self._rerouted():
@@ -195,19 +223,34 @@ class Core:
             if not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED:
                 _log.warning("the partition table can't be used: %s", error)
         self._refreshed_at = self.loop.time()
-        self._refresh = None
+        self._refresh, self._fetches_newer = None, False
+        if self._wants_newer:  # since then
+            self._fetch_soon("")
         if self._timer is not None:
             self._timer.cancel()
         after = self._refresh_interval * self.rng.uniform(0.8, 1.2)
         self._timer = self.loop.call_later(after, self.refresh_soon)
         return error
 
-    async def _fetch_table(self, avoid: str) -> admin_pb2.GetTableResponse:
+    async def _fetch(self, avoid: str) -> bool:
+        """Fetch the rows that are missing, and what is newer if that is wanted; return whether any route changed."""
+        wants_newer = self._fetches_newer = self._wants_newer
+        self._wants_newer = changed = False
+        if (missing := self._wanted.missing()) is not None:
+            wants_newer = wants_newer and self.table.version > 0
+            table = (await self._fetch_table(missing, avoid)).table
+            changed = self.table.add(table)
+            self._wanted.came(missing, list(table.keyspaces))
+        if wants_newer:
+            request = self._wanted.newer(self.table.version, self.table.cluster_id)
+            changed |= self.table.take(await self._fetch_table(request, avoid))
+        return changed
+
+    async def _fetch_table(self, request: admin_pb2.GetTableRequest, avoid: str) -> admin_pb2.GetTableResponse:
         """What the first node answers: its table, what has changed since this client's, or nothing newer."""
         addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
         self.rng.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
-        request = admin_pb2.GetTableRequest(known_version=self.table.version, known_cluster=self.table.cluster_id)
         tried: dict[str, MinkaError] = {}
         waiting = list(reversed(addresses[:_MAX_ASKED] if self._has_table else addresses))
         asked: dict[asyncio.Task[admin_pb2.GetTableResponse], str] = {}

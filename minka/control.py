@@ -1,5 +1,6 @@
 """The control calls that minkactl makes: unary, synchronous, with little to import."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from minka.v1.load_api_pb2_grpc import LoadsStub
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
+_View = TypeVar("_View")
 if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
     _Rpc = Callable[[grpc.Channel], grpc.UnaryUnaryMultiCallable[_Request, _Response]]
 
@@ -65,44 +67,80 @@ class Control:
 
         In the answer, `from_controller` says which of these it is, and `served_by` names the node.
         """
-        deadline = time.monotonic() + self.timeout
         known = self._known_table
         request = admin_pb2.GetStatusRequest(known_version=known.version, known_cluster=known.cluster.id)
-        answer = None
+
+        def ask(address: str, timeout: float) -> admin_pb2.GetStatusResponse:
+            response = self._status(address, request, timeout)
+            if response.HasField("changes"):
+                response.table.CopyFrom(with_changes(known, response.changes))
+            return response
+
+        answer = self._view(ask, lambda response: response)
+        if answer.from_controller:
+            self._known_table = answer.table
+        return answer
+
+    def summary(self) -> admin_pb2.GetStatusResponse:
+        """The same view without the partitions: instead of them, what they add up to, which doesn't grow with them."""
+        request = admin_pb2.GetStatusRequest(summary=True)
+        return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
+
+    def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
+        """The same as the node at this address, and no other, sees it. `silent`: see TableSummary.only_on_silent."""
+        request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
+        return self._status(address, request, self.timeout)
+
+    def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> "Partitions":
+        """The partitions that fit (None: all), by the same view; `limit` of them at most (0: all), while the others
+        are counted. They come while they are read.
+        """
+        request, opened = admin_pb2.ListPartitionsRequest(filter=wanted, limit=limit), list[Partitions]()
+
+        def ask(address: str, timeout: float) -> Partitions:
+            call = AdminStub(self._channels.to(address, timeout)).ListPartitions(request)
+            opened.append(Partitions(address, call, timeout, self.timeout))
+            return opened[-1].begun()
+
+        found = None
+        try:
+            found = self._view(ask, lambda listed: listed.status)
+            return found
+        finally:
+            for one in opened:
+                if one is not found:
+                    one.close()
+
+    def _status(self, address: str, request: admin_pb2.GetStatusRequest, timeout: float) -> admin_pb2.GetStatusResponse:
+        return self._ask(address, lambda channel: AdminStub(channel).GetStatus, request, timeout, repeatable=True)
+
+    def _view(
+        self, ask: Callable[[str, float], _View], status_of: Callable[[_View], admin_pb2.GetStatusResponse]
+    ) -> _View:
+        """The first answer by the active controller, else the first of all. `ask` is given an address and seconds."""
+        deadline = time.monotonic() + self.timeout
+        first = None
         tried: dict[str, MinkaError] = {}
         queue = self._queue()
         for address in _each_once(queue, tried):
-            share = _share(deadline, len(queue) + 1)
             try:
-                response = self._ask(
-                    address, lambda channel: AdminStub(channel).GetStatus, request, share, repeatable=True
-                )
+                answer = ask(address, _share(deadline, len(queue) + 1))
             except MinkaError as error:
                 if not _try_elsewhere(error, repeatable=True):
                     raise
                 tried[address] = error
                 continue
             tried[address] = MinkaError(Code.NOT_CONTROLLER, f"{address} is not the active controller")
-            if response.HasField("changes"):
-                response.table.CopyFrom(with_changes(known, response.changes))
-            if response.from_controller:
-                self._known_table = response.table
+            status = status_of(answer)
+            if status.from_controller:
                 self._controller = address
-                return response
-            answer = answer or response
-            queue.extendleft(n.address for n in response.table.nodes if n.id == response.coordinator.controller)
-        if answer is None:
+                return answer
+            first = first or answer
+            queue.extendleft(n.address for n in status.table.nodes if n.id == status.coordinator.controller)
+        if first is None:
             raise unreachable(tried)
         self._controller = ""
-        return answer
-
-    def status_at(self, address: str) -> admin_pb2.GetStatusResponse:
-        """The view of the node at this address, and of no other."""
-        call = AdminStub(self._channels.to(address, self.timeout)).GetStatus
-        try:
-            return call(admin_pb2.GetStatusRequest(), timeout=self.timeout)
-        except grpc.RpcError as error:
-            raise error_from_call(error, address, repeatable=True) from error
+        return first
 
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
         """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
@@ -470,6 +508,74 @@ class Control:
             return rpc(self._channels.to(address, timeout))(request, timeout=timeout)
         except grpc.RpcError as error:
             raise error_from_call(error, address, repeatable=repeatable) from error
+
+
+class Partitions:
+    """Partitions that a node lists, to be read once. `status` has no partitions; when all are read, `matching` says how
+    many there are, and `whole` is for those who want them together.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        call: "grpc._CallIterator[admin_pb2.ListPartitionsResponse]",
+        first_s: float,
+        timeout: float,
+    ) -> None:
+        """The first answer may take `first_s` seconds, each other one `timeout`; the reader takes the time it takes."""
+        self.status = admin_pb2.GetStatusResponse()
+        self.matching: Sequence[admin_pb2.MatchingCount] = ()
+        self._address: Final = address
+        self._call: Final = call
+        self._first_s: Final = first_s
+        self._timeout: Final = timeout
+
+    def begun(self) -> Self:
+        """This, once the node has answered. Raises MinkaError, as everything here does."""
+        first = self._next(self._first_s)
+        if first is not None:
+            self.status = first.status
+        return self
+
+    def __iter__(self) -> Iterator[admin_pb2.ListPartitionsResponse]:
+        while (page := self._next(self._timeout)) is not None:
+            if page.partitions:
+                yield page
+            else:
+                self.matching = page.matching
+
+    def whole(self) -> admin_pb2.GetStatusResponse:
+        """The status with these partitions, and what is reported of them."""
+        for page in self:
+            self.status.table.partitions.extend(page.partitions)
+            self.status.replicas.extend(page.replicas)
+            self.status.damaged.extend(page.damaged)
+        return self.status
+
+    def close(self) -> None:
+        """Read no further."""
+        self._call.cancel()
+
+    def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
+        # A deadline would be over while somebody pages through what was printed.
+        overdue = threading.Event()
+
+        def give_up() -> None:
+            overdue.set()
+            self._call.cancel()
+
+        timer = threading.Timer(timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            return next(self._call, None)
+        except grpc.RpcError as error:
+            if overdue.is_set():
+                text = f"{self._address} did not answer in time"
+                raise MinkaError(Code.DEADLINE_EXCEEDED, text, address=self._address) from error
+            raise error_from_call(error, self._address, repeatable=True) from error
+        finally:
+            timer.cancel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

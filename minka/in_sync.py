@@ -1,9 +1,32 @@
 """How well a partition is replicated, by its row; the metrics and minkactl both count it so."""
 
-from minka.v1.cluster_pb2 import Keyspace, Partition
+from collections.abc import Sequence
+from typing import Protocol
+
+from minka.v1.cluster_pb2 import Keyspace
 
 
-def missing_in_sync(row: Partition) -> int:
+class Replicated(Protocol):
+    """What is asked of a row: `minka.v1.Partition`, or what was read of one."""
+
+    @property
+    def replicas(self) -> Sequence[str]:
+        """The assigned ones."""
+
+    @property
+    def isr(self) -> Sequence[str]:
+        """Those in sync."""
+
+    @property
+    def adding_replicas(self) -> Sequence[str]:
+        """Those that have not joined the in-sync set yet."""
+
+    @property
+    def target_replicas(self) -> Sequence[str]:
+        """Those that it is to have once a reassignment ends; none while none runs."""
+
+
+def missing_in_sync(row: Replicated) -> int:
     """How many of its replicas are not in sync; above 0, the partition is under-replicated.
 
     While replicas are being added, it needs no more than it had before (as Kafka counts under-replicated partitions).
@@ -12,6 +35,6 @@ def missing_in_sync(row: Partition) -> int:
     return max(needed - len(row.isr), 0)
 
 
-def is_under_min_insync(row: Partition, keyspace: Keyspace) -> bool:
+def is_under_min_insync(row: Replicated, keyspace: Keyspace) -> bool:
     """Whether it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
     return len(row.isr) < max(1, keyspace.min_insync)

@@ -7,7 +7,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice, pairwise
+from sys import intern
 from typing import Final
 
 import mmh3
@@ -20,6 +22,12 @@ from minka.v1.cluster_pb2 import HashFunction, NodeState, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
 _ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING})
+
+
+@lru_cache(maxsize=10_000)
+def _shared(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The same tuple for the same nodes: many partitions have them, and a row that comes has texts of its own."""
+    return tuple(map(intern, nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +44,10 @@ class Route:
     @classmethod
     def of(cls, row: cluster_pb2.Partition) -> "Route":
         """The route that a partition's row gives."""
-        range_ = KeyRange(row.start_key, row.end_key)
-        return cls(row.id, row.partition_epoch, row.generation, row.leader, tuple(row.isr), range_)
+        range_ = KeyRange(row.start_key, row.end_key) if row.start_key or row.end_key else ALL_KEYS
+        isr = _shared(tuple(row.isr[:]))
+        leader = isr[isr.index(row.leader)] if row.leader in isr else row.leader
+        return cls(row.id, row.partition_epoch, row.generation, leader, isr, range_)
 
 
 @dataclass(slots=True)
@@ -91,7 +101,7 @@ class HashRoutes(KeyspaceRoutes):
         self._hash: Final[Callable[[bytes], int]] = (
             mmh3.mmh3_32_uintdigest if murmur3 else HASH_FUNCTIONS[keyspace.hash]
         )
-        self.routes: Final[list[Route | None]] = [None] * self.count
+        self.routes: list[Route | None] = []  # by slot, once any is known: most clients use few of all keyspaces
 
     def place(self, key: bytes) -> int:
         """The slot of a key: its hash modulo the number of partitions."""
@@ -122,7 +132,7 @@ class HashRoutes(KeyspaceRoutes):
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
         """The route of the slot."""
-        return self.routes[place]
+        return self.routes[place] if self.routes else None
 
     def update(self, row: cluster_pb2.Partition) -> bool:
         """Take a row if its partition_epoch is higher than that of the known one; return whether it was. Raises
@@ -130,6 +140,7 @@ class HashRoutes(KeyspaceRoutes):
         """
         if row.slot >= self.count:
             raise MinkaError(Code.INTERNAL, f"partition {row.id} has slot {row.slot} of {self.count} in {self.name!r}")
+        self.routes = self.routes or [None] * self.count
         known = self.routes[row.slot]
         if known is not None and row.partition_epoch <= known.partition_epoch:
             return False
@@ -254,6 +265,17 @@ class RoutingTable:
         self._by_id: dict[int, KeyspaceRoutes] = {}
         self._addresses: dict[str, str] = {}
         self._alive: set[str] = set()  # nodes that the controller hears
+
+    def add(self, table: cluster_pb2.PartitionTable) -> bool:
+        """Take rows that were missing, out of a whole table; return whether any route changed. They may be older than
+        those that are here already: then what has changed since is asked for as of their version.
+        """
+        if not table.version:
+            return False  # of a node that has just begun
+        version = self.version
+        changed = self.replace(table)
+        self.version = min(version, table.version) if version else self.version
+        return changed
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
         """Take a whole table, what has changed since this one, or neither; return whether any route changed."""

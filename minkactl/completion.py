@@ -46,9 +46,12 @@ def _asked_of(
         return None
 
 
-def _names(pick: "Callable[[PartitionTable], Iterable[tuple[str, str]]]") -> Complete:
+def _names(
+    pick: "Callable[[PartitionTable], Iterable[tuple[str, str]]]",
+    ask: "Callable[[Control], PartitionTable]" = lambda control: control.summary().table,
+) -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        table = _asked(ctx, lambda control: control.table())
+        table = _asked(ctx, ask)
         if table is None:
             return []
         before, comma, last = incomplete.rpartition(",")
@@ -77,7 +80,8 @@ complete_partition: Final = _names(
         for keyspace in table.keyspaces
         for partition in table.partitions
         if partition.keyspace_id == keyspace.id
-    ]
+    ],
+    lambda control: control.table(),
 )
 
 

@@ -4,10 +4,12 @@ people type them, every field there.
 This is the shape of `-o json`; a plan's document reads back as the same plan.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from minka.errors import Code, MinkaError
@@ -43,21 +45,35 @@ def enum_number(enum: "EnumDescriptor | _upb.EnumDescriptor", name: object) -> i
 def to_document(message: Message) -> dict[str, Any]:
     """The message as JSON values, all fields in the order of the proto; None for a value that it can lack, and does."""
     document: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and field.message_type is None and not message.HasField(field.name):
-            document[field.name] = None
-            continue
-        value = getattr(message, field.name)
-        document[field.name] = [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
+    for name, may_lack, is_repeated, convert in _fields(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if is_repeated:
+            document[name] = [convert(item) for item in value] if convert is not None else value[:]
+        elif may_lack and not message.HasField(name):
+            document[name] = None
+        else:
+            document[name] = convert(value) if convert is not None else value
     return document
 
 
-def _value(field: "FieldDescriptor | _upb.FieldDescriptor", value: Any) -> Any:
+@cache
+def _fields(descriptor: Descriptor) -> list[tuple[str, bool, bool, Callable[[Any], Any] | None]]:
+    """For each field its name, whether a value can be lacking, whether it is repeated, and what makes a JSON value of
+    its value; None if it is one. A table has many messages of one kind.
+    """
+    return [
+        (one.name, one.has_presence and one.message_type is None, one.is_repeated, _converter(one))
+        for one in descriptor.fields
+    ]
+
+
+def _converter(field: "FieldDescriptor | _upb.FieldDescriptor") -> Callable[[Any], Any] | None:
     if field.message_type is not None:
-        return to_document(value)
+        return to_document
     if field.enum_type is not None:
-        return enum_name(field.enum_type, value)
-    return key_text(value) if isinstance(value, bytes) else value
+        enum = field.enum_type
+        return cache(lambda number: enum_name(enum, number))
+    return key_text if field.type == FieldDescriptor.TYPE_BYTES else None
 
 
 def from_document(document: object, message: M) -> M:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
+from minka.v1.cluster_pb2 import Partition
 from minkactl.pages import Column, Kind, Row
 from minkactl.progress import operation_document
 from minkactl.suggest import did_you_mean
@@ -21,8 +22,9 @@ KEYSPACE_COLUMNS: Final = (
 _MAX_NAMED: Final = 12
 
 
-def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
-    """The node's row, and which partitions it leads, has to catch up with, gets, and has yet to delete.
+def node_document(status: GetStatusResponse, listed: GetStatusResponse, name: str) -> dict[str, Any]:
+    """The node's row, and which partitions it leads, has to catch up with, gets, and has yet to delete. `status` is
+    the summary, `listed` has the node's partitions.
 
     Raises MinkaError(UNKNOWN_NODE).
     """
@@ -30,7 +32,7 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
     if row is None:
         known = [node.id for node in status.table.nodes]
         raise MinkaError(Code.UNKNOWN_NODE, f"no node {name!r}{did_you_mean(name, known)}")
-    names, rows = partition_names(status), status.table.partitions
+    names, rows = partition_names(listed), listed.table.partitions
     return {
         **row,
         "served_by": status.served_by,
@@ -39,7 +41,7 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
         "not_in_sync": [names[one.id] for one in rows if name in one.replicas and name not in one.isr],
         "joining": [names[one.id] for one in rows if name in one.adding_replicas],
         "to_delete": [names[one.id] for one in rows if name in one.removing_replicas],
-        "keyspaces": _by_keyspace(status, name),
+        "keyspaces": _by_keyspace(listed, name),
         "operations": [one for one in map(operation_document, status.running) if one.get("node") == name],
     }
 
@@ -47,8 +49,11 @@ def node_document(status: GetStatusResponse, name: str) -> dict[str, Any]:
 def _by_keyspace(status: GetStatusResponse, name: str) -> list[Row]:
     """How much of each keyspace the node has."""
     stats, found = replica_stats(status), list[Row]()
+    by_keyspace: dict[int, list[Partition]] = {keyspace.id: [] for keyspace in status.table.keyspaces}
+    for one in status.table.partitions:
+        by_keyspace[one.keyspace_id].append(one)
     for keyspace in status.table.keyspaces:
-        rows = [one for one in status.table.partitions if one.keyspace_id == keyspace.id]
+        rows = by_keyspace[keyspace.id]
         own = [one for one in rows if name in one.replicas]
         deleting = sum(name in one.removing_replicas for one in rows)
         if not own and not deleting:

@@ -5,9 +5,10 @@ Only a table on a terminal needs rich, which `minkactl.render` imports.
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from minkactl.pages import Listing, Page, plain
+from minkactl.pages import Column, Listing, Page, Row, plain
 
 TABLES = ("table", "wide")
 FORMATS = (*TABLES, "json", "yaml", "name")
@@ -30,7 +31,9 @@ def as_yaml(document: Any) -> str:
     """The document as YAML, in its own order, without the last newline."""
     import yaml
 
-    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
+    # The one that is written in C, where there is one, takes a tenth of the time.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
 
 
 def is_terminal() -> bool:
@@ -61,6 +64,32 @@ def emit(page: Page, form: str) -> None:
         return
     for line in lines_of(page, form):
         print(line)
+
+
+def emit_rows(pages: Iterable[Sequence[Row]], columns: Sequence[Column], form: str) -> None:
+    """Print rows to a pipe as they come, in the format asked for: what is printed is as if they had come together. Each
+    row has a name.
+    """
+    if form in TABLES:
+        print(tsv(Listing(columns, ()), form == "wide")[0])
+    printed = False
+    for rows in pages:
+        if form == "json":
+            # The rows without the brackets and the line breaks within them.
+            print(",\n" if printed else "[\n", as_json(rows)[2:-2], sep="", end="")
+        elif form == "yaml":
+            print(as_yaml(rows))
+        elif form == "name":
+            print("\n".join(row["name"] for row in rows))
+        else:
+            print("\n".join(tsv(Listing(columns, rows), form == "wide")[1:]))
+        if not printed:
+            sys.stdout.flush()
+        printed = True
+    if form == "json":
+        print("\n]" if printed else "[]")
+    elif form == "yaml" and not printed:
+        print("[]")
 
 
 def note(text: str) -> None:

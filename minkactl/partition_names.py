@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import PartitionFilter
 from minka.v1.cluster_pb2 import Partition, PartitionTable
 from minkactl.suggest import did_you_mean
 
@@ -21,6 +22,16 @@ def find_partition(table: PartitionTable, asked: str) -> Partition:
     if not named:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition {asked!r}{did_you_mean(asked, names.values())}")
     return named[0]
+
+
+def selections(asked: str) -> list[PartitionFilter]:
+    """What selects every partition that `find_partition` could mean."""
+    keyspace, _, slot = asked.rpartition("/")
+    if not slot.isdecimal() or not slot.isascii() or int(slot) >= 1 << 32:
+        return []
+    if keyspace:
+        return [PartitionFilter(keyspace=keyspace, slots=[int(slot)])]
+    return [PartitionFilter(ids=[int(slot)]), PartitionFilter(slots=[int(slot)])]
 
 
 def partition_with_id(table: PartitionTable, partition_id: int) -> Partition:

@@ -19,7 +19,10 @@ def split_first(session: Session, control: "Control", plan: "Plan", reason: str)
     """Make the splits, and watch them to their end. Raises CLUSTER_MISMATCH, and STALE_PLAN while nothing is done, when
     anything that the plan splits or moves has changed since it was made.
     """
-    _check(control.status(), plan)
+    from minka.v1.admin_pb2 import PartitionFilter
+
+    ids = [*(one.partition_id for one in plan.splits), *(one.partition_id for one in plan.moves)]
+    _check(control.partitions(PartitionFilter(ids=ids)).whole(), plan)
     for keyspace, group in groupby(sorted(plan.splits, key=lambda one: one.keyspace), lambda one: one.keyspace):
         splits = list(group)
         keys = [key for one in splits for key in one.keys]

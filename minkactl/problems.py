@@ -7,8 +7,7 @@ healthy; else `warning`.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Node, NodeState
 from minkactl import units
 from minkactl.pages import Row
 from minkactl.skew import skews
@@ -59,6 +58,7 @@ class _Problems:
         self._asked = asked
         self._status = asked.status
         self._nodes = {node.id: node for node in asked.status.table.nodes}
+        self._counts = {counts.node_id: counts for counts in asked.status.summary.nodes}
         self._live = sum(node.state == NodeState.NODE_STATE_LIVE for node in self._nodes.values())
         self._up = sum(map(is_up, self._nodes.values()))
         self._told: set[str] = set()  # nodes whose start is the next command already
@@ -173,26 +173,23 @@ class _Problems:
             self._add(text, [_WATCH, *self._logs(node.id)], nodes=[node.id])
             return
         # Also those whose leaders are yet to take it out of the in-sync sets.
-        short = [p for p in self._status.table.partitions if {node.id} & set(p.replicas) - set(p.removing_replicas)]
-        note = f"{counted(len(short), 'partition')} under-replicated without it." if short else ""
+        short = self._counts[node.id].staying
+        note = f"{counted(short, 'partition')} under-replicated without it." if short else ""
         text, gone = f"{text}: {self._reason(node.id)}", self._gone_for_good(node)
         self._add(text, self._starts([node.id]), nodes=[node.id], note=note, otherwise=gone)
 
     def _gone_for_good(self, node: Node) -> str:
         """The commands that help if the node never comes back, if they can work."""
-        held = [partition for partition in self._status.table.partitions if node.id in partition.replicas]
-        alone = sum(not set(p.isr) - {node.id} for p in held)
-        if alone:
+        held = self._counts[node.id]
+        if held.sole:
             return (
-                f"If {node.id} is gone for good: no other node has an in-sync copy of {counted(alone, 'partition')}. "
-                f"Start it elsewhere with its data_dir, or with a backup of that."
+                f"If {node.id} is gone for good: no other node has an in-sync copy of "
+                f"{counted(held.sole, 'partition')}. Start it elsewhere with its data_dir, or with a backup of that."
             )
         remove = f"minkactl raft remove {node.id}"
-        if not held:
+        if not held.replicas:
             return f"If {node.id} is gone for good: {remove}"
-        replicas = {keyspace.id: keyspace.replicas for keyspace in self._status.table.keyspaces}
-        needed = max(replicas[p.keyspace_id] for p in held)
-        lacking = needed - self._live
+        lacking = held.needed_replicas - self._live
         missing = "a new node" if lacking == 1 else f"{lacking} new nodes"
         join = f"let {missing} join, then " if lacking > 0 else ""
         return f"If {node.id} is gone for good: {join}minkactl drain {node.id} --decommission, then {remove}"
@@ -244,38 +241,33 @@ class _Problems:
 
     def offline_partitions(self) -> None:
         """Partitions that nobody leads."""
-        offline = _in_state(self._status.table.partitions, PartitionState.PARTITION_STATE_OFFLINE)
+        offline = sum(keyspace.offline for keyspace in self._status.summary.keyspaces)
         if offline:
-            holders = self._down(node for partition in offline for node in partition.isr)
+            holders = self._down(node for node, counts in self._counts.items() if counts.offline_in_sync)
             where = f"; what is in sync of them is on {_list(holders)}" if holders else ""
             show = "minkactl partitions --state offline -o wide"
-            text = f"{counted(len(offline), 'partition')} offline{where}"
+            text = f"{counted(offline, 'partition')} offline{where}"
             self._add(text, [*self._starts(holders), show], nodes=holders)
 
     def not_in_sync(self) -> None:
         """Partitions that refuse writes, and those that have lost a part of their replicas."""
-        keyspaces = {keyspace.id: keyspace for keyspace in self._status.table.keyspaces}
-        partitions = self._status.table.partitions
-        refusing = [p for p in partitions if is_under_min_insync(p, keyspaces[p.keyspace_id])]
-        if refusing:
-            down = self._down(node for p in refusing for node in p.replicas if node not in p.isr)
-            text = f"{counted(len(refusing), 'partition')} under min-insync, so writes are refused"
+        summary = self._status.summary
+        if summary.under_min_insync:
+            down = self._down(node for node, counts in self._counts.items() if counts.keeps_from_writes)
+            text = f"{counted(summary.under_min_insync, 'partition')} under min-insync, so writes are refused"
             show = "minkactl partitions --under-min-insync -o wide"
             self._add(text, [*self._starts(down), show], nodes=down)
-        fewer = [p for p in partitions if missing_in_sync(p) > 0 and not self._is_explained(p)]
+        # Those that lack only nodes whose start is the next command already are explained by that.
+        lacking = (*summary.not_in_sync, summary.others_not_in_sync)
+        fewer = sum(one.partitions for one in lacking if not self._told.issuperset(one.nodes))
         if fewer:
-            text = f"{counted(len(fewer), 'partition')} under-replicated"
+            text = f"{counted(fewer, 'partition')} under-replicated"
             self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
 
     def skewed(self) -> None:
         """Replicas or leaders that are spread unevenly, if there is a command that evens them out."""
         for text, command in skews(self._status):
             self._add(text, [command], severity="warning")
-
-    def _is_explained(self, partition: Partition) -> bool:
-        """Whether the partition lacks only nodes whose start is the next command already."""
-        missing = {node for node in partition.replicas if node not in partition.isr}
-        return missing - {*partition.adding_replicas} <= self._told
 
     # Words
 
@@ -314,10 +306,6 @@ class _Problems:
 
 
 _WATCH: Final = "minkactl status --watch"
-
-
-def _in_state(partitions: Iterable[Partition], state: PartitionState.ValueType) -> list[Partition]:
-    return [partition for partition in partitions if partition.state == state]
 
 
 def _list(names: Iterable[str]) -> str:

@@ -3,8 +3,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minka.v1.admin_pb2 import GetStatusResponse
+    from minka.v1.admin_pb2 import GetStatusResponse, PartitionFilter
     from minka.v1.cluster_pb2 import Partition
+
+
+def of_keyspace(name: str) -> "PartitionFilter":
+    """The partitions of this keyspace, as `Control.partitions` is asked for them."""
+    from minka.v1.admin_pb2 import PartitionFilter
+
+    return PartitionFilter(keyspace=name)
 
 
 def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition]":

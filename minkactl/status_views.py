@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from minka.control import Control
 from minka.errors import MinkaError
-from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.duties_pb2 import ShardState
 from minkactl.documents import enum_name, to_document
 from minkactl.pages import Row
@@ -50,7 +49,7 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
         "served": served(asked),
         "nodes": nodes,
         "keyspaces": keyspace_rows(status),
-        "partitions": states_of(status, status.table.partitions),
+        "partitions": states_of(status, status.summary.keyspaces),
         "remembered": None if asked.known else _remembered(asked),
         "duties": duties,
         "balance": balance(nodes),
@@ -73,7 +72,7 @@ def _remembered(asked: Survey) -> Row:
     return {
         "by": asked.status.served_by,
         "until_ms": asked.remembered_ms,
-        "partitions": remembered_states(asked.status.table.partitions),
+        "partitions": remembered_states(asked.status.summary.keyspaces),
     }
 
 
@@ -97,37 +96,32 @@ def served(asked: Survey) -> dict[str, Any]:
 
     `stale_reads` are those of which a node that answers has a replica.
     """
-    partitions = asked.status.table.partitions
     counts = _by_leaders(asked) if asked.known else _by_those_who_answer(asked)
-    answering = {node.id for node in asked.status.table.nodes if asked.answer(node.id) is not None}
-    stale = sum(not answering.isdisjoint(_copies(partition)) for partition in partitions)
-    document = {"partitions": len(partitions), **counts, "stale_reads": stale}
+    total = asked.status.summary.partitions
+    stale = None if asked.unreadable is None else total - asked.unreadable
+    document = {"partitions": total, **counts, "stale_reads": stale}
     return {**document, "sentence": _sentence(asked, document)}
-
-
-def _copies(partition: Partition) -> set[str]:
-    return set(partition.replicas) - set(partition.adding_replicas)
 
 
 def _by_leaders(asked: Survey) -> dict[str, int]:
     """Count by the active controller's table, and by what the leaders say."""
     heard = {status.node_id: status.heartbeat_age_ms for status in asked.status.nodes}
-    counts = {"served": 0, "not_served": 0, "unknown": 0}
-    for partition in asked.status.table.partitions:
-        answer = asked.answer(partition.leader)
-        if partition.state != PartitionState.PARTITION_STATE_ONLINE:
-            counts["not_served"] += 1
-        elif answer is not None:
-            counts["served" if answer.has_clearance else "not_served"] += 1
+    summary = asked.status.summary
+    online = sum(keyspace.online for keyspace in summary.keyspaces)
+    counts = {"served": 0, "not_served": summary.partitions - online, "unknown": 0}
+    for node in summary.nodes:
+        answer = asked.answer(node.node_id)
+        if answer is not None:
+            counts["served" if answer.has_clearance else "not_served"] += node.leads_online
         else:
-            lately = heard.get(partition.leader, HEARD_LATELY_MS) < HEARD_LATELY_MS
-            counts["served" if lately else "unknown"] += 1
+            lately = heard.get(node.node_id, HEARD_LATELY_MS) < HEARD_LATELY_MS
+            counts["served" if lately else "unknown"] += node.leads_online
     return counts
 
 
 def _by_those_who_answer(asked: Survey) -> dict[str, int]:
     """Without an active controller: what the nodes say, and what those that don't answer may do."""
-    total = len(asked.status.table.partitions)
+    total = asked.status.summary.partitions
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     serving = min(sum(answer.leads for answer in answers), total)
     elsewhere = total - serving if _may_decide(asked) else 0
@@ -155,7 +149,8 @@ def _sentence(asked: Survey, document: Row) -> str:
         return f"all {total:,} partitions" if total > 1 else "the only partition"
     text = f"{now:,} of {total:,} partitions"
     if not now and not asked.known:
-        stale = f"stale reads, of {document['stale_reads']:,} of {total:,} partitions"
+        readable = document["stale_reads"]
+        stale = "stale reads" if readable is None else f"stale reads, of {readable:,} of {total:,} partitions"
         text = f"nothing but {stale}: no node that answers has clearance"
     if document["unknown"]:
         silent = [n for n, report in asked.reports.items() if report.answer is None and not report.refused]

@@ -40,6 +40,7 @@ class Survey:
     status: GetStatusResponse
     reports: Mapping[str, Report] = field(default_factory=dict)  # by node id
     taken_ms: int = 0
+    unreadable: int | None = None  # partitions of which no node that answers has a replica; None: not known
 
     @property
     def known(self) -> bool:
@@ -89,9 +90,22 @@ def survey(control: Control) -> Survey:
         status = asking.status()
         asking.ask((node.address for node in status.table.nodes), LAST_ASKED_S)
         asking.wait()
-        return Survey(status, asking.reports(status), time.time_ns() // 1_000_000)
+        reports = asking.reports(status)
+        return Survey(status, reports, time.time_ns() // 1_000_000, _unreadable(control, status, reports))
     finally:
         asking.give_up()
+
+
+def _unreadable(control: Control, status: GetStatusResponse, reports: Mapping[str, Report]) -> int | None:
+    """How many partitions have replicas on nodes alone that don't answer, by the node that has given the status."""
+    silent = [node.id for node in status.table.nodes if reports[node.id].answer is None]
+    if not silent or not status.summary.partitions:
+        return 0
+    address = next((node.address for node in status.table.nodes if node.id == status.served_by), "")
+    try:
+        return control.summary_at(address, silent).summary.only_on_silent
+    except MinkaError:
+        return None
 
 
 class _Asking:
@@ -125,10 +139,10 @@ class _Asking:
         address = self._best()[1]
         if address:
             try:
-                return self._control.status_at(address)
+                return self._control.summary_at(address)
             except MinkaError:
                 pass  # it has just died: another one may know
-        return self._control.status()
+        return self._control.summary()
 
     def _best(self) -> tuple[bool, str]:
         """Whether it is the active controller, and the address of the node that knows most; "" when none has

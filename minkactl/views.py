@@ -3,14 +3,13 @@
 Numbers that only the active controller knows (sizes, heartbeats) are None when it didn't answer.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange, is_by_ranges
-from minka.v1.admin_pb2 import GetStatusResponse, NodeStatus
+from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts, NodeStatus
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,
@@ -116,29 +115,22 @@ def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
     return {stats.partition_id: stats for stats in status.replicas}
 
 
-def _sum(status: GetStatusResponse, values: Iterable[int]) -> int | None:
-    return sum(values) if is_known(status) else None
-
-
 def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Row]:
     """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
-    stats, heard = replica_stats(status), {node.node_id: node for node in status.nodes}
-    held: dict[str, list[Partition]] = {node.id: [] for node in status.table.nodes}
-    for partition in status.table.partitions:
-        for replica in partition.replicas:
-            held.setdefault(replica, []).append(partition)
+    heard = {node.node_id: node for node in status.nodes}
+    counts = {node.node_id: node for node in status.summary.nodes}
     rows: list[Row] = []
     for node in status.table.nodes:
-        partitions, runtime = held[node.id], heard.get(node.id)
+        held, runtime = counts[node.id], heard.get(node.id)
         document = to_document(node)
         state, known = enum_name(NODE_STATE, node.state), is_known(status)
         document |= {
             "state": state if known else "unknown",
             "remembered_state": None if known else state,
             "role": _role(status, node),
-            "partitions": len(partitions),
-            "leads": sum(partition.leader == node.id for partition in partitions) if known else None,
-            "bytes": _sum(status, (stats[p.id].bytes for p in partitions if p.id in stats)),
+            "partitions": held.replicas,
+            "leads": held.leads if known else None,
+            "bytes": held.bytes if known else None,
             "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
             "applied_index": runtime.applied_index if runtime else None,
             **_disk(runtime),
@@ -206,35 +198,31 @@ def raft_document(status: GetStatusResponse) -> dict[str, Any]:
 
 def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each keyspace of the table, in its order."""
-    stats = replica_stats(status)
-    partitions: dict[int, list[Partition]] = {keyspace.id: [] for keyspace in status.table.keyspaces}
-    for partition in status.table.partitions:
-        partitions[partition.keyspace_id].append(partition)
-    rows: list[Row] = []
-    for keyspace in status.table.keyspaces:
-        own = partitions[keyspace.id]
-        reported = [stats[partition.id] for partition in own if partition.id in stats]
-        rows.append(
-            {
-                **keyspace_document(keyspace, len(own)),
-                **states_of(status, own),
-                "keys": _sum(status, (one.keys for one in reported)),
-                "bytes": _sum(status, (one.bytes for one in reported)),
-            }
-        )
-    return rows
+    counts, known = {keyspace.keyspace_id: keyspace for keyspace in status.summary.keyspaces}, is_known(status)
+    return [
+        {
+            **keyspace_document(keyspace, counts[keyspace.id].partitions),
+            **states_of(status, [counts[keyspace.id]]),
+            "keys": counts[keyspace.id].keys if known else None,
+            "bytes": counts[keyspace.id].bytes if known else None,
+        }
+        for keyspace in status.table.keyspaces
+    ]
 
 
-def states_of(status: GetStatusResponse, partitions: Iterable[Partition]) -> dict[str, int | None]:
-    """How many are in each state; None if only a memory of it is there."""
-    found = remembered_states(partitions)
+def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts]) -> dict[str, int | None]:
+    """How many partitions are in each state; None if only a memory of it is there."""
+    found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
-def remembered_states(partitions: Iterable[Partition]) -> dict[str, int]:
-    """How many are in each state by the table at hand."""
-    states = Counter(enum_name(PARTITION_STATE, partition.state) for partition in partitions)
-    return {state: states[state] for state in ("online", "assigned", "offline")}
+def remembered_states(keyspaces: Collection[KeyspaceCounts]) -> dict[str, int]:
+    """How many partitions are in each state by the table at hand."""
+    return {
+        "online": sum(keyspace.online for keyspace in keyspaces),
+        "assigned": sum(keyspace.assigned for keyspace in keyspaces),
+        "offline": sum(keyspace.offline for keyspace in keyspaces),
+    }
 
 
 def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, Any]:
@@ -266,27 +254,43 @@ def partition_names(status: GetStatusResponse) -> dict[int, str]:
 
 def partition_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each partition of the table, in its order; those of a keyspace by ranges in that of their keys."""
-    stats, names = replica_stats(status), partition_names(status)
-    by_ranges = {k.id for k in status.table.keyspaces if is_by_ranges(k)}
-    keyspaces, known = {keyspace.id: keyspace for keyspace in status.table.keyspaces}, is_known(status)
-    rows: list[Row] = []
-    for partition in status.table.partitions:
-        name, reported = names[partition.id], stats.get(partition.id)
-        document = {"name": name, "keyspace": name.rpartition("/")[0], **to_document(partition)}
-        if partition.keyspace_id in by_ranges:
+    view = PartitionView(status)
+    rows = list(view.rows(status.table.partitions, status.replicas))
+    starts = {one.id: one.start_key for one in status.table.partitions}
+    places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}
+    return sorted(rows, key=lambda row: (places[row["keyspace"]], starts[row["id"]]))
+
+
+class PartitionView:
+    """Makes rows of partitions, also while these are still coming."""
+
+    def __init__(self, status: GetStatusResponse) -> None:
+        """`status` needs no partitions."""
+        self._known = is_known(status)
+        self._keyspaces = {keyspace.id: keyspace for keyspace in status.table.keyspaces}
+        self._by_ranges = {keyspace.id for keyspace in status.table.keyspaces if is_by_ranges(keyspace)}
+
+    def rows(self, partitions: Iterable[Partition], replicas: Iterable[ReplicaStats]) -> Iterator[Row]:
+        """A row for each partition, with what its leader has reported."""
+        stats = {one.partition_id: one for one in replicas}
+        for partition in partitions:
+            yield self._row(partition, stats.get(partition.id))
+
+    def _row(self, partition: Partition, reported: ReplicaStats | None) -> Row:
+        keyspace = self._keyspaces[partition.keyspace_id]
+        name = f"{keyspace.name}/{partition.slot}"
+        document = {"name": name, "keyspace": keyspace.name, **to_document(partition)}
+        if partition.keyspace_id in self._by_ranges:
             document["range"] = str(KeyRange(partition.start_key, partition.end_key))
         del document["keyspace_id"]
-        if not known:
+        if not self._known:
             document |= {"state": "unknown", "remembered_state": document["state"]}
         document["under_replicated"] = missing_in_sync(partition) > 0
-        document["under_min_insync"] = is_under_min_insync(partition, keyspaces[partition.keyspace_id])
+        document["under_min_insync"] = is_under_min_insync(partition, keyspace)
         document["keys"] = reported.keys if reported else None
         document["bytes"] = reported.bytes if reported else None
         document["ops"] = reported.ops if reported else None
         document["cpu_percent"] = reported.cpu_percent if reported else None
         if reported and reported.not_split:
             document["note"] = reported.not_split
-        rows.append(document)
-    starts = {one.id: one.start_key for one in status.table.partitions}
-    places = {row["keyspace"]: place for place, row in reversed(list(enumerate(rows)))}
-    return sorted(rows, key=lambda row: (places[row["keyspace"]], starts[row["id"]]))
+        return document

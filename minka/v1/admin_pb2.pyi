@@ -28,21 +28,56 @@ class GetTableRequest(_message.Message):
 
     KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     KNOWN_CLUSTER_FIELD_NUMBER: _builtins.int
+    KEYSPACES_FIELD_NUMBER: _builtins.int
     known_version: _builtins.int
     known_cluster: _builtins.str
+    @_builtins.property
+    def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedRows]:
+        """none: all partitions of all; else only these. Nodes and keyspaces are always sent"""
+
     def __init__(
         self,
         *,
         known_version: _builtins.int = ...,
         known_cluster: _builtins.str = ...,
+        keyspaces: _abc.Iterable[Global___WantedRows] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTableRequest: _TypeAlias = GetTableRequest  # noqa: Y015
+
+@_typing.final
+class WantedRows(_message.Message):
+    """The partitions of a keyspace that the caller wants: all of them, or by hash some."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_FIELD_NUMBER: _builtins.int
+    WHOLE_UP_TO_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    keyspace: _builtins.str
+    whole_up_to: _builtins.int
+    """of a keyspace by hash with more partitions, only `slots` are wanted; 0: all in any case"""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        keyspace: _builtins.str = ...,
+        whole_up_to: _builtins.int = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspace", b"keyspace", "slots", b"slots", "whole_up_to", b"whole_up_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WantedRows: _TypeAlias = WantedRows  # noqa: Y015
 
 @_typing.final
 class GetTableResponse(_message.Message):
@@ -78,17 +113,27 @@ class GetStatusRequest(_message.Message):
 
     KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     KNOWN_CLUSTER_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
     known_version: _builtins.int
     known_cluster: _builtins.str
+    summary: _builtins.bool
+    """instead of partitions and their sizes, what they add up to"""
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes, for TableSummary.only_on_silent"""
+
     def __init__(
         self,
         *,
         known_version: _builtins.int = ...,
         known_cluster: _builtins.str = ...,
+        summary: _builtins.bool = ...,
+        silent: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_cluster", b"known_cluster", "known_version", b"known_version", "silent", b"silent", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -181,6 +226,7 @@ class GetStatusResponse(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     served_by: _builtins.str
     from_controller: _builtins.bool
     """the fields below the table are filled by the active controller only"""
@@ -206,6 +252,10 @@ class GetStatusResponse(_message.Message):
     def changes(self) -> _cluster_pb2.TableChanges:
         """since known_version; then the table is absent"""
 
+    @_builtins.property
+    def summary(self) -> Global___TableSummary:
+        """if asked for: then the table has no partitions, and replicas and damaged are empty"""
+
     def __init__(
         self,
         *,
@@ -219,14 +269,346 @@ class GetStatusResponse(_message.Message):
         running: _abc.Iterable[_cluster_pb2.Operation] | None = ...,
         damaged: _abc.Iterable[_coordinator_pb2.DamagedReplica] | None = ...,
         changes: _cluster_pb2.TableChanges | None = ...,
+        summary: Global___TableSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "summary", b"summary", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "damaged", b"damaged", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "coordinator", b"coordinator", "damaged", b"damaged", "from_controller", b"from_controller", "has_clearance", b"has_clearance", "nodes", b"nodes", "replicas", b"replicas", "running", b"running", "served_by", b"served_by", "summary", b"summary", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class TableSummary(_message.Message):
+    """What the partitions of the table add up to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    REASSIGNED_FIELD_NUMBER: _builtins.int
+    UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
+    UNDER_MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    KEYSPACES_FIELD_NUMBER: _builtins.int
+    NOT_IN_SYNC_FIELD_NUMBER: _builtins.int
+    OTHERS_NOT_IN_SYNC_FIELD_NUMBER: _builtins.int
+    ONLY_ON_SILENT_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    reassigned: _builtins.int
+    """those that are being reassigned"""
+    under_replicated: _builtins.int
+    under_min_insync: _builtins.int
+    only_on_silent: _builtins.int
+    """partitions that have replicas on the nodes alone that the request calls silent"""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCounts]:
+        """of each node of the table, in its order"""
+
+    @_builtins.property
+    def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyspaceCounts]:
+        """of each keyspace of the table, in its order"""
+
+    @_builtins.property
+    def not_in_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotInSync]:
+        """those of the most partitions first, up to a thousand"""
+
+    @_builtins.property
+    def others_not_in_sync(self) -> Global___NotInSync:
+        """all others together"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _builtins.int = ...,
+        reassigned: _builtins.int = ...,
+        under_replicated: _builtins.int = ...,
+        under_min_insync: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___NodeCounts] | None = ...,
+        keyspaces: _abc.Iterable[Global___KeyspaceCounts] | None = ...,
+        not_in_sync: _abc.Iterable[Global___NotInSync] | None = ...,
+        others_not_in_sync: Global___NotInSync | None = ...,
+        only_on_silent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["others_not_in_sync", b"others_not_in_sync"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "nodes", b"nodes", "not_in_sync", b"not_in_sync", "only_on_silent", b"only_on_silent", "others_not_in_sync", b"others_not_in_sync", "partitions", b"partitions", "reassigned", b"reassigned", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableSummary: _TypeAlias = TableSummary  # noqa: Y015
+
+@_typing.final
+class NodeCounts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    STAYING_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    LEADS_ONLINE_FIELD_NUMBER: _builtins.int
+    PREFERRED_FIELD_NUMBER: _builtins.int
+    LEADS_IF_ELECTED_FIELD_NUMBER: _builtins.int
+    MOVABLE_FIELD_NUMBER: _builtins.int
+    SOLE_FIELD_NUMBER: _builtins.int
+    NEEDED_REPLICAS_FIELD_NUMBER: _builtins.int
+    OFFLINE_IN_SYNC_FIELD_NUMBER: _builtins.int
+    KEEPS_FROM_WRITES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    replicas: _builtins.int
+    """assigned ones"""
+    staying: _builtins.int
+    """those that it is not to delete"""
+    leads: _builtins.int
+    leads_online: _builtins.int
+    """those of them that are ONLINE"""
+    preferred: _builtins.int
+    """partitions whose preferred leader it is"""
+    leads_if_elected: _builtins.int
+    """partitions that it leads once preferred leaders have been elected"""
+    movable: _builtins.int
+    """replicas of keyspaces that don't have one on each LIVE node anyway"""
+    sole: _builtins.int
+    """its replicas beside which no other is in sync"""
+    needed_replicas: _builtins.int
+    """the most replicas that a keyspace of its replicas has"""
+    offline_in_sync: _builtins.int
+    """its in-sync replicas of OFFLINE partitions"""
+    keeps_from_writes: _builtins.int
+    """its replicas not in sync, of partitions under min-insync"""
+    bytes: _builtins.int
+    """of its replicas, as their leaders last reported"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+        staying: _builtins.int = ...,
+        leads: _builtins.int = ...,
+        leads_online: _builtins.int = ...,
+        preferred: _builtins.int = ...,
+        leads_if_elected: _builtins.int = ...,
+        movable: _builtins.int = ...,
+        sole: _builtins.int = ...,
+        needed_replicas: _builtins.int = ...,
+        offline_in_sync: _builtins.int = ...,
+        keeps_from_writes: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "keeps_from_writes", b"keeps_from_writes", "leads", b"leads", "leads_if_elected", b"leads_if_elected", "leads_online", b"leads_online", "movable", b"movable", "needed_replicas", b"needed_replicas", "node_id", b"node_id", "offline_in_sync", b"offline_in_sync", "preferred", b"preferred", "replicas", b"replicas", "sole", b"sole", "staying", b"staying"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeCounts: _TypeAlias = NodeCounts  # noqa: Y015
+
+@_typing.final
+class KeyspaceCounts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ONLINE_FIELD_NUMBER: _builtins.int
+    ASSIGNED_FIELD_NUMBER: _builtins.int
+    OFFLINE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    keyspace_id: _builtins.int
+    partitions: _builtins.int
+    online: _builtins.int
+    assigned: _builtins.int
+    offline: _builtins.int
+    keys: _builtins.int
+    """as the leaders last reported"""
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        keyspace_id: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        online: _builtins.int = ...,
+        assigned: _builtins.int = ...,
+        offline: _builtins.int = ...,
+        keys: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "bytes", b"bytes", "keys", b"keys", "keyspace_id", b"keyspace_id", "offline", b"offline", "online", b"online", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyspaceCounts: _TypeAlias = KeyspaceCounts  # noqa: Y015
+
+@_typing.final
+class NotInSync(_message.Message):
+    """Under-replicated partitions, by the nodes that lack in their in-sync sets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotInSync: _TypeAlias = NotInSync  # noqa: Y015
+
+@_typing.final
+class PartitionFilter(_message.Message):
+    """A partition has to fit all that is given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
+    UNDER_MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    WITH_REMOVING_FIELD_NUMBER: _builtins.int
+    keyspace: _builtins.str
+    node: _builtins.str
+    """that has a replica"""
+    state: _cluster_pb2.PartitionState.ValueType
+    under_replicated: _builtins.bool
+    under_min_insync: _builtins.bool
+    with_removing: _builtins.bool
+    """`node` may also be one that has yet to delete its copy"""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        keyspace: _builtins.str = ...,
+        node: _builtins.str = ...,
+        state: _cluster_pb2.PartitionState.ValueType = ...,
+        under_replicated: _builtins.bool = ...,
+        under_min_insync: _builtins.bool = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        with_removing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "keyspace", b"keyspace", "node", b"node", "slots", b"slots", "state", b"state", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated", "with_removing", b"with_removing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionFilter: _TypeAlias = PartitionFilter  # noqa: Y015
+
+@_typing.final
+class ListPartitionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """so many are sent, and the others only counted; 0: no limit"""
+    @_builtins.property
+    def filter(self) -> Global___PartitionFilter: ...
+    def __init__(
+        self,
+        *,
+        filter: Global___PartitionFilter | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionsRequest: _TypeAlias = ListPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPartitionsResponse(_message.Message):
+    """The order is that of the keyspaces, then of the slots, or of the keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    MATCHING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___GetStatusResponse:
+        """in the first one; its table has no partitions"""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.ReplicaStats]:
+        """theirs, as their leaders last reported"""
+
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.DamagedReplica]:
+        """theirs, as their nodes last reported"""
+
+    @_builtins.property
+    def matching(self) -> _containers.RepeatedCompositeFieldContainer[Global___MatchingCount]:
+        """in the last one"""
+
+    def __init__(
+        self,
+        *,
+        status: Global___GetStatusResponse | None = ...,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+        replicas: _abc.Iterable[_coordinator_pb2.ReplicaStats] | None = ...,
+        damaged: _abc.Iterable[_coordinator_pb2.DamagedReplica] | None = ...,
+        matching: _abc.Iterable[Global___MatchingCount] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "matching", b"matching", "partitions", b"partitions", "replicas", b"replicas", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y015
+
+@_typing.final
+class MatchingCount(_message.Message):
+    """How many partitions the filter lets through, sent or not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYSPACE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    keyspace_id: _builtins.int
+    state: _cluster_pb2.PartitionState.ValueType
+    partitions: _builtins.int
+    def __init__(
+        self,
+        *,
+        keyspace_id: _builtins.int = ...,
+        state: _cluster_pb2.PartitionState.ValueType = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspace_id", b"keyspace_id", "partitions", b"partitions", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MatchingCount: _TypeAlias = MatchingCount  # noqa: Y015
 
 @_typing.final
 class CreateKeyspaceRequest(_message.Message):

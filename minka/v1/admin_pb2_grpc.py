@@ -116,6 +116,11 @@ class AdminStub:
                 request_serializer=minka_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=minka_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.ListPartitions = channel.unary_stream(
+                '/minka.v1.Admin/ListPartitions',
+                request_serializer=minka_dot_v1_dot_admin__pb2.ListPartitionsRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_admin__pb2.ListPartitionsResponse.FromString,
+                _registered_method=True)
         self.CreateKeyspace = channel.unary_unary(
                 '/minka.v1.Admin/CreateKeyspace',
                 request_serializer=minka_dot_v1_dot_admin__pb2.CreateKeyspaceRequest.SerializeToString,
@@ -220,6 +225,13 @@ class AdminServicer:
 
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitions(self, request, context):
+        """The partitions that a filter lets through, some at a time: all as they are when the call begins.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -357,6 +369,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=minka_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
                     response_serializer=minka_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
             ),
+            'ListPartitions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListPartitions,
+                    request_deserializer=minka_dot_v1_dot_admin__pb2.ListPartitionsRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_admin__pb2.ListPartitionsResponse.SerializeToString,
+            ),
             'CreateKeyspace': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateKeyspace,
                     request_deserializer=minka_dot_v1_dot_admin__pb2.CreateKeyspaceRequest.FromString,
@@ -482,6 +499,33 @@ class Admin:
             '/minka.v1.Admin/GetStatus',
             minka_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
             minka_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/minka.v1.Admin/ListPartitions',
+            minka_dot_v1_dot_admin__pb2.ListPartitionsRequest.SerializeToString,
+            minka_dot_v1_dot_admin__pb2.ListPartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

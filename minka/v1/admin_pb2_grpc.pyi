@@ -64,6 +64,8 @@ class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
+    ListPartitions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]
+    """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
     CreateKeyspace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]
     PlanReassign: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
@@ -103,6 +105,8 @@ class AdminAsyncStub(AdminStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
+    ListPartitions: _aio.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]  # type: ignore[assignment]
+    """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
     CreateKeyspace: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]  # type: ignore[assignment]
     PlanReassign: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]  # type: ignore[assignment]
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -145,6 +149,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatusResponse, _abc.Awaitable[_admin_pb2.GetStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPartitions(
+        self,
+        request: _admin_pb2.ListPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListPartitionsResponse], _abc.AsyncIterator[_admin_pb2.ListPartitionsResponse]]:
+        """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
 
     @_abc_1.abstractmethod
     def CreateKeyspace(

@@ -76,7 +76,7 @@ def drain(
 
 def _running(control: "Control", node: str, decommission: bool) -> int:
     """The id of the operation that does this already, or 0."""
-    found = (o for o in control.status().running if o.HasField("drain") and o.drain.node == node)
+    found = (o for o in control.summary().running if o.HasField("drain") and o.drain.node == node)
     return next((o.id for o in found if o.drain.decommission or not decommission), 0)
 
 

@@ -9,6 +9,7 @@ from minkactl.completion import complete_keyspace
 from minkactl.keys import parse_keys
 from minkactl.output import emit, note
 from minkactl.pages import Listing, Page
+from minkactl.ranges import of_keyspace
 from minkactl.session import Session
 from minkactl.watch import show
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def _page(control: "Control", name: str | None = None) -> Page:
     from minkactl.views import KEYSPACE_COLUMNS, keyspace_rows
 
-    rows = [row for row in keyspace_rows(control.status()) if name is None or row["name"] == name]
+    rows = [row for row in keyspace_rows(control.summary()) if name is None or row["name"] == name]
     listing = Listing(KEYSPACE_COLUMNS, rows, "No keyspace yet: minkactl keyspace create --help.")
     return Page(rows, [listing], [row["name"] for row in rows])
 
@@ -176,7 +177,7 @@ def map_(session: Session, keyspace: str) -> None:
       minkactl keyspace map authors --watch
       minkactl keyspace map authors -o json | jq -r '.[] | select(.hot != "").name'
     """
-    show(session, lambda control: _map(control.status(), keyspace))
+    show(session, lambda control: _map(control.partitions(of_keyspace(keyspace)).whole(), keyspace))
 
 
 def _map(status: "GetStatusResponse", name: str) -> Page:

@@ -114,7 +114,7 @@ def _page(control: "Control", load_id: str) -> Page:
 
     found: GetLoadsResponse = control.loads([load_id], with_parts=True)
     (load,) = _documents(control, found.loads)
-    names = _partition_names(control)
+    names = _partition_names(control, {part.partition_id for part in found.parts})
     parts = [to_document(part) | {"partition": names.get(part.partition_id, "")} for part in found.parts]
     blockers = [to_document(blocker) for blocker in found.blockers]
     listings = [Listing(LOAD_COLUMNS, [load])]
@@ -128,11 +128,13 @@ def _page(control: "Control", load_id: str) -> Page:
 def _documents(control: "Control", found: "Iterable[Load]") -> list[dict[str, Any]]:
     from minkactl.documents import to_document
 
-    keyspaces = {keyspace.id: keyspace.name for keyspace in control.table().keyspaces}
+    keyspaces = {keyspace.id: keyspace.name for keyspace in control.summary().table.keyspaces}
     return [to_document(load) | {"keyspace": keyspaces.get(load.keyspace_id, "")} for load in found]
 
 
-def _partition_names(control: "Control") -> dict[int, str]:
-    table = control.table()
-    keyspaces = {keyspace.id: keyspace.name for keyspace in table.keyspaces}
-    return {row.id: f"{keyspaces[row.keyspace_id]}/{row.slot}" for row in table.partitions}
+def _partition_names(control: "Control", ids: set[int]) -> dict[int, str]:
+    """The names of those that are still there."""
+    from minka.v1.admin_pb2 import PartitionFilter
+    from minkactl.views import partition_names
+
+    return partition_names(control.partitions(PartitionFilter(ids=ids)).whole()) if ids else {}

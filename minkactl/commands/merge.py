@@ -10,7 +10,7 @@ from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import emit, note
 from minkactl.pages import Column, Kind, Listing, Page
-from minkactl.ranges import row_named, rows_by_range
+from minkactl.ranges import of_keyspace, row_named, rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def merge(
     from minkactl.keys import parse_keys
 
     with session.control() as control:
-        status = control.status()
+        status = control.partitions(of_keyspace(keyspace)).whole()
         keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition or "")]
         rows = _merges(status, keyspace, keys)
         if dry_run:

@@ -49,21 +49,21 @@ def _check_nothing_is_lost(control: "Control", node: str) -> None:
     refuse it, too.
     """
     from minka.errors import Code, MinkaError
+    from minka.v1.admin_pb2 import NodeCounts
 
-    held = [row for row in control.status().table.partitions if node in row.replicas]
-    alone = sum(not set(row.isr) - {node} for row in held)
-    if alone:
+    counts = next((one for one in control.summary().summary.nodes if one.node_id == node), NodeCounts())
+    if counts.sole:
         raise MinkaError(
             Code.NODE_IN_USE,
-            f"{node} holds {len(held)} partitions, and no other node has an in-sync copy of {alone} of them: "
-            f"they can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its data_dir "
-            "from a backup",
+            f"{node} holds {counts.replicas} partitions, and no other node has an in-sync copy of {counts.sole} of "
+            f"them: they can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its "
+            "data_dir from a backup",
             node=node,
         )
-    if held:
+    if counts.replicas:
         raise MinkaError(
             Code.NODE_IN_USE,
-            f"{node} holds {len(held)} partitions, which others have, too: let them be replicated elsewhere first, "
-            f"with minkactl drain {node} --decommission",
+            f"{node} holds {counts.replicas} partitions, which others have, too: let them be replicated elsewhere "
+            f"first, with minkactl drain {node} --decommission",
             node=node,
         )

@@ -60,9 +60,11 @@ def nodes(session: Session, name: str | None) -> Exit:
 
 def _one(control: "Control", name: str) -> Page:
     """The page of one node. Raises UNKNOWN_NODE."""
+    from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.node_detail import KEYSPACE_COLUMNS, facts, node_document
 
-    document = node_document(control.status(), name)
+    held = control.partitions(PartitionFilter(node=name, with_removing=True)).whole()
+    document = node_document(control.summary(), held, name)
     exact = fields({key: value for key, value in document.items() if key not in ("keyspaces", "operations")})
     keyspaces = Listing(KEYSPACE_COLUMNS, document["keyspaces"], "It holds no partition.")
 

@@ -8,21 +8,28 @@ import click
 from minkactl import options
 from minkactl.completion import complete_keyspace, complete_node, complete_partition
 from minkactl.keys import parse_key
-from minkactl.output import emit
+from minkactl.output import TABLES, emit, emit_rows, is_terminal
 from minkactl.pages import Column, Kind, Listing, Page
+from minkactl.ranges import of_keyspace
 from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
 
     from minka.control import Control
-    from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse
+    from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse, MatchingCount, PartitionFilter
     from minka.v1.cluster_pb2 import Partition, PartitionTable
-    from minkactl.pages import Row
 
+MAX_DRAWN = 300  # rows, in a table on a terminal: more of them nobody reads, and they take seconds
+FEWER = "choose some with --keyspace, --node, --state or --under-replicated, or see all with | less or -o json"
+COUNT_COLUMNS = (
+    Column("KEYSPACE", "keyspace"),
+    Column("STATE", "state", Kind.STATE),
+    Column("PARTITIONS", "partitions", Kind.NUMBER),
+)
 LOCATE_COLUMNS = (
     Column("KEY", "key"),
     Column("HASH", "hash"),
@@ -68,55 +75,118 @@ def partitions(
     """
     if ctx.invoked_subcommand is not None:
         return
+    from minka.v1.admin_pb2 import PartitionFilter
+    from minka.v1.cluster_pb2 import PartitionState
+    from minkactl.documents import enum_number
 
-    def wanted(row: "Row") -> bool:
-        return bool(
-            (node is None or node in row["replicas"])
-            and keyspace in (None, row["keyspace"])
-            and state in (None, row.get("remembered_state", row["state"]))
-            and (row["under_replicated"] or not under_replicated)
-            and (row["under_min_insync"] or not under_min_insync)
-        )
-
-    def fetch(control: "Control") -> Page:
-        status = control.status()
-        _check_names(status.table, node, keyspace)
-        return _page(status, keyspace, wanted)
-
-    show(ctx.ensure_object(Session), fetch)
+    wanted = PartitionFilter(
+        keyspace=keyspace or "",
+        node=node or "",
+        state=PartitionState.ValueType(enum_number(PartitionState.DESCRIPTOR, state or "unspecified")),
+        under_replicated=under_replicated,
+        under_min_insync=under_min_insync,
+    )
+    session = ctx.ensure_object(Session)
+    if session.watch_s is not None or (session.output in TABLES and is_terminal()):
+        show(session, lambda control: _page(control, wanted, session.output))
+    else:
+        with session.control() as control:
+            _stream(control, wanted, session.output)
 
 
-def _page(status: "GetStatusResponse", keyspace: str | None, wanted: "Callable[[Row], bool]") -> Page:
-    """The partitions; those of one keyspace by ranges with their bounds and bars."""
-    from minka.ranges import is_by_ranges
-    from minkactl.range_views import keyspace_named, range_columns, range_rows
+def _stream(control: "Control", wanted: "PartitionFilter", form: str) -> None:
+    """Print them as they come; those of one keyspace by ranges together, since each is compared with the others."""
+    from minkactl.views import PARTITION_COLUMNS, PartitionView
+
+    listed = control.partitions(wanted)
+    _check_names(listed.status.table, wanted.node, wanted.keyspace)
+    if form in TABLES and _by_ranges(listed.status.table, wanted.keyspace):
+        listed.close()
+        emit(_range_page(control, wanted), form)
+        return
+    view = PartitionView(listed.status)
+    emit_rows((list(view.rows(page.partitions, page.replicas)) for page in listed), PARTITION_COLUMNS, form)
+
+
+def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
+    """The page of them; of so many that nobody would read them on a terminal, how many there are."""
     from minkactl.views import PARTITION_COLUMNS, partition_rows
 
-    rows = [row for row in partition_rows(status) if wanted(row)]
-    names = [row["name"] for row in rows]
-    known = keyspace_named(status, keyspace) if keyspace is not None else None
-    if known is None or not is_by_ranges(known):
-        return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], names)
-    shown = [row for row in range_rows(status, known) if wanted(row)]
-    listing = Listing(range_columns(known), shown, "No such partition.")
+    drawn = form in TABLES and is_terminal()
+    listed = control.partitions(wanted, MAX_DRAWN if drawn else 0)
+    status = listed.whole()
+    _check_names(status.table, wanted.node, wanted.keyspace)
+    if drawn and sum(one.partitions for one in listed.matching) > MAX_DRAWN:
+        return _too_many(status, listed.matching)
+    if _by_ranges(status.table, wanted.keyspace):
+        return _range_page(control, wanted)
+    rows = partition_rows(status)
+    return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], [row["name"] for row in rows])
+
+
+def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") -> Page:
+    """How many partitions there are in each state, and what shows them."""
+    from minkactl.documents import enum_name
+    from minkactl.views import PARTITION_STATE
+
+    names = {keyspace.id: keyspace.name for keyspace in status.table.keyspaces}
+    rows = [
+        {
+            "keyspace": names[one.keyspace_id],
+            "state": enum_name(PARTITION_STATE, one.state),
+            "partitions": one.partitions,
+        }
+        for one in matching
+    ]
+    listing = Listing(COUNT_COLUMNS, rows)
+
+    def draw(wide: bool) -> "RenderableType":
+        from minkactl.render import tables
+
+        total = sum(one.partitions for one in matching)
+        text = f"{total:,} partitions are too many to be drawn ({MAX_DRAWN:,} at most)"
+        return tables.noted(tables.table(listing, wide), f"{text}: {FEWER}.")
+
+    return Page(rows, [listing], [names[one.keyspace_id] for one in matching], draw)
+
+
+def _by_ranges(table: "PartitionTable", keyspace: str) -> bool:
+    from minka.ranges import is_by_ranges
+
+    return any(is_by_ranges(one) for one in table.keyspaces if one.name == keyspace)
+
+
+def _range_page(control: "Control", wanted: "PartitionFilter") -> Page:
+    """The partitions of a keyspace by ranges with their bounds and bars, which the others are needed for."""
+    from minkactl.range_views import keyspace_named, range_columns, range_rows
+    from minkactl.views import partition_rows
+
+    status = control.partitions(of_keyspace(wanted.keyspace)).whole()
+    fitting = control.partitions(wanted)
+    ids = {row.id for page in fitting for row in page.partitions}
+    known = keyspace_named(status, wanted.keyspace)
+    rows = [row for row in partition_rows(status) if row["id"] in ids]
+    listing = Listing(
+        range_columns(known), [row for row in range_rows(status, known) if row["id"] in ids], "No such partition."
+    )
 
     def draw(wide: bool) -> "RenderableType":
         from minkactl.render import tables
 
         return tables.ranges(listing, wide)
 
-    return Page(rows, [listing], names, draw)
+    return Page(rows, [listing], [row["name"] for row in rows], draw)
 
 
-def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None) -> None:
+def _check_names(table: "PartitionTable", node: str, keyspace: str) -> None:
     """Raises UNKNOWN_NODE or UNKNOWN_KEYSPACE, since a mistyped name must not look as if there were no partitions."""
     from minka.errors import Code, MinkaError
     from minkactl.suggest import did_you_mean
 
     nodes, keyspaces = [one.id for one in table.nodes], [one.name for one in table.keyspaces]
-    if node is not None and node not in nodes:
+    if node and node not in nodes:
         raise MinkaError(Code.UNKNOWN_NODE, f"no node {node!r}{did_you_mean(node, nodes)}")
-    if keyspace is not None and keyspace not in keyspaces:
+    if keyspace and keyspace not in keyspaces:
         raise MinkaError(Code.UNKNOWN_KEYSPACE, f"no keyspace {keyspace!r}{did_you_mean(keyspace, keyspaces)}")
 
 
@@ -128,8 +198,7 @@ def _check_names(table: "PartitionTable", node: str | None, keyspace: str | None
 def locate(session: Session, keyspace: str, key: str) -> None:
     """Show where a key lies: its hash, slot, partition and node. The key need not exist."""
     with session.control() as control:
-        table = control.table()
-    document = located(table, keyspace, key)
+        document = located(control, keyspace, key)
     emit(Page(document, [Listing(LOCATE_COLUMNS, [document])], [document["name"]]), session.output)
 
 
@@ -158,10 +227,8 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
     """The page about a partition. Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
     from minka.v1.admin_pb2 import GetOperationsResponse
     from minkactl.explain import COLUMNS, explanation, subject
-    from minkactl.partition_names import find_partition, partition_with_id
 
-    status = control.status()
-    row = partition_with_id(status.table, partition_id) if name is None else find_partition(status.table, name)
+    status, row = _around(control, name, partition_id)
     running = [one.id for one in status.running]
     operations = control.operations(running, with_migrations=True) if running else GetOperationsResponse()
     document = explanation(subject(status, operations, _split_blockers(control, status, row), row))
@@ -173,6 +240,36 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
         return tables.sentences(rows)
 
     return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw)
+
+
+def _around(control: "Control", name: str | None, partition_id: int) -> "tuple[GetStatusResponse, Partition]":
+    """The partition, and a status with those that it is compared with: the others of its leader, and of its keyspace
+    by ranges.
+    """
+    from minka.v1.admin_pb2 import PartitionFilter
+    from minkactl.partition_names import find_partition, partition_with_id, selections
+
+    found = control.summary()
+    for wanted in [PartitionFilter(ids=[partition_id])] if name is None else selections(name):
+        _add(found, control.partitions(wanted).whole())
+    if name is not None and not found.table.partitions:
+        found = control.status()  # for the names that it may mean
+    row = partition_with_id(found.table, partition_id) if name is None else find_partition(found.table, name)
+    keyspace = next(one.name for one in found.table.keyspaces if one.id == row.keyspace_id)
+    around = control.partitions(PartitionFilter(ids=[row.id])).whole()
+    if row.leader:
+        _add(around, control.partitions(PartitionFilter(node=row.leader)).whole())
+    if _by_ranges(found.table, keyspace):
+        _add(around, control.partitions(of_keyspace(keyspace)).whole())
+    return around, row
+
+
+def _add(status: "GetStatusResponse", more: "GetStatusResponse") -> None:
+    """Add the partitions that are not there yet, with what is reported of them."""
+    known = {row.id for row in status.table.partitions}
+    status.table.partitions.extend(row for row in more.table.partitions if row.id not in known)
+    status.replicas.extend(one for one in more.replicas if one.partition_id not in known)
+    status.damaged.extend(one for one in more.damaged if one.partition_id not in known)
 
 
 def _split_blockers(
@@ -191,23 +288,24 @@ def _split_blockers(
         return None
 
 
-def located(table: "PartitionTable", keyspace: str, key: str) -> dict[str, Any]:
+def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
     from minka.hashing import HASH_FUNCTIONS
     from minka.ranges import KeyRange, is_by_ranges
+    from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.documents import enum_name
     from minkactl.views import PARTITION_STATE
 
-    _check_names(table, None, keyspace)
+    table = control.summary().table
+    _check_names(table, "", keyspace)
     row = next(known for known in table.keyspaces if known.name == keyspace)
-    rows = [one for one in table.partitions if one.keyspace_id == row.id]
-    number = None
-    if is_by_ranges(row):
-        typed = parse_key(key)
-        partition = next(one for one in rows if KeyRange(one.start_key, one.end_key).contains(typed))
-    else:
+    number, wanted = None, of_keyspace(keyspace)
+    if not is_by_ranges(row):
         number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
-        partition = next(one for one in rows if one.slot == number % row.partition_count)
+        wanted = PartitionFilter(keyspace=keyspace, slots=[number % row.partition_count])
+    rows = control.partitions(wanted).whole().table.partitions
+    typed = parse_key(key) if number is None else b""
+    partition = next(one for one in rows if number is not None or KeyRange(one.start_key, one.end_key).contains(typed))
     node = next((known for known in table.nodes if known.id == partition.leader), None)
     return {
         "key": key,

@@ -55,7 +55,7 @@ def status_(session: Session) -> Exit:
       minkactl raft status --watch
       minkactl raft status -o json | jq '.members[] | select(.lag > 1000).id'
     """
-    page = show(session, lambda control: raft_page(control.status()))
+    page = show(session, lambda control: raft_page(control.summary()))
     return Exit.OK if page.document["controller"] else Exit.UNHEALTHY
 
 
@@ -252,7 +252,7 @@ def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatus
     end = time.monotonic() + (WAIT_S if left is None else max(left, 0.0))
     while True:
         try:
-            status = control.status()
+            status = control.summary()
             if status.from_controller and is_settled(status):
                 note(what)
                 return
@@ -269,7 +269,7 @@ def _controller_status(session: Session, control: "Control") -> "GetStatusRespon
     from minka.errors import Code, MinkaError
 
     end = time.monotonic() + session.request_timeout_s / 2
-    while not (status := control.status()).from_controller:
+    while not (status := control.summary()).from_controller:
         if time.monotonic() > end:
             voters = ", ".join(status.coordinator.voters)
             raise MinkaError(Code.NO_CONTROLLER, f"no active controller answers; the voters are {voters}")

@@ -10,7 +10,7 @@ from minkactl.completion import complete_keyspace, complete_partition
 from minkactl.exits import Exit
 from minkactl.output import emit, note
 from minkactl.pages import Column, Kind, Listing, Page
-from minkactl.ranges import row_named, rows_by_range
+from minkactl.ranges import of_keyspace, row_named, rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def split(
 
     given = parse_keys(at) if at is not None else None
     with session.control() as control:
-        status = control.status()
+        status = control.partitions(of_keyspace(keyspace)).whole()
         keys = given if given is not None else _even_keys(control, status, keyspace, partition, parts or 2)
         rows = _splits(status, keyspace, keys)
         if dry_run or not rows:

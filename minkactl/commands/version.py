@@ -47,7 +47,7 @@ def _nodes(session: Session) -> list[dict[str, Any]]:
     from minkactl.documents import enum_name
 
     with session.control() as control:
-        table = control.table()
+        table = control.summary().table
     return [
         {"id": node.id, "version": node.version or None, "state": enum_name(NodeState.DESCRIPTOR, node.state)}
         for node in table.nodes

@@ -145,6 +145,11 @@ def table(listing: Listing, wide: bool = False) -> RenderableType:
     return Group(_grid_of(listing, shown), Text(note, style="dim"))
 
 
+def noted(shown: RenderableType, text: str) -> Group:
+    """Something, and beneath it a sentence about it."""
+    return stacked([shown, Text(text)])
+
+
 def _grid_of(listing: Listing, columns: Sequence[Column], bars: int = 0) -> Table:
     """The table of these columns. With `bars`, percentages are drawn as bars so many cells long."""
     return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])

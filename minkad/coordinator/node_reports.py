@@ -21,6 +21,7 @@ class NodeReports:
         self.disks: dict[str, DiskSpace] = {}
         self._low_disks: dict[str, None] = {}
         self._stats: dict[int, ReplicaStats] = {}  # by partition, as its leader last reported
+        self._fresh: set[int] = set()
         self._progress: dict[str, dict[tuple[int, str], MigrationProgress]] = {}  # by node, partition and target
         self._damaged: dict[str, dict[int, DamagedReplica]] = {}  # by node and partition
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
@@ -39,6 +40,7 @@ class NodeReports:
             row = self._committed.partitions.get(stats.partition_id)
             if row is not None and row.leader == node.id:  # a former leader may not know it yet
                 self._stats[stats.partition_id] = stats
+                self._fresh.add(stats.partition_id)
         is_known = node.id in self._progress or request.from_start
         if request.from_start:
             self._progress[node.id], self._damaged[node.id] = {}, {}
@@ -107,3 +109,12 @@ class NodeReports:
         for partition_id, stats in list(self._stats.items()):
             if partition_id in self._committed.partitions:
                 yield stats
+
+    def of(self, partition_id: int) -> ReplicaStats | None:
+        """What the partition's leader last reported about it."""
+        return self._stats.get(partition_id)
+
+    def take_fresh(self) -> set[int]:
+        """The partitions about which something was reported since the last call."""
+        fresh, self._fresh = self._fresh, set()
+        return fresh

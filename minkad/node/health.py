@@ -1,68 +1,24 @@
 """What the node knows about itself, for /readyz, /livez and the metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import DescribeNodeResponse, NodeCheck, VoterContact
-from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import NodeState, PartitionState
 from minka.v1.duties_pb2 import ShardState
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
-from minkad.core.state import ROWS_A_PIECE
+from minkad.coordinator.table_counting import TableCounting
 from minkad.http.metrics import Lag, Snapshot
 from minkad.http.server import Check
 from minkad.process.clock import boottime
 from minkad.process.telemetry import Telemetry
-from minkad.process.turns import turn
 from minkad.replication.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 
 SILENT: Final = 3.0  # seconds; a voter that is there is heard several times in it, also while there is no leader
-
-
-@dataclass(slots=True)
-class _Rows:
-    """What the rows of the table add up to, at one version of it."""
-
-    version: int
-    states: Counter[int] = field(default_factory=Counter)
-    roles: Counter[str] = field(default_factory=Counter)
-    under_replicated: int = 0
-    missing_in_sync: int = 0
-    under_min_insync: int = 0
-    elections: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: all, and the unclean ones
-
-    def add(self, row: Partition, keyspace: Keyspace, node: str) -> None:
-        missing = missing_in_sync(row)
-        self.states[row.state] += 1
-        if node in row.replicas:
-            self.roles["leader" if row.leader == node else "follower"] += 1
-        self.under_replicated += missing > 0
-        self.missing_in_sync += missing
-        self.under_min_insync += is_under_min_insync(row, keyspace)
-        # Each election makes a leader_epoch one more, and so does each merge.
-        self.elections[row.id] = row.leader_epoch, row.unclean_elections
-
-
-class _Elections:
-    """How often leaders of partitions were elected, by the tables seen so far: counters, which never fall."""
-
-    def __init__(self) -> None:
-        self.all = 0
-        self.unclean = 0
-        self._of: Mapping[int, tuple[int, int]] = {}  # by partition, in the last table: (all, unclean) elections
-
-    def count(self, of: Mapping[int, tuple[int, int]]) -> None:
-        """`of` is the next table. What was counted of a partition that is gone stays counted."""
-        for id_, (all_, unclean) in of.items():
-            counted, counted_unclean = self._of.get(id_, (0, 0))
-            self.all += all_ - counted
-            self.unclean += unclean - counted_unclean
-        self._of = of
 
 
 class Health:
@@ -82,14 +38,14 @@ class Health:
         disk: DiskWatch,
         log_db: LogDatabase,
         last_heard: Callable[[int], float | None],
+        counting: TableCounting,
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
         self._member = member
         self._manager = manager
         self._replay_to = replay_to
-        self._rows = _Rows(-1)
-        self._elections = _Elections()
+        self._counting = counting
         self._disk = disk
         self._log_db = log_db
         self._last_heard = last_heard
@@ -125,18 +81,8 @@ class Health:
         )
 
     async def refresh(self) -> None:
-        """Count the rows of the table, if they have changed, in turns: `snapshot` says what they added up to."""
-        state, node = self._coordinator.state, self._member.node.id
-        if self._rows.version == state.version:
-            return
-        rows = _Rows(state.version)
-        for some in state.partitions.in_pieces(ROWS_A_PIECE):
-            for row in some:
-                rows.add(row, state.keyspaces[row.keyspace_id], node)
-            await turn()
-        if rows.version > self._rows.version:  # else another call has counted a newer table meanwhile
-            self._rows = rows
-            self._elections.count(rows.elections)
+        """Count the rows of the table that have changed, in turns: `snapshot` says what all add up to."""
+        await self._counting.count()
 
     def silent_voters(self) -> list[str]:
         """The other voters that this one has not heard from for a while; none on a node that is no voter."""
@@ -193,7 +139,8 @@ class Health:
         """The gauges. Those about rows are as of the last `refresh`, all others as of now."""
         coordinator, node = self._coordinator, self._member.node
         state, raft = coordinator.state, coordinator.driver.raw.basic_status()
-        rows = self._rows
+        rows = self._counting.counts
+        own = rows.by_node[node.id]
         return Snapshot(
             node=node.id,
             cluster=state.cluster.name,
@@ -211,13 +158,13 @@ class Health:
             ),
             duties={pallet: len(state.duties.in_pallet.get(pallet, ())) for pallet in state.duties.pallets},
             duties_nowhere={pallet: len(state.duties.nowhere.get(pallet, ())) for pallet in state.duties.pallets},
-            replicas=rows.roles,
+            replicas={"leader": own["leads"], "follower": own["replicas"] - own["leads"]},
             migrations_running=self._member.running_migrations(),
             under_replicated=rows.under_replicated,
             missing_in_sync=rows.missing_in_sync,
             under_min_insync=rows.under_min_insync,
-            elections=self._elections.all,
-            unclean_elections=self._elections.unclean,
+            elections=rows.elections,
+            unclean_elections=rows.unclean_elections,
             damaged=len(self._manager.damaged()),
             lags={node: Lag(*lag) for node, lag in self._manager.follower_lags().items()},
             disk_total_bytes=self._disk.space.total_bytes,

@@ -8,6 +8,7 @@ from minkad.config import Config
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
 from minkad.coordinator.raft_driver import RaftDriver
+from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State, is_up
@@ -105,6 +106,7 @@ class Parts:
             on_progress=self.coordinator.on_progress,
         )
         self.coordinator.driver = self.driver
+        self.counting = TableCounting(self.coordinator)
 
     def _build_spool(self) -> None:
         self.spool = Spool(self.config.data_dir / "spool", self.disk.check_room)
@@ -185,6 +187,7 @@ class Parts:
             self.disk,
             self.log_db,
             self.transport.last_heard,
+            self.counting,
         )
 
     def _build_duties(self) -> None:

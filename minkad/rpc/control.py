@@ -1,5 +1,6 @@
 """The control calls: what clients, nodes and the active controller ask of this node."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ from minka.v1.admin_pb2 import (
     GetStatusResponse,
     GetTableRequest,
     GetTableResponse,
+    ListPartitionsRequest,
+    ListPartitionsResponse,
     NodeStatus,
     PartitionCount,
     ShardsOnNode,
@@ -42,12 +45,15 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
 from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
 from minkad.coordinator.admin_requests import AdminRequests
+from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.node_requests import NodeRequests
+from minkad.coordinator.table_counting import TableCounting
 from minkad.core.controller import drains, split_blockers
 from minkad.core.controller.blockers import MAX_BLOCKERS
-from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.core.partition_list import PartitionList
+from minkad.core.state import ROWS_A_PIECE, slices
 from minkad.process.turns import turn
 from minkad.rpc.operations import get_operations
 
@@ -59,35 +65,12 @@ Resp = TypeVar("Resp")
 class MetadataService(MetadataServicer):
     """The table, from this node's own copy."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, tables: ClientTables) -> None:
+        self._tables = tables
 
     async def GetTable(self, request: GetTableRequest, context: _Context) -> GetTableResponse:
-        """The whole table, or what has changed since the caller's, or nothing when that is this version."""
-        state = self._coordinator.state
-        if request.known_version and request.known_version == state.version:
-            return GetTableResponse()
-        response = GetTableResponse()
-        await _fill(response, state, request)
-        return response
-
-
-async def _fill(
-    response: GetTableResponse | GetStatusResponse, state: State, request: GetTableRequest | GetStatusRequest
-) -> None:
-    """Fill in the changes that the caller lacks if they are remembered, else the whole table as it is now. The loop
-    gets its turn after each piece of that.
-    """
-    if request.known_version and request.known_cluster == state.cluster.id:
-        changes = state.table_since(request.known_version)
-        if changes is not None:
-            response.changes.CopyFrom(changes)
-            return
-    without_rows, rows = state.table_in_pieces()
-    response.table.CopyFrom(without_rows)
-    for some in rows:
-        response.table.partitions.extend(some)
-        await turn()
+        """The rows that the caller wants and lacks."""
+        return await self._tables.answer(request)
 
 
 def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the base's methods take names, too
@@ -153,8 +136,10 @@ class AdminService(AdminServicer):
         node_id: str,
         has_clearance: Callable[[], bool],
         describe: Callable[[], DescribeNodeResponse],
+        counting: TableCounting,
     ) -> None:
         self._requests = AdminRequests(coordinator)
+        self._counting = counting
         self._coordinator = coordinator
         self._node_id = node_id
         self._has_clearance = has_clearance
@@ -180,15 +165,66 @@ class AdminService(AdminServicer):
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """What this node knows; more when it is the active controller."""
+        state = self._coordinator.state
+        if request.summary:
+            summary = await self._counting.summary(request.silent)
+            status = self._without_partitions()
+            status.summary.CopyFrom(summary)
+            return status
+        status = self._without_partitions()
+        changes = None
+        if request.known_version and request.known_cluster == state.cluster.id:
+            changes = state.table_since(request.known_version)
+        if changes is not None:
+            status.ClearField("table")
+            status.changes.CopyFrom(changes)
+        else:
+            _, rows = state.table_in_pieces()
+            for some in rows:
+                status.table.partitions.extend(some)
+                await turn()
+        if (active := self._coordinator.active) is not None:
+            for stats in slices(active.reports.each_leaders_stats(), ROWS_A_PIECE):
+                status.replicas.extend(stats)
+                await turn()
+            status.damaged.extend(active.reports.damaged())
+        return status
+
+    async def ListPartitions(
+        self, request: ListPartitionsRequest, context: _Context
+    ) -> AsyncIterator[ListPartitionsResponse]:
+        """The rows, with what is reported of them while this node is the active controller."""
+        state, active = self._coordinator.state, self._coordinator.active
+        rows, status = PartitionList(state, request.filter, request.limit), self._without_partitions()
+        yield ListPartitionsResponse(status=status)
+        reports = active.reports if active is not None else None
+        damaged = defaultdict(list)
+        for one in reports.damaged() if reports is not None else ():
+            damaged[one.partition_id].append(one)
+        for some in rows.pieces():
+            if some:
+                stats = (reports.of(row.id) for row in some) if reports is not None else ()
+                yield ListPartitionsResponse(
+                    partitions=some,
+                    replicas=[one for one in stats if one is not None],
+                    damaged=[one for row in some for one in damaged[row.id]] if damaged else (),
+                )
+            await turn()
+        yield ListPartitionsResponse(matching=rows.counts())
+
+    def _without_partitions(self) -> GetStatusResponse:
+        """What is known apart from partitions."""
         coordinator = self._coordinator
+        state, active = coordinator.state, coordinator.active
         status = GetStatusResponse(
             served_by=self._node_id,
+            from_controller=active is not None,
             has_clearance=self._has_clearance(),
+            table=state.table_without_partitions(),
             coordinator=self._coordinator_status(),
-            running=coordinator.state.unended_operations(),
+            running=state.unended_operations(),
         )
-        if (active := coordinator.active) is not None:
-            status.from_controller = True
+        if active is not None:
             status.nodes.extend(
                 NodeStatus(
                     node_id=node,
@@ -196,13 +232,8 @@ class AdminService(AdminServicer):
                     applied_index=active.reports.applied.get(node, 0),
                     disk=active.reports.disks.get(node),
                 )
-                for node in coordinator.state.nodes
+                for node in state.nodes
             )
-            for some in slices(active.reports.each_leaders_stats(), ROWS_A_PIECE):
-                status.replicas.extend(some)
-                await turn()
-            status.damaged.extend(active.reports.damaged())
-        await _fill(status, coordinator.state, request)
         return status
 
     def _coordinator_status(self) -> CoordinatorStatus:
@@ -238,7 +269,7 @@ class AdminService(AdminServicer):
         return GetDrainStatusResponse(
             state=node.state,
             leaders=len(state.partitions.led.get(node.id, ())),
-            replicas=sum(1 for _ in state.partitions_on(node.id)),
+            replicas=len(state.partitions.copies.get(node.id, ())),
             safe_to_stop=not blockers,
             blockers=blockers[:MAX_BLOCKERS],
             blocker_count=len(blockers),

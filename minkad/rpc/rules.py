@@ -149,6 +149,9 @@ COUNTS: Final[dict[str, int]] = {
     "load_ids": FEW,
     "keyspaces": FEW,
     "ids": FEW,
+    "slots": MANY,
+    "silent": MANY,
+    "PartitionFilter.ids": MANY,
     "notes": FEW,
     "keys": FEW,
     "nodes": FEW,
@@ -199,9 +202,11 @@ _NUMBERS: Final = (
     *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
     *("from_ms", "to_ms", "migrations_limit"),
+    *("slots", "whole_up_to"),
 )
 _FLAGS: Final = (
     "is_low",
+    *("summary", "under_replicated", "under_min_insync", "with_removing"),
     "emptied",
     "with_parts",
     *(
@@ -239,7 +244,9 @@ RULES: Final[dict[str, Rule]] = {
     "version": _TOKEN,
     "state_reason": note(4096),
     "CreateKeyspaceRequest.name": keyspace_name_problem,
-    **dict.fromkeys(("node", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME),
+    **dict.fromkeys(
+        ("node", "silent", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME
+    ),
     **dict.fromkeys(("replicas", "target_replicas", "adding_replicas", "removing_replicas", "isr"), _NAME),
     **dict.fromkeys(("leader", "successor"), _NAMES),
     "WeightsEntry.key": _NAME,

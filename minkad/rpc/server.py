@@ -30,12 +30,14 @@ from minka.v1 import (
     snapshots_pb2_grpc,
 )
 from minka.v1.admin_pb2 import DescribeNodeResponse
+from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.load_requests import LoadRequests
 from minkad.coordinator.member import Member
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.shard_requests import ShardRequests
+from minkad.coordinator.table_counting import TableCounting
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
@@ -113,6 +115,7 @@ class Server:
         credentials: Credentials | None,
         clients_memory: int,
         describe: Callable[[], DescribeNodeResponse],
+        counting: TableCounting,
         gateway: DutyGateway,
         sessions: ShardSessions,
         spool: SpoolService,
@@ -130,8 +133,8 @@ class Server:
         telemetry.clients_ended = lambda: streams.ended
         self._interceptor = Interceptor(identity.cluster_id, calls)
         self._health = health.aio.HealthServicer()
-        self._metadata = MetadataService(coordinator)
-        self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe)
+        self._metadata = MetadataService(ClientTables(coordinator))
+        self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._coordinator = CoordinatorService(NodeRequests(coordinator))
         self._duties = DutyService(gateway)

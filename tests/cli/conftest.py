@@ -46,6 +46,7 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import DiskSpace, ReplicaStats
 from minkactl.cli import cli
+from tests.summaries import listed, summarized
 
 _PORTS = itertools.count(20000 + os.getpid() * 41 % 10000)
 METHODS = frozenset(
@@ -58,7 +59,9 @@ METHODS = frozenset(
 
 @dataclass
 class AnsweringNode:
-    """Answers each method as `answers` says: a message, a MinkaError to refuse, or a function of the request."""
+    """Answers each method as `answers` says: a message, a MinkaError to refuse, or a function of the request. For
+    "GetStatus" that is the whole table, of which a summary or a list is made if that was asked for.
+    """
 
     address: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
@@ -70,11 +73,15 @@ class AnsweringNode:
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             self.asked.append((method, request))
-            result = self.answers[method]
+            result = self.answers["GetStatus" if method == "ListPartitions" else method]
             result = result(request) if callable(result) else result
             if isinstance(result, MinkaError):
                 context.set_trailing_metadata((("minka-error-bin", result.to_proto().SerializeToString()),))
                 context.abort(grpc.StatusCode[result.code.info.grpc_status], result.message)
+            if isinstance(result, GetStatusResponse):
+                if method == "ListPartitions":
+                    return listed(result, request)
+                return summarized(result, request.silent) if request.summary else result
             return result
 
         return answer

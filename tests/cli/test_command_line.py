@@ -164,16 +164,18 @@ def test_one_node(run: Run, node: AnsweringNode, status: GetStatusResponse) -> N
     partitions = status.table.partitions
     partitions[0].isr[:] = ["byzantium"]
     partitions[1].removing_replicas.append("athens")
+    partitions[2].replicas.append("athens")
     partitions[2].adding_replicas.append("athens")
     status.table.nodes[0].zone, status.table.nodes[0].capacity_bytes = "a", 1 << 30
     found = json.loads(run("nodes", "athens", "-o", "json", "--endpoints", node.address).stdout)
     assert (found["id"], found["state"], found["zone"], found["capacity_bytes"]) == ("athens", "live", "a", 1 << 30)
     assert found["led"] == ["flights/0", "flights/3", "flights/6"]
-    assert (found["not_in_sync"], found["to_delete"], found["joining"]) == (["flights/0"], ["flights/1"], ["flights/2"])
+    assert (found["not_in_sync"], found["to_delete"]) == (["flights/0", "flights/2"], ["flights/1"])
+    assert found["joining"] == ["flights/2"]
     (keyspace,) = found["keyspaces"]
-    assert (keyspace["replicas"], keyspace["leads"], keyspace["not_in_sync"], keyspace["to_delete"]) == (3, 3, 1, 1)
+    assert (keyspace["replicas"], keyspace["leads"], keyspace["not_in_sync"], keyspace["to_delete"]) == (4, 3, 2, 1)
     text = "\n".join(plain_lines(on_terminal("nodes", "athens", "--endpoints", node.address).text))
-    for said in ("live", "2023-11-14", node.address, "1 GiB", "0.1.0", "3 replicas, and leads 3"):
+    for said in ("live", "2023-11-14", node.address, "1 GiB", "0.1.0", "4 replicas, and leads 3"):
         assert said in text
     assert re.search(r"^To delete +flights/1", text, re.MULTILINE)
     piped = dict(

@@ -10,8 +10,8 @@ import yaml
 from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse
 from minka.v1.cluster_pb2 import NodeState, OperationState, Partitioning, PartitionState
 from minkactl.exits import Exit
-from minkactl.output import tsv
-from minkactl.pages import Column, Kind, Listing, plain
+from minkactl.output import FORMATS, emit, emit_rows, tsv
+from minkactl.pages import Column, Kind, Listing, Page, plain
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
 
@@ -120,6 +120,54 @@ def test_partitions_are_filtered(run: Run, node: AnsweringNode, status: GetStatu
     assert names("--node", "athens") == ["flights/0", "flights/3", "flights/6"]
     assert names("--state", "offline") == ["flights/4"]
     assert names("--keyspace", "flights", "--state", "offline", "--node", "athens") == []
+
+
+def test_what_does_not_need_partitions_does_not_ask_for_them(run: Run, node: AnsweringNode) -> None:
+    for command in ("status", "nodes", "keyspaces"):
+        assert run(command, "--endpoints", node.address).exit_code == Exit.OK
+    assert all(request.summary for request in node.requests("GetStatus"))
+    assert (node.requests("ListPartitions"), node.requests("GetTable")) == ([], [])
+
+
+def with_partitions(status: GetStatusResponse, count: int) -> None:
+    first = status.table.partitions[0]
+    for slot in range(len(status.table.partitions), count):
+        row = status.table.partitions.add()
+        row.CopyFrom(first)
+        row.id, row.slot = slot + 1, slot
+
+
+def test_partitions_that_are_too_many_to_be_drawn_are_counted(
+    run: Run, node: AnsweringNode, status: GetStatusResponse
+) -> None:
+    with_partitions(status, 1001)
+    status.table.partitions[4].state = PartitionState.PARTITION_STATE_OFFLINE
+    shown = plain_lines(on_terminal("partitions", "--endpoints", node.address).text)
+    assert [line.split() for line in shown[1:3]] == [["flights", "online", "1,000"], ["flights", "offline", "1"]]
+    assert " ".join(shown[4:]).startswith("1,001 partitions are too many to be drawn (300 at most): choose some with")
+    (request,) = node.requests("ListPartitions")
+    assert request.limit == 300
+    few = plain_lines(on_terminal("partitions", "--state", "offline", "--endpoints", node.address).text)
+    assert few[1].split()[:4] == ["flights/4", "5", "offline", "byzantium"]
+    piped = run("partitions", "--endpoints", node.address).stdout.splitlines()
+    assert [line.split("\t")[0] for line in piped] == ["PARTITION", *(f"flights/{slot}" for slot in range(1001))]
+    documents = json.loads(run("partitions", "-o", "json", "--endpoints", node.address).stdout)
+    assert [document["id"] for document in documents] == list(range(1, 1002))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("counts", [(), (1,), (2, 1, 3)])
+def test_rows_that_come_in_pages_are_printed_as_if_they_had_come_together(
+    capsys: pytest.CaptureFixture[str], form: str, counts: tuple[int, ...]
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": f"flights/{number}", "isr": ["a", "b"], "note": "é\t: x\n"} for number in range(sum(counts))
+    ]
+    columns = [Column("PARTITION", "name"), Column("IN SYNC", "isr", wide=True), Column("NOTE", "note")]
+    emit(Page(rows, [Listing(columns, rows)], [row["name"] for row in rows]), form)
+    together, rest = capsys.readouterr().out, iter(rows)
+    emit_rows(([next(rest) for _ in range(count)] for count in counts), columns, form)
+    assert capsys.readouterr().out == together
 
 
 def test_a_mistyped_name_is_an_error_and_not_an_empty_list(run: Run, node: AnsweringNode) -> None:

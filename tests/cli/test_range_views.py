@@ -257,7 +257,7 @@ class TestMap:
     @pytest.mark.parametrize("command", [["keyspace", "map", "authors"], ["partitions", "--keyspace", "authors"]])
     def test_watching(self, node: AnsweringNode, status: GetStatusResponse, command: list[str]) -> None:
         def answer(_: GetStatusRequest) -> GetStatusResponse:
-            if len(node.requests("GetStatus")) == 3:
+            if len(node.requests("ListPartitions")) >= 6:
                 status.replicas[3].ops = 3000
             return status
 

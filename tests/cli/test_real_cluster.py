@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from minka.control import Control
+from minka.v1.admin_pb2 import PartitionFilter
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run, on_terminal, until
 from tests.cluster.cluster import QUICK, eventually
+from tests.summaries import summary_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -139,6 +142,27 @@ def test_versions_and_one_node(run: Run) -> None:
     node = as_json(run, "nodes", "ephesus")
     assert (node["state"], node["partitions"], len(node["led"])) == ("live", 2, 2)
     assert [keyspace["replicas"] for keyspace in node["keyspaces"]] == [2]
+
+
+def test_the_summary_is_what_the_partitions_add_up_to(run: Run, cluster: LocalCluster) -> None:
+    assert run("keyspace", "create", "crews", "--partitions", "24", "--replicas", "2").exit_code == 0
+    eventually("all are online", lambda: as_json(run, "status")["partitions"]["online"] == 33)
+    names = run("partitions", "--keyspace", "crews", "-o", "name").stdout.split()
+    assert names == [f"crews/{slot}" for slot in range(24)]
+    with Control(cluster.endpoints) as control:
+        whole, known = control.status(), control.summary().summary
+        held = [row.id for row in whole.table.partitions if "ephesus" in row.replicas]
+        listed = control.partitions(PartitionFilter(node="ephesus")).whole()
+    assert [row.id for row in listed.table.partitions] == held
+    assert sum(node.bytes for node in known.nodes) > 0, "the leaders have reported it"
+    for node in known.nodes:
+        node.bytes = 0
+    for keyspace in known.keyspaces:
+        keyspace.keys = keyspace.bytes = 0
+    del whole.replicas[:]
+    assert known == summary_of(whole)
+    located = as_json(run, "partitions", "locate", "crews", "UA1545")
+    assert as_json(run, "partitions", "explain", located["name"])["partition"]["leader"] == located["node"]
 
 
 def test_a_node_that_dies_is_seen_and_its_return_too(run: Run, cluster: LocalCluster) -> None:

@@ -9,6 +9,7 @@ from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Operation, Partition
 from minkactl import pointer
 from minkactl.skew import ELECT, REASSIGN, skews
 from minkactl.starting import look_command, start_command
+from tests.summaries import summarized
 
 LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 
@@ -33,7 +34,7 @@ def status(
 
 
 def told(found: GetStatusResponse) -> list[tuple[str, str]]:
-    return list(skews(found))
+    return list(skews(summarized(found)))
 
 
 def test_a_node_with_four_of_64() -> None:

@@ -152,7 +152,7 @@ def _create(
     from minka.v1.cluster_pb2 import HashFunction
 
     with session.control() as control:
-        if any(one.name == keyspace for one in control.table().keyspaces):
+        if any(one.name == keyspace for one in control.summary().table.keyspaces):
             raise MinkaError(
                 Code.KEYSPACE_EXISTS, f"the keyspace {keyspace} exists; it can only be split, or loaded as it is"
             )

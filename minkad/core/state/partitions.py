@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import islice
 from typing import Final, Self, TypeVar
 
 from minka.v1.cluster_pb2 import Partition, PartitionState
@@ -104,17 +103,20 @@ class Partitions(MutableMapping[int, Partition]):
         """All rows as they are now, to be decoded later; a millisecond for 100,000."""
         return list(self._encoded.values())
 
-    def in_pieces(self, at_most: int) -> Iterator[list[Partition]]:
-        """All rows as they are at the first step, up to `at_most` at a time."""
-        rest = map(Partition.FromString, self.encoded())
-        while some := list(islice(rest, at_most)):
-            yield some
+    def decoded(self, ids: Iterable[int] | None = None) -> Iterator[Partition]:
+        """The rows of those of these partitions that are there, or all, as they are now; each is decoded when it is
+        asked for.
+        """
+        if ids is None:
+            return map(Partition.FromString, self.encoded())
+        found = map(self._encoded.get, ids)
+        return map(Partition.FromString, [row for row in found if row is not None])
 
     # What is found by the rows' content
 
     def of(self, keyspace_id: int) -> Iterator[Partition]:
         """The partitions of the keyspace, in the order in which they were made."""
-        return (self[id_] for id_ in list(self.of_keyspace.get(keyspace_id, ())))
+        return self.decoded(self.of_keyspace.get(keyspace_id, ()))
 
     def in_order(self, keyspace_id: int) -> list[int]:
         """The ids of the partitions of a keyspace by ranges, in the order of their keys."""

@@ -199,16 +199,19 @@ class State:
         """The same table without its partitions; and the partitions, as they are now, some at a time. A keyspace is
         left out until it has all its partitions.
         """
-        table = PartitionTable(
+        incomplete = set(self.incomplete)
+        complete = (row for row in self.partitions.decoded() if row.keyspace_id not in incomplete)
+        return self.table_without_partitions(), slices(complete, ROWS_A_PIECE)
+
+    def table_without_partitions(self) -> PartitionTable:
+        """The nodes and the keyspaces that have all their partitions."""
+        return PartitionTable(
             cluster=self.cluster,
             version=self.version,
             nodes=self.nodes.values(),
             keyspaces=[keyspace for keyspace in self.keyspaces.values() if keyspace.id not in self.incomplete],
             next_partition_id=self.next_partition_id,
         )
-        incomplete = set(self.incomplete)
-        rows = map(Partition.FromString, self.partitions.encoded())
-        return table, slices((row for row in rows if row.keyspace_id not in incomplete), ROWS_A_PIECE)
 
     def table_since(self, version: int) -> TableChanges | None:
         """What has changed for clients and people since an older version; None if that isn't remembered."""

@@ -7,6 +7,7 @@ a real cluster would.
 import gc
 import logging
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class ScaleWorld:
         learners = range(VOTERS + 1, self.size.nodes + 1) if self.size.learners else ()
         conf = ConfState(voters=range(1, VOTERS + 1), learners=learners)
         metadata = SnapshotMetadata(index=_BOOTSTRAP_INDEX, term=1, conf_state=conf)
-        return Snapshot(data=state.to_snapshot(), metadata=metadata)
+        return Snapshot(data=zlib.compress(state.to_snapshot(), 1), metadata=metadata)
 
     def _add(self, row: Node, last: int) -> FakeNode:
         node = self.nodes[row.id] = FakeNode(self, row)

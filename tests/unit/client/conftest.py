@@ -89,6 +89,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.tables_asked = 0
         self.tables_given = 0  # answers, including those that nothing is newer
         self.whole_tables_given = 0
+        self.rows_given: list[int] = []  # by whole table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
@@ -120,7 +121,19 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         if request.known_version == self.table.version:
             return admin_pb2.GetTableResponse()
         self.whole_tables_given += 1
-        return admin_pb2.GetTableResponse(table=self.table)
+        answer = admin_pb2.GetTableResponse(table=self.table)
+        if request.keyspaces:
+            rows = [row for row in self.table.partitions if self._is_wanted(row, request)]
+            del answer.table.partitions[:]
+            answer.table.partitions.extend(rows)
+        self.rows_given.append(len(answer.table.partitions))
+        return answer
+
+    def _is_wanted(self, row: Partition, request: admin_pb2.GetTableRequest) -> bool:
+        keyspace = next(one for one in self.table.keyspaces if one.id == row.keyspace_id)
+        wanted = next((one for one in request.keyspaces if one.keyspace == keyspace.name), None)
+        some = wanted is not None and 0 < wanted.whole_up_to < keyspace.partition_count
+        return wanted is not None and (not some or row.slot in wanted.slots)
 
     async def _batch(self, _: Any, context: Any) -> None:
         self.streams += 1

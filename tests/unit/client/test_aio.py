@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minka import _call, _lane, _stream, wire
+from minka import _call, _lane, _stream, _wanted, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
@@ -354,6 +354,50 @@ async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> 
         table.version += 1
         await writing
         assert athens.frames[-1].groups[0].partition_id == 90
+
+
+async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 10)
+    monkeypatch.setattr(_wanted, "MAX_SLOTS", 20)
+    async with data_cluster("athens", partitions=200) as cluster, _client(cluster) as client:
+        athens = cluster.nodes["athens"]
+        await client.put(cluster.key_of(7), b"v")
+        await client.put(cluster.key_of(7, 1), b"v")
+        assert athens.rows_given == [0, 1], "the keyspace, then the slot's row"
+        await client.put_many({cluster.key_of(slot): b"v" for slot in range(5, 10)})
+        assert athens.rows_given == [0, 1, 4]
+        await client.put_many({cluster.key_of(slot): b"v" for slot in range(50)})
+        assert athens.rows_given == [0, 1, 4, 200], "who needs many gets all"
+        assert len(cluster.data) == 51
+
+
+async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, refresh_interval=0.02) as client:
+        await client.put(cluster.key_of(0), b"v")
+        cluster.lead(0, "byzantium")
+        nodes = cluster.nodes.values()
+        asked = sum(node.tables_given for node in nodes)
+        await _until(lambda: sum(node.tables_given for node in nodes) > asked + 4)
+        frames = len(cluster.nodes["athens"].frames)
+        assert await client.get(cluster.key_of(0)) == b"v"
+        assert len(cluster.nodes["athens"].frames) == frames
+        assert sorted(count for node in nodes for count in node.rows_given) == [0, 1, 1]
+
+
+async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, _client(cluster) as client:
+        athens = cluster.nodes["athens"]
+        athens.table.keyspaces.append(
+            Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5)
+        )
+        athens.table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1))
+        await client.put("key", b"v")
+        await client.keyspace("crews").put("key", b"w")
+        await client.put("key", b"x")
+        assert athens.rows_given == [6, 1]
 
 
 async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None:

@@ -181,6 +181,59 @@ def test_status_comes_from_any_node_when_the_controller_is_gone(
     assert not status.from_controller
 
 
+def _listing(*ids: int, served_by: str, is_it: bool, address: str = "") -> Callable[[object], Any]:
+    """The answers to ListPartitions: the status, a partition in each, how many there are."""
+    return lambda _: iter(
+        [
+            admin_pb2.ListPartitionsResponse(status=_status(served_by, "athens", address, is_it=is_it)),
+            *(admin_pb2.ListPartitionsResponse(partitions=[cluster_pb2.Partition(id=id_)]) for id_ in ids),
+            admin_pb2.ListPartitionsResponse(matching=[admin_pb2.MatchingCount(partitions=7)]),
+        ]
+    )
+
+
+def test_partitions_come_from_the_active_controller(control_node: Start, free_address: Callable[[], str]) -> None:
+    follower, leader = control_node(), control_node()
+    follower.answers["ListPartitions"] = _listing(1, served_by="byzantium", is_it=False, address=leader.address)
+    leader.answers["ListPartitions"] = _listing(1, 2, 3, served_by="athens", is_it=True)
+    wanted = admin_pb2.PartitionFilter(node="athens")
+    with Control([follower.address]) as control:
+        listed = control.partitions(wanted, 3)
+        assert listed.status.served_by == "athens"
+        assert [page.partitions[0].id for page in listed] == [1, 2, 3]
+        assert [one.partitions for one in listed.matching] == [7]
+    assert leader.asked == [("ListPartitions", admin_pb2.ListPartitionsRequest(filter=wanted, limit=3))]
+    follower.answers["ListPartitions"] = _listing(4, 5, served_by="byzantium", is_it=False, address=free_address())
+    with Control([follower.address]) as control:
+        assert [row.id for row in control.partitions().whole().table.partitions] == [4, 5]
+
+
+def test_a_list_that_does_not_go_on_is_given_up_and_one_that_is_read_slowly_is_not(control_node: Start) -> None:
+    node, go_on = control_node(), threading.Event()
+
+    def answer(request: admin_pb2.ListPartitionsRequest) -> Any:
+        yield from _listing(1, 2, served_by="athens", is_it=True)(request)
+        go_on.wait(10)
+
+    def stuck(request: admin_pb2.ListPartitionsRequest) -> Any:
+        yield next(_listing(served_by="athens", is_it=True)(request))
+        go_on.wait(10)
+
+    with Control([node.address], timeout=0.2) as control:
+        node.answers["ListPartitions"] = answer
+        listed = iter(control.partitions())
+        first = next(listed)
+        time.sleep(0.3)  # a person reads
+        assert (first.partitions[0].id, next(listed).partitions[0].id) == (1, 2)
+        node.answers["ListPartitions"] = stuck
+        with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: .* did not answer in time"):
+            control.partitions().whole()
+        go_on.set()
+        node.answers["ListPartitions"] = MinkaError(Code.INVALID_ARGUMENT, "no such thing")
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no such thing"):
+            control.partitions()
+
+
 def test_progress_is_asked_of_the_active_controller(control_node: Start) -> None:
     follower, leader = control_node(), control_node()
     follower.answers["GetStatus"] = _status("byzantium", "athens", leader.address)

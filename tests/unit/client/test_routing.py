@@ -79,6 +79,34 @@ def test_key_to_slot_to_partition_to_node() -> None:
     }
 
 
+def test_rows_added_from_an_older_table_make_the_version_older() -> None:
+    """Else what has changed between the two would never be asked for."""
+    table = RoutingTable()
+    assert table.add(_table(5, [_row(0, "athens")]))
+    assert table.version == 5
+    assert table.add(_table(3, [_row(1, "byzantium")]))
+    assert table.version == 3
+    assert table.add(_table(9, [_row(2, "cyrene")]))
+    assert table.version == 3
+    assert _leaders(table) == ["athens", "byzantium", "cyrene"]
+    assert not table.add(PartitionTable())
+    assert table.version == 3, "a node that has just begun says nothing"
+    with pytest.raises(MinkaError, match="CLUSTER_MISMATCH"):
+        table.add(_table(9, [], cluster="c2"))
+
+
+def test_routes_share_what_they_have_in_common() -> None:
+    rows = [Partition(id=slot, keyspace_id=1, slot=slot, leader="a" * 9, isr=["a" * 9, "b" * 9]) for slot in (0, 1)]
+    table = RoutingTable()
+    table.replace(_table(1, [Partition.FromString(row.SerializeToString()) for row in rows]))
+    first, second, _ = _by_hash(table).routes
+    assert first is not None
+    assert second is not None
+    assert first.readable is second.readable
+    assert first.leader is second.leader is first.readable[0]
+    assert first.range is second.range
+
+
 @given(st.dictionaries(st.binary(max_size=20), st.none() | st.binary(max_size=5)))
 def test_buckets_hold_each_pair_once_in_its_slot_in_order(pairs: dict[bytes, bytes | None]) -> None:
     table = RoutingTable()

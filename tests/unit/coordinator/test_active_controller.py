@@ -202,6 +202,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
     await h.register("b")
     operation = await h.reassign()
     await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
+    await h.look_around()
     h.now += 59
     await h.look_around()
     assert h.state.operations[operation].state == OperationState.OPERATION_STATE_RUNNING

@@ -5,7 +5,9 @@ from typing import Any, cast
 
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
+from minkad.coordinator.table_counting import TableCounting
 from minkad.core.state import State
+from minkad.core.state.changes import Changed
 from minkad.http.metrics import Lag
 from minkad.node.health import Health
 from minkad.process.telemetry import Telemetry
@@ -27,7 +29,8 @@ def health(state: State) -> Health:
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
-    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None)
+    counting = TableCounting(cast(Any, coordinator))
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None, counting)
     return Health(*cast(Any, parts))
 
 
@@ -65,6 +68,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
     seen = health(state)
     await seen.refresh()
     state.version += 1
+    state.changes.note(Changed(partitions=frozenset({1, 2, 3})))
     del state.partitions[1]
     state.partitions[2] = partition(2, "ab", leader_epoch=5, unclean_elections=1)
     state.partitions[3] = partition(3, "abc", leader_epoch=1)

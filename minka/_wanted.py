@@ -1,0 +1,85 @@
+"""Which rows of the partition table a client wants, and which of them it has. It is pure."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from minka.ranges import is_by_ranges
+from minka.v1.admin_pb2 import GetTableRequest, WantedRows
+from minka.v1.cluster_pb2 import Keyspace
+
+WHOLE_UP_TO: Final = 1000  # partitions of a keyspace by hash; of one with more, only the rows that are needed come
+MAX_SLOTS: Final = 4000  # whose rows come one by one; a client that needs more of a keyspace gets all
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Slots of a keyspace; `whole`: all its partitions, whether it has slots or not."""
+
+    whole: bool = False
+    slots: set[int] = field(default_factory=set)
+
+
+class Wanted:
+    """The keyspaces that the client uses. Of a large one by hash it has the rows of the slots that it has needed."""
+
+    def __init__(self) -> None:
+        self._has: dict[str, _Rows] = {}
+        self._lacks: dict[str, _Rows] = {}
+
+    def has(self, keyspace: str) -> bool:
+        """Whether rows of the keyspace have come; those of a large one by hash come when slots are needed."""
+        return keyspace in self._has
+
+    def need(self, keyspace: str) -> None:
+        """The client uses the keyspace."""
+        if keyspace not in self._has:
+            self._lacks.setdefault(keyspace, _Rows())
+
+    def need_slot(self, keyspace: str, slot: int) -> bool:
+        """The client uses this slot; returns whether its row is yet to come."""
+        has = self._has.get(keyspace, _Rows())
+        if has.whole or slot in has.slots:
+            return False
+        lacks = self._lacks.setdefault(keyspace, _Rows())
+        lacks.slots.add(slot)
+        lacks.whole = lacks.whole or len(has.slots) + len(lacks.slots) > MAX_SLOTS
+        return True
+
+    def forget(self, keyspace: str) -> None:
+        """There is no such keyspace."""
+        self._has.pop(keyspace, None)
+        self._lacks.pop(keyspace, None)
+
+    def missing(self) -> GetTableRequest | None:
+        """What asks for the rows that have not come; None if there are none."""
+        if not self._lacks:
+            return None
+        return GetTableRequest(keyspaces=[_asked(name, rows) for name, rows in self._lacks.items()])
+
+    def newer(self, version: int, cluster_id: str) -> GetTableRequest:
+        """What asks for the rows that have changed since a version."""
+        keyspaces = [_asked(name, rows) for name, rows in self._has.items()]
+        return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces)
+
+    def came(self, request: GetTableRequest, keyspaces: list[Keyspace]) -> None:
+        """The rows that were missing have come, with these keyspaces."""
+        known = {keyspace.name: keyspace for keyspace in keyspaces}
+        for asked in request.keyspaces:
+            keyspace = known.get(asked.keyspace)
+            if keyspace is None:
+                continue
+            has, lacks = self._has.setdefault(keyspace.name, _Rows()), self._lacks.get(keyspace.name, _Rows())
+            if is_by_ranges(keyspace) or keyspace.partition_count <= asked.whole_up_to or not asked.whole_up_to:
+                has.whole = True
+                has.slots.clear()
+            else:
+                has.slots.update(asked.slots)
+                lacks.slots -= has.slots
+            if has.whole or not (lacks.whole or lacks.slots):
+                self._lacks.pop(keyspace.name, None)
+
+
+def _asked(keyspace: str, rows: _Rows) -> WantedRows:
+    if rows.whole:
+        return WantedRows(keyspace=keyspace)
+    return WantedRows(keyspace=keyspace, whole_up_to=WHOLE_UP_TO, slots=sorted(rows.slots))

@@ -1,0 +1,97 @@
+"""What clients are told of the table: the rows of the keyspaces that they use, and of large ones by hash only those
+that they ask for.
+"""
+
+from array import array
+from collections.abc import Mapping
+from typing import Final
+
+from minka.ranges import is_by_ranges
+from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
+from minka.v1.cluster_pb2 import Keyspace, Partition
+from minkad.coordinator.coordinator import Coordinator
+from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.process.turns import turn
+
+_Slots = frozenset[int] | None  # None: all
+
+
+class ClientTables:
+    """Answers GetTable from this node's copy of the table."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        # By keyspace by hash: the ids of its partitions by slot. They are what they are for ever.
+        self._ids: Final[dict[int, array[int]]] = {}
+
+    async def answer(self, request: GetTableRequest) -> GetTableResponse:
+        """What the caller lacks: what has changed since its version if that is remembered, else all that it wants, or
+        nothing when it has the present version.
+        """
+        state, response = self._coordinator.state, GetTableResponse()
+        if request.known_version and request.known_version == state.version:
+            return response
+        wanted = _wanted(state, request)
+        if request.known_version and request.known_cluster == state.cluster.id:
+            changes = state.table_since(request.known_version)
+            if changes is not None:
+                response.changes.CopyFrom(changes)
+                if wanted is not None:
+                    rows = [row for row in changes.partitions if _is_wanted(row, wanted)]
+                    del response.changes.partitions[:]
+                    response.changes.partitions.extend(rows)
+                return response
+        if wanted is not None and None not in wanted.values():
+            response.table.CopyFrom(state.table_without_partitions())
+            for some in slices(await self._of_slots(state, wanted), ROWS_A_PIECE):
+                response.table.partitions.extend(some)
+                await turn()
+            return response
+        without_rows, pieces = state.table_in_pieces()
+        response.table.CopyFrom(without_rows)
+        for some in pieces:
+            kept = some if wanted is None else [row for row in some if _is_wanted(row, wanted)]
+            response.table.partitions.extend(kept)
+            await turn()
+        return response
+
+    async def _of_slots(self, state: State, wanted: Mapping[int, _Slots]) -> list[Partition]:
+        """The rows of these slots, without a look at the others."""
+        rows = []
+        for keyspace_id, slots in wanted.items():
+            if slots:
+                ids = self._ids.get(keyspace_id) or await self._find_ids(state, state.keyspaces[keyspace_id])
+                rows += [state.partitions[ids[slot]] for slot in sorted(slots) if slot < len(ids)]
+        return rows
+
+    async def _find_ids(self, state: State, keyspace: Keyspace) -> "array[int]":
+        found = array("L", bytes(array("L").itemsize * keyspace.partition_count))
+        for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
+            for row in some:
+                if row.keyspace_id == keyspace.id:
+                    found[row.slot] = row.id
+            await turn()
+        self._ids[keyspace.id] = found
+        return found
+
+
+def _wanted(state: State, request: GetTableRequest) -> Mapping[int, _Slots] | None:
+    """The slots that the caller wants, by keyspace; None if it wants all of all. Names that are not known are left
+    out.
+    """
+    if not request.keyspaces:
+        return None
+    by_name = {one.name: one for one in state.keyspaces.values() if one.id not in state.incomplete}
+    wanted: dict[int, _Slots] = {}
+    for rows in request.keyspaces:
+        if (keyspace := by_name.get(rows.keyspace)) is not None:
+            some = rows.whole_up_to and not is_by_ranges(keyspace) and keyspace.partition_count > rows.whole_up_to
+            wanted[keyspace.id] = frozenset(rows.slots) if some else None
+    return wanted
+
+
+def _is_wanted(row: Partition, wanted: Mapping[int, _Slots]) -> bool:
+    if row.keyspace_id not in wanted:
+        return False
+    slots = wanted[row.keyspace_id]
+    return slots is None or row.slot in slots

@@ -1,0 +1,100 @@
+"""Counts the table on demand: only what has changed since the last time, in turns, and once for all who ask."""
+
+import asyncio
+from collections.abc import Collection
+from itertools import chain
+from typing import Final
+
+from minka.v1.admin_pb2 import TableSummary
+from minkad.coordinator.coordinator import Coordinator
+from minkad.coordinator.node_reports import NodeReports
+from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.core.table_counts import TableCounts
+from minkad.process.turns import turn
+
+_EVERY_S: Final = 2.0
+
+
+class TableCounting:
+    """The counts of this node's copy of the table, with the sizes while it is the active controller."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._counts: Final = TableCounts()
+        self._reports: NodeReports | None = None  # whose sizes are counted
+        self._counting: Final = asyncio.Lock()
+
+    @property
+    def counts(self) -> TableCounts:
+        """As they were when `count` was last called."""
+        return self._counts
+
+    async def run(self) -> None:
+        """Never let the active controller have much to count when somebody asks."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            if self._coordinator.active is not None:
+                await self.count()
+
+    async def count(self) -> None:
+        """Bring the counts up to date. While rows keep changing, they may be some pieces behind."""
+        async with self._counting:
+            state = self._coordinator.state
+            changed = await self._count_rows(state)
+            active = self._coordinator.active
+            reports, known = active.reports if active is not None else None, self._reports
+            self._reports = None  # until all is counted: who asks may give up in the middle
+            await self._count_sizes(reports, changed if reports is known else list(state.partitions))
+            self._reports = reports
+
+    async def summary(self, silent: Collection[str]) -> TableSummary:
+        """The counts as a message; `silent`: see TableSummary.only_on_silent."""
+        await self.count()
+        state = self._coordinator.state
+        whole = [keyspace for keyspace in state.keyspaces.values() if keyspace.id not in state.incomplete]
+        summary = self._counts.summary(state.nodes.values(), whole)
+        if silent:
+            summary.only_on_silent = await _only_on(state, frozenset(silent))
+        return summary
+
+    async def _count_rows(self, state: State) -> Collection[int]:
+        """Count the rows that have changed, and return the partitions that they are of."""
+        counts, version = self._counts, state.version
+        if counts.version == version:
+            return ()
+        known = state.changes.since(counts.version)
+        changed: Collection[int] = known.partitions if known is not None else list(state.partitions)
+        for some in slices(chain(changed, () if known is not None else counts.gone(state.partitions)), ROWS_A_PIECE):
+            for partition_id in some:
+                row = state.partitions.get(partition_id)
+                if row is None or row.keyspace_id not in state.incomplete:
+                    counts.put(partition_id, row)
+            counts.settle(state.keyspaces)
+            await turn()
+        counts.version = version  # a row that has changed meanwhile is among the changes since
+        return changed
+
+    async def _count_sizes(self, reports: NodeReports | None, changed: Collection[int]) -> None:
+        """Count what the leaders have reported since the last time, and of the partitions whose rows have changed."""
+        if reports is None:
+            return
+        for some in slices(reports.take_fresh().union(changed), ROWS_A_PIECE):
+            for partition_id in some:
+                stats = reports.of(partition_id)
+                self._counts.put_size(partition_id, *((stats.keys, stats.bytes) if stats is not None else (0, 0)))
+            await turn()
+
+
+async def _only_on(state: State, nodes: frozenset[str]) -> int:
+    """How many partitions have replicas on these nodes alone, those that are being added not counted."""
+    found = 0
+    for node in nodes:
+        for some in slices(list(state.partitions.copies.get(node, ())), ROWS_A_PIECE):
+            for partition_id in some:
+                row = state.partitions.get(partition_id)
+                if row is None or row.keyspace_id in state.incomplete:
+                    continue
+                copies = [one for one in row.replicas if one not in row.adding_replicas]
+                found += bool(copies) and copies[0] == node and nodes.issuperset(copies)
+            await turn()
+    return found

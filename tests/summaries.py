@@ -1,0 +1,53 @@
+"""What a node would answer to other questions about a cluster, by its answer to GetStatus with the whole table."""
+
+from collections.abc import Collection, Iterator
+
+from minka.v1.admin_pb2 import GetStatusResponse, ListPartitionsRequest, ListPartitionsResponse, TableSummary
+from minkad.core.partition_list import PartitionList
+from minkad.core.state import State
+from minkad.core.table_counts import TableCounts
+
+
+def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetStatusResponse:
+    """The same status with a summary instead of partitions."""
+    status = _without_partitions(whole)
+    status.summary.CopyFrom(summary_of(whole))
+    copies = [set(row.replicas) - set(row.adding_replicas) for row in whole.table.partitions]
+    status.summary.only_on_silent = sum(one <= set(silent) for one in copies)
+    return status
+
+
+def summary_of(status: GetStatusResponse) -> TableSummary:
+    """What its partitions add up to."""
+    counts, table = TableCounts(), status.table
+    for row in table.partitions:
+        counts.put(row.id, row)
+    for stats in status.replicas:
+        counts.put_size(stats.partition_id, stats.keys, stats.bytes)
+    counts.settle({keyspace.id: keyspace for keyspace in table.keyspaces})
+    return counts.summary(table.nodes, table.keyspaces)
+
+
+def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:
+    """The partitions that it lists."""
+    state = State()
+    state.keyspaces = {keyspace.id: keyspace for keyspace in whole.table.keyspaces}
+    for row in whole.table.partitions:
+        state.partitions.put(row)
+    yield ListPartitionsResponse(status=_without_partitions(whole))
+    found = PartitionList(state, request.filter, request.limit)
+    for some in found.pieces():
+        ids = {row.id for row in some}
+        yield ListPartitionsResponse(
+            partitions=some,
+            replicas=[one for one in whole.replicas if one.partition_id in ids],
+            damaged=[one for one in whole.damaged if one.partition_id in ids],
+        )
+    yield ListPartitionsResponse(matching=found.counts())
+
+
+def _without_partitions(whole: GetStatusResponse) -> GetStatusResponse:
+    status = GetStatusResponse()
+    status.CopyFrom(whole)
+    del status.table.partitions[:], status.replicas[:], status.damaged[:]
+    return status

@@ -1,0 +1,115 @@
+"""What a client is told of the table: what it wants, and lacks."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse, WantedRows
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, Partition, Partitioning
+from minkad.coordinator.client_tables import ClientTables
+from minkad.core.state import State
+from minkad.core.state.changes import Changed
+
+FLIGHTS, FARES, AUTHORS = 1, 2, 3
+
+
+class World:
+    """flights with 40 partitions and fares with 4 by hash, authors with one by ranges."""
+
+    def __init__(self) -> None:
+        self.state = State(cluster=Cluster(id="c-1", name="demo"))
+        self.state.nodes["a"] = Node(id="a")
+        for id_, name, count in ((FLIGHTS, "flights", 40), (FARES, "fares", 4)):
+            self.state.keyspaces[id_] = Keyspace(id=id_, name=name, partition_count=count)
+            for slot in range(count):
+                self.put(id_, slot)
+        ranges = Partitioning.PARTITIONING_RANGES
+        self.state.keyspaces[AUTHORS] = Keyspace(id=AUTHORS, name="authors", partitioning=ranges)
+        self.put(AUTHORS, 0)
+        self.tables = ClientTables(cast(Any, SimpleNamespace(state=self.state)))
+
+    def put(self, keyspace: int, slot: int, **more: Any) -> None:
+        row = Partition(id=100 * keyspace + slot, keyspace_id=keyspace, slot=slot, replicas="a", leader="a", **more)
+        self.state.partitions.put(row)
+        self.state._note(Changed(partitions=frozenset({row.id})))
+
+    async def ask(self, *wanted: WantedRows, known: int = 0, cluster: str = "c-1") -> GetTableResponse:
+        request = GetTableRequest(keyspaces=wanted, known_version=known, known_cluster=cluster if known else "")
+        return await self.tables.answer(request)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def ids(answer: GetTableResponse) -> list[int]:
+    return [row.id for row in (answer.table if answer.HasField("table") else answer.changes).partitions]
+
+
+async def test_all_without_a_wish(world: World) -> None:
+    assert len(ids(await world.ask())) == 45
+
+
+async def test_the_keyspaces_that_are_wanted(world: World) -> None:
+    answer = await world.ask(WantedRows(keyspace="fares"), WantedRows(keyspace="authors"), WantedRows(keyspace="x"))
+    assert ids(answer) == [200, 201, 202, 203, 300]
+    assert [one.name for one in answer.table.keyspaces] == ["flights", "fares", "authors"]
+    assert [one.id for one in answer.table.nodes] == ["a"]
+    assert ids(await world.ask(WantedRows(keyspace="x"))) == []
+
+
+async def test_some_slots_of_a_large_keyspace(world: World) -> None:
+    def some(keyspace: str, *slots: int) -> WantedRows:
+        return WantedRows(keyspace=keyspace, whole_up_to=10, slots=slots)
+
+    assert ids(await world.ask(some("flights", 7, 3, 99))) == [103, 107]
+    assert ids(await world.ask(some("flights"))) == []
+    assert ids(await world.ask(some("fares", 1))) == [200, 201, 202, 203], "it is small"
+    assert ids(await world.ask(some("authors", 1), some("flights", 2))) == [102, 300], "it has no slots"
+
+
+async def test_the_rows_of_slots_are_found_without_a_look_at_others(world: World) -> None:
+    wanted = WantedRows(keyspace="flights", whole_up_to=10, slots=[5])
+    await world.ask(wanted)
+    del world.state.partitions[106]  # a look at every row that the keyspace has would miss it
+    world.state.partitions = cast(Any, OnlyByKey(world.state.partitions))
+    assert ids(await world.ask(wanted)) == [105]
+
+
+class OnlyByKey(dict[int, Partition]):
+    def values(self) -> Any:
+        raise AssertionError("all rows are read")
+
+
+async def test_changes_are_filtered_alike(world: World) -> None:
+    known = world.state.version
+    world.put(FLIGHTS, 3, partition_epoch=1)
+    world.put(FLIGHTS, 4, partition_epoch=1)
+    world.put(FARES, 1, partition_epoch=1)
+    world.put(AUTHORS, 0, partition_epoch=1)
+    wanted = (WantedRows(keyspace="flights", whole_up_to=10, slots=[4]), WantedRows(keyspace="authors"))
+    answer = await world.ask(*wanted, known=known)
+    assert answer.HasField("changes")
+    assert (answer.changes.since, answer.changes.version) == (known, world.state.version)
+    assert ids(answer) == [104, 300]
+    assert ids(await world.ask(known=known)) == [103, 104, 201, 300]
+    assert await world.ask(*wanted, known=world.state.version) == GetTableResponse()
+
+
+async def test_a_client_that_missed_too_much_or_comes_from_elsewhere_gets_what_it_wants_anew(world: World) -> None:
+    wanted = WantedRows(keyspace="fares")
+    elsewhere = await world.ask(wanted, known=world.state.version - 1, cluster="c-2")
+    assert (elsewhere.table.cluster.id, ids(elsewhere)) == ("c-1", [200, 201, 202, 203])
+    world.state = world.state.copy()  # which remembers no changes
+    world.tables = ClientTables(cast(Any, SimpleNamespace(state=world.state)))
+    missed = await world.ask(wanted, known=world.state.version - 1)
+    assert (missed.HasField("table"), ids(missed)) == (True, [200, 201, 202, 203])
+
+
+async def test_a_keyspace_that_is_being_created_has_no_rows_yet(world: World) -> None:
+    world.state.incomplete.add(FLIGHTS)
+    answer = await world.ask(WantedRows(keyspace="flights", whole_up_to=10, slots=[1]))
+    assert ids(answer) == []
+    assert [one.name for one in answer.table.keyspaces] == ["fares", "authors"]

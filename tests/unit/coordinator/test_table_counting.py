@@ -1,0 +1,146 @@
+"""The counts are brought up to date by what has changed, however a node has come by it."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minka.v1.coordinator_pb2 import HeartbeatRequest, ReplicaStats
+from minkad.coordinator import table_counting
+from minkad.coordinator.node_reports import NodeReports
+from minkad.coordinator.table_counting import TableCounting
+from minkad.core.state import State
+from minkad.core.state.changes import Changed
+from minkad.core.table_counts import TableCounts
+
+ONLINE = PartitionState.PARTITION_STATE_ONLINE
+
+
+class World:
+    """A coordinator with a table of `count` partitions on a, b and c, of which a or b leads."""
+
+    def __init__(self, count: int) -> None:
+        self.state = State()
+        self.state.keyspaces[1] = Keyspace(id=1, name="flights", replicas=3, min_insync=2)
+        for name in "abc":
+            self.state.nodes[name] = Node(id=name, state=NodeState.NODE_STATE_LIVE)
+        self.change(*(self.row(id_) for id_ in range(1, count + 1)))
+        self.coordinator = SimpleNamespace(state=self.state, active=None)
+        self.counting = TableCounting(cast(Any, self.coordinator))
+
+    def row(self, id_: int, leader: str = "", isr: str = "abc", **more: Any) -> Partition:
+        fields = {"keyspace_id": 1, "state": ONLINE, "replicas": "abc", "isr": isr, **more}
+        return Partition(id=id_, leader=leader or "ab"[id_ % 2], **fields)
+
+    def change(self, *rows: Partition) -> None:
+        for row in rows:
+            self.state.partitions.put(row)
+        self.state._note(Changed(partitions=frozenset(row.id for row in rows)))
+
+    def lead(self) -> NodeReports:
+        reports = NodeReports(self.state, self.state)
+        self.coordinator.active = SimpleNamespace(reports=reports)
+        return reports
+
+    def report(self, reports: NodeReports, node: str, *ids: int, size: int = 100) -> None:
+        stats = [ReplicaStats(partition_id=id_, keys=size // 10, bytes=size) for id_ in ids]
+        reports.note(self.state.nodes[node], HeartbeatRequest(replicas=stats))
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions whose rows are counted."""
+    seen: list[int] = []
+    whole = TableCounts.put
+
+    def noted(self: TableCounts, partition_id: int, row: Partition | None) -> None:
+        seen.append(partition_id)
+        whole(self, partition_id, row)
+
+    monkeypatch.setattr(TableCounts, "put", noted)
+    return seen
+
+
+async def test_a_question_costs_what_has_changed(put: list[int]) -> None:
+    world = World(1000)
+    assert (await world.counting.summary(())).partitions == 1000
+    assert len(put) == 1000
+    put.clear()
+    assert (await world.counting.summary(())).under_replicated == 0
+    assert put == []
+    world.change(world.row(7, isr="ab"), world.row(8, leader="c"))
+    summary = await world.counting.summary(())
+    assert sorted(put) == [7, 8]
+    assert (summary.under_replicated, [one.leads for one in summary.nodes]) == (1, [499, 500, 1])
+
+
+async def test_no_turn_has_more_than_a_piece(monkeypatch: pytest.MonkeyPatch, put: list[int]) -> None:
+    turns: list[int] = []
+
+    async def turn() -> None:
+        turns.append(len(put))
+
+    monkeypatch.setattr(table_counting, "turn", turn)
+    await World(1000).counting.count()
+    assert turns == [250, 500, 750, 1000]
+
+
+async def test_a_table_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, left = World(1000), [1]
+
+    async def turn() -> None:
+        if left:
+            world.change(world.row(left.pop(), isr="a"))
+
+    monkeypatch.setattr(table_counting, "turn", turn)
+    await world.counting.count()
+    assert (await world.counting.summary(())).under_min_insync == 1
+
+
+async def test_rows_that_went_while_nobody_remembers() -> None:
+    world = World(10)
+    await world.counting.count()
+    del world.state.partitions[3]
+    for _ in range(3):  # as a restored snapshot has it: another state, which remembers nothing
+        world.state.version += 1
+    restored = world.state.copy()
+    world.coordinator.state = restored
+    assert (await world.counting.summary(())).partitions == 9
+
+
+async def test_a_keyspace_that_is_being_created_is_not_counted() -> None:
+    world = World(10)
+    world.state.incomplete.add(1)
+    summary = await world.counting.summary(())
+    assert (summary.partitions, len(summary.keyspaces)) == (0, 0)
+    world.state.incomplete.clear()
+    world.change(*world.state.partitions.values())
+    assert (await world.counting.summary(())).partitions == 10
+
+
+async def test_sizes_are_those_that_the_leaders_report() -> None:
+    world = World(4)
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "nobody reports to a node that is not active"
+    reports = world.lead()
+    world.report(reports, "b", 1, 2, 3)  # it leads 1 and 3
+    world.report(reports, "a", 2, size=50)
+    summary = await world.counting.summary(())
+    assert (summary.keyspaces[0].keys, summary.keyspaces[0].bytes) == (25, 250)
+    assert [one.bytes for one in summary.nodes] == [250, 250, 250]
+    world.report(reports, "b", 3, size=300)
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 450
+    world.change(world.row(2, leader="b"))  # of which b has reported 100
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 500
+    world.lead()
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "another active controller has heard nothing yet"
+
+
+async def test_what_is_only_on_silent_nodes() -> None:
+    world = World(3)
+    world.change(
+        world.row(1, replicas="a", isr="a", leader="a"),
+        world.row(2, replicas="ba", isr="ba", leader="b"),
+        world.row(3, replicas="bac", isr="ba", leader="b", adding_replicas="c"),
+    )
+    assert [(await world.counting.summary(silent)).only_on_silent for silent in ("", "a", "ab", "c")] == [0, 1, 3, 0]

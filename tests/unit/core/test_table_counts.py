@@ -1,0 +1,140 @@
+"""Counts that follow the changes of rows are those of the whole table."""
+
+from collections.abc import Collection
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.v1.admin_pb2 import NodeCounts, TableSummary
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core import table_counts
+from minkad.core.table_counts import TableCounts
+
+ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_OFFLINE
+NODES = [Node(id=name, state=NodeState.NODE_STATE_LIVE) for name in "abcd"]
+KEYSPACES = {
+    1: Keyspace(id=1, name="flights", replicas=3, min_insync=2),
+    2: Keyspace(id=2, name="fares", replicas=4),
+}
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Partition:
+    replicas = draw(st.permutations("abcd"))[: draw(st.integers(1, 4))]
+    some = st.lists(st.sampled_from(replicas), unique=True)
+    isr = draw(some)
+    return Partition(
+        id=draw(st.integers(1, 6)),
+        keyspace_id=draw(st.sampled_from([1, 2])),
+        replicas=replicas,
+        isr=isr,
+        leader=draw(st.sampled_from([*isr, ""])),
+        state=draw(st.sampled_from([ONLINE, OFFLINE, PartitionState.PARTITION_STATE_ASSIGNED])),
+        adding_replicas=[node for node in draw(some) if node not in isr],
+        removing_replicas=draw(some),
+        target_replicas=draw(st.one_of(st.just([]), some)),
+        leader_epoch=draw(st.integers(0, 3)),
+    )
+
+
+sizes = st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 99))
+changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, one that goes, keys and bytes, a pause
+
+
+def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -> TableSummary:
+    """The summary as minkactl once made it, from all rows."""
+
+    def number(of: Any) -> int:
+        return sum(1 for row in table.values() if of(row))
+
+    found = TableSummary(
+        partitions=len(table),
+        reassigned=number(lambda row: row.target_replicas),
+        under_replicated=number(missing_in_sync),
+        under_min_insync=number(lambda row: is_under_min_insync(row, KEYSPACES[row.keyspace_id])),
+    )
+    found.nodes.extend(on_node(name, table.values(), reported) for name in "abcd")
+    for id_ in KEYSPACES:
+        own = [row for row in table.values() if row.keyspace_id == id_]
+        found.keyspaces.add(
+            keyspace_id=id_,
+            partitions=len(own),
+            online=sum(row.state == ONLINE for row in own),
+            assigned=sum(row.state == PartitionState.PARTITION_STATE_ASSIGNED for row in own),
+            offline=sum(row.state == OFFLINE for row in own),
+            keys=sum(reported.get(row.id, (0, 0))[0] for row in own),
+            bytes=sum(reported.get(row.id, (0, 0))[1] for row in own),
+        )
+    return found
+
+
+def on_node(name: str, table: Collection[Partition], reported: dict[int, tuple[int, int]]) -> NodeCounts:
+    held = [row for row in table if name in row.replicas]
+    refusing = [row for row in held if is_under_min_insync(row, KEYSPACES[row.keyspace_id])]
+    elected = [row.replicas[0] if row.replicas[0] in row.isr else row.leader for row in table]
+    return NodeCounts(
+        node_id=name,
+        replicas=len(held),
+        staying=sum(name not in row.removing_replicas for row in held),
+        leads=sum(row.leader == name for row in table),
+        leads_online=sum(row.leader == name and row.state == ONLINE for row in table),
+        preferred=sum(row.replicas[0] == name for row in table),
+        leads_if_elected=elected.count(name),
+        movable=sum(row.keyspace_id == 1 for row in held),
+        sole=sum(not set(row.isr) - {name} for row in held),
+        needed_replicas=max((KEYSPACES[row.keyspace_id].replicas for row in held), default=0),
+        offline_in_sync=sum(row.state == OFFLINE and name in row.isr for row in held),
+        keeps_from_writes=sum(name not in row.isr for row in refusing),
+        bytes=sum(reported.get(row.id, (0, 0))[1] for row in held),
+    )
+
+
+@given(st.lists(changes, max_size=40))
+def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
+    counts, table, reported = TableCounts(), dict[int, Partition](), dict[int, tuple[int, int]]()
+    for step in steps:
+        if isinstance(step, Partition):
+            table[step.id] = step
+            counts.put(step.id, step)
+        elif isinstance(step, int):
+            table.pop(step, None)
+            reported.pop(step, None)
+            counts.put(step, None)
+        elif step is None:
+            counts.settle(KEYSPACES)
+        elif step[0] in table:
+            reported[step[0]] = step[1:]
+            counts.put_size(*step)
+    counts.settle(KEYSPACES)
+    summary = counts.summary(NODES, KEYSPACES.values())
+    lacking = {frozenset(one.nodes): one.partitions for one in summary.not_in_sync}
+    assert sum(lacking.values()) == summary.under_replicated
+    for row in table.values():
+        if missing_in_sync(row):
+            assert frozenset(row.replicas) - {*row.isr, *row.adding_replicas} in lacking
+    summary.ClearField("not_in_sync")
+    summary.ClearField("others_not_in_sync")
+    assert summary == counted(table, reported)
+
+
+def test_what_lacks_in_many_places_is_told_and_the_rest_added_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(table_counts, "MAX_NOT_IN_SYNC", 2)
+    counts = TableCounts()
+    for id_, isr in enumerate(["ab", "ab", "ac", "ac", "bc", "a"], 1):
+        counts.put(id_, Partition(id=id_, keyspace_id=1, replicas="abc", isr=isr, leader=isr[0], state=ONLINE))
+    counts.settle(KEYSPACES)
+    summary = counts.summary(NODES, KEYSPACES.values())
+    assert sorted((list(one.nodes), one.partitions) for one in summary.not_in_sync) == [(["b"], 2), (["c"], 2)]
+    assert (list(summary.others_not_in_sync.nodes), summary.others_not_in_sync.partitions) == (["a", "b", "c"], 2)
+
+
+def test_many_rows_of_a_kind_are_one_to_add_up(monkeypatch: Any) -> None:
+    added = []
+    monkeypatch.setattr(TableCounts, "_add", lambda self, kind, count, keyspace: added.append(count))
+    counts = TableCounts()
+    for id_ in range(1, 1001):
+        counts.put(id_, Partition(id=id_, keyspace_id=1, replicas="abc", isr="abc", leader="abc"[id_ % 3]))
+    counts.settle(KEYSPACES)
+    assert sorted(added) == [333, 333, 334]

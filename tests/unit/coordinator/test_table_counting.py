@@ -130,7 +130,9 @@ async def test_sizes_are_those_that_the_leaders_report() -> None:
     assert [one.bytes for one in summary.nodes] == [250, 250, 250]
     world.report(reports, "b", 3, size=300)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 450
-    world.change(world.row(2, leader="b"))  # of which b has reported 100
+    world.change(world.row(2, leader="b"))
+    assert (await world.counting.summary(())).keyspaces[0].bytes == 450, "b has yet to report as its leader"
+    world.report(reports, "b", 2)
     assert (await world.counting.summary(())).keyspaces[0].bytes == 500
     world.lead()
     assert (await world.counting.summary(())).keyspaces[0].bytes == 0, "another active controller has heard nothing yet"

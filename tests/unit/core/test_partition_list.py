@@ -20,9 +20,9 @@ def state() -> State:
     found.keyspaces[1] = Keyspace(id=1, name="authors", replicas=2, partitioning=ranges)
     found.keyspaces[2] = Keyspace(id=2, name="flights", replicas=2, partition_count=3, min_insync=2)
     for id_, start in ((1, b"x"), (2, b"m"), (3, b"")):
-        found.put(row(id_, 1, start_key=start))
+        found.partitions.put(row(id_, 1, start_key=start))
     for slot in range(3):
-        found.put(row(4 + slot, 2, slot=slot))
+        found.partitions.put(row(4 + slot, 2, slot=slot))
     return found
 
 

@@ -98,6 +98,7 @@ class Scenario:
         begin()
         ended = self._until(lambda: done() and not observer.unsettled and not observer.operations, began + PATIENCE_S)
         settled_at = observer.changed_at if ended and observer.changed_at > began else world.timeline.now
+        self._until(world.has_told_all, world.timeline.now + PATIENCE_S)
         self._run(TAIL_S)
         active, visits = world.leader(), self._visits or Visits()
         meter = active.meter

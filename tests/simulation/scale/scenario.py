@@ -95,9 +95,15 @@ class Scenario:
         world, observer = self._world, self._world.observer
         profile = self._reset()
         began, rows, records = world.timeline.now, observer.rows, observer.records
-        begin()
-        ended = self._until(lambda: done() and not observer.unsettled and not observer.operations, began + PATIENCE_S)
+        try:
+            begin()
+        except MinkaError:  # the controller may lose its leadership over it
+            ended = False
+        else:
+            settled = lambda: done() and not observer.unsettled and not observer.operations  # noqa: E731
+            ended = self._until(settled, began + PATIENCE_S)
         settled_at = observer.changed_at if ended and observer.changed_at > began else world.timeline.now
+        self._until(world.has_told_all, world.timeline.now + PATIENCE_S)
         self._run(TAIL_S)
         active, visits = world.leader(), self._visits or Visits()
         meter = active.meter

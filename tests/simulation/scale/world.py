@@ -203,6 +203,11 @@ class ScaleWorld:
         assert controller is not None
         return controller
 
+    def has_told_all(self) -> bool:
+        """Whether the active controller has nothing left to tell, and all that it has told is acknowledged."""
+        outboxes = self.controller().outboxes._of.values()
+        return not any(outbox.unacknowledged or outbox._in_flight for outbox in outboxes)
+
     def members(self) -> int:
         """How many nodes have the log."""
         conf = self.leader().driver.conf_state

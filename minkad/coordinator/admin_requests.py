@@ -1,9 +1,11 @@
 """The requests of people to the active controller: each becomes a command, and its outcome the response."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from minka.errors import MinkaError
 from minka.v1.admin_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
@@ -83,12 +85,17 @@ class AdminRequests:
 
     async def plan_reassign(self, request: PlanReassignRequest) -> Plan:
         """Make a plan; nothing is changed."""
-        controller = self._coordinator.controller()
-        # In a thread, from a copy: with many partitions it takes seconds, and heartbeats must not wait for it.
+        plan, _ = await self._plan(self._coordinator.controller(), request)
+        return plan
+
+    async def _plan(self, controller: ActiveController, request: PlanReassignRequest) -> tuple[Plan, dict[int, int]]:
+        """The plan, and the sizes of partitions by which it was made. It is made in a thread, from a copy: with many
+        partitions it takes seconds, and heartbeats must not wait for it.
+        """
         async with self._planning:
             sizes = await _sizes(controller)
             state, disks = _for_planning(controller.decided), dict(controller.reports.disks)
-            return await self._in_thread(plan_reassign, state, sizes, request, unix_ms(), disks)
+            return await self._in_thread(plan_reassign, state, sizes, request, unix_ms(), disks), sizes
 
     async def apply_plan(self, request: ApplyPlanRequest) -> ApplyPlanResponse:
         """Begin the operation that the plan describes."""
@@ -128,16 +135,20 @@ class AdminRequests:
 
     async def drain_node(self, request: DrainNodeRequest) -> DrainNodeResponse:
         """Begin the drain of a node."""
-        controller = self._coordinator.controller()
+        controller, plan, sizes = self._coordinator.controller(), None, dict[int, int]()
+        if request.decommission:
+            with contextlib.suppress(MinkaError):  # what keeps it from being planned now counts when it is to begin
+                plan, sizes = await self._plan(controller, PlanReassignRequest(drain=[request.node]))
         command = DrainNode(
             request.node,
             request.decommission,
             request.requested_by,
             request.reason,
-            await _sizes(controller),
+            sizes or await _sizes(controller),
             request.rate_limit,
             controller.reports.disks,
             request.queue,
+            plan,
         )
         return DrainNodeResponse(operation=await controller.begin(command))
 

@@ -19,7 +19,8 @@ MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client, and the 
 MAX_MESSAGE_BYTES: Final = 36 * 1024 * 1024  # of any message: an entry of a partition's log has up to 32 MiB
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 MANY: Final = 100_000  # of anything that comes once for each partition, or move
-FEW: Final = 1_000  # of nodes
+FEW: Final = 1_000  # of replicas of one partition, voters, keyspaces that are named
+NODES: Final = 10_000  # of anything that comes once for each node
 
 Rule = Callable[[Any], str]
 """What is wrong with the value; "" when nothing is."""
@@ -152,9 +153,9 @@ COUNTS: Final[dict[str, int]] = {
     "slots": MANY,
     "silent": MANY,
     "PartitionFilter.ids": MANY,
-    "notes": FEW,
+    "notes": NODES,
     "keys": FEW,
-    "nodes": FEW,
+    "nodes": NODES,
     "HeartbeatRequest.replicas": MANY,
     "ChangeDutiesRequest.changes": MAX_CHANGES,
     "ChangePalletsRequest.changes": MAX_CHANGES,
@@ -171,9 +172,9 @@ COUNTS: Final[dict[str, int]] = {
     "adding_replicas": FEW,
     "removing_replicas": FEW,
     "target_replicas": FEW,
-    "to": FEW,
-    "drain": FEW,
-    "weights": FEW,
+    "to": NODES,
+    "drain": NODES,
+    "weights": NODES,
     "wanted_buckets": MANY,
     "promote": FEW,
     "demote": FEW,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import Blocker, PlanReassignRequest
+from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
@@ -124,7 +124,9 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[
 
 @dataclass(frozen=True, slots=True)
 class DrainNode(Begins):
-    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id."""
+    """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id. `plan`:
+    where the node's replicas go, made beforehand because that takes long; it counts if it still holds.
+    """
 
     node_id: str
     decommission: bool
@@ -134,11 +136,12 @@ class DrainNode(Begins):
     rate_limit: int = 0
     disks: Mapping[str, DiskSpace] = field(default_factory=dict)
     queue: bool = False
+    plan: Plan | None = None
 
     @property
     def usage(self) -> Usage:
         """What the nodes have reported, by which it is planned where the node's replicas go."""
-        return Usage(self.sizes, self.disks)
+        return Usage(self.sizes, self.disks, self.plan)
 
     def operation(self, state: State) -> Operation:
         """Raises UNKNOWN_NODE, and INVALID_ARGUMENT if there is nothing to drain."""
@@ -169,7 +172,9 @@ class Drains(OperationKind):
         node = _node(state, drain.node)
         migrations: list[Migration] = []
         if drain.decommission:
-            plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
+            plan = usage.plan
+            if plan is None or not _still_holds(state, plan, drain.node):
+                plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
             migrations, drain.plan_digest = list(migrations_of(plan)), plan.digest
         leaves: list[Record] = []
         if is_up(node) and not node.emptied:
@@ -206,6 +211,20 @@ class Drains(OperationKind):
         if node.state != _DRAINING:
             return End(f"{node.id} {node.state_reason}")
         return End(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
+
+
+def _still_holds(state: State, plan: Plan, node_id: str) -> bool:
+    """Whether what the plan moves is as it was, and it leaves nothing on the node but what others move."""
+    for move in plan.moves:
+        row = state.partitions.get(move.partition_id)
+        if row is None or row.partition_epoch != move.partition_epoch:
+            return False
+        target = state.nodes.get(move.target)
+        if target is None or target.state != NodeState.NODE_STATE_LIVE:
+            return False
+    planned = {Placed.partition(move.partition_id) for move in plan.moves}
+    held = {Placed.partition(row.id) for row in state.partitions_on(node_id) if node_id in row.replicas}
+    return planned.isdisjoint(state.moving) and all(thing in planned or thing in state.moving for thing in held)
 
 
 def _moved_by_others(state: State, operation: Operation) -> list[Blocker]:

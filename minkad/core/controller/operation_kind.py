@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple
 
-from minka.v1.admin_pb2 import Blocker
+from minka.v1.admin_pb2 import Blocker, Plan
 from minka.v1.cluster_pb2 import Migration, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
@@ -34,10 +34,13 @@ class Beginning(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What nodes have reported: bytes by partition id, and their disks."""
+    """What nodes have reported: bytes by partition id, and their disks. `plan`: what was planned by that before, if
+    anything.
+    """
 
     sizes: Mapping[int, int]
     disks: Mapping[str, DiskSpace]
+    plan: Plan | None = None
 
 
 NOTHING_KNOWN: Final = Usage({}, {})

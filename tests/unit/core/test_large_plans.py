@@ -13,9 +13,11 @@ import pytest
 import minkad.core.placement
 from minka.v1.admin_pb2 import Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core.controller import ApplyPlan, DrainNode, drains
 from minkad.core.placement import plan_reassign
 from minkad.core.placement.assign import assign_replicas
-from minkad.core.state import State
+from minkad.core.state import Placed, State
+from tests.unit.core.model import Controller
 
 PLANNERS = str(Path(minkad.core.placement.__file__).parent)
 
@@ -119,3 +121,49 @@ def test_leaders_of_many_partitions_are_spread_in_a_few_looks_at_the_table() -> 
         return lines
 
     assert work(4) < 6 * work(1)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An element for each plan that is made as a drain begins."""
+
+    def planner(*args: Any) -> Plan:
+        plans.append(1)
+        return plan_reassign(*args)
+
+    plans = list[int]()
+    monkeypatch.setattr(drains, "plan_reassign", planner)
+    return plans
+
+
+def test_a_decommission_takes_the_plan_that_was_made_before_if_it_still_holds(made: list[int]) -> None:
+    c = Controller()
+    c.register("a", "b")
+    c.keyspace("k", 8)
+    plan = c.plan(drain=["a"])
+    c.register("c")
+    c.run(DrainNode("a", True, "ann", "", {}, plan=plan))
+    assert not made
+    assert {m.target for m in c.state.migrations[1].values()} == {"b"}
+
+
+@pytest.mark.parametrize("change", ["one is moved", "another one came", "the target is drained"])
+def test_a_decommission_is_planned_again_if_something_has_changed(made: list[int], change: str) -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("k", 9)
+    stale = c.plan(drain=["a"])
+    first = stale.moves[0]
+    match change:
+        case "one is moved":
+            c.run(ApplyPlan(c.plan(partitions={first.partition_id: [first.target]}), "ann"))
+        case "another one came":
+            c.keyspace("more", 3)
+        case "the target is drained":
+            c.run(DrainNode(first.target, False, "ann", "", {}))
+    c.run(DrainNode("a", True, "ann", "", {}, plan=stale))
+    assert made
+    planned = {m.partition_id: m.target for m in c.state.migrations[max(c.state.operations)].values()}
+    left = {Placed.partition(row.id) for row in c.state.partitions_on("a")} - c.state.moving.keys()
+    assert not left
+    assert change != "the target is drained" or first.target not in planned.values()

@@ -62,6 +62,13 @@ def test_every_field_of_what_begins_a_stream_of_raw_bytes_has_a_rule(message: ty
     check_of(message.DESCRIPTOR)
 
 
+def test_a_plan_may_name_more_than_a_thousand_nodes() -> None:
+    """It has a balance, and may have a note, for each."""
+    balances = [admin_pb2.NodeBalance(node=f"n{number}") for number in range(2000)]
+    plan = admin_pb2.Plan(cluster_id="c", digest="d", nodes=balances, notes=["its disk is low"] * 2000)
+    check(admin_pb2.ApplyPlanRequest(plan=plan))
+
+
 def test_every_rule_is_a_fields() -> None:
     names: set[str] = set()
 
@@ -109,7 +116,7 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (CreateKeyspaceRequest(name="flights", hash=7), "hash: 7"),  # type: ignore[arg-type]
         (DrainNodeRequest(node="athens", reason="a\0b"), "reason: must have no control characters"),
         (PlanReassignRequest(weights={"athens": float("nan")}), "weights[0]"),
-        (PlanReassignRequest(to=["athens"] * 1001), "to: there must be 1000 at most, not 1001"),
+        (PlanReassignRequest(to=["athens"] * 10_001), "to: there must be 10000 at most, not 10001"),
         (SplitRequest(keyspace="flights", keys=[b"x" * 70_000]), "keys[0]: must have 65537 bytes at most"),
         (UpdateReplicasRequest(partitions=[Partition(), Partition(isr=["\n"])]), "partitions[1].isr[0]"),
         (duties(DutySpec(pallet="feeds")), "changes[0].create.id: is missing"),

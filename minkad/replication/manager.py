@@ -35,6 +35,7 @@ from minkad.replication.intervals import Intervals
 from minkad.replication.inventory import Inventory
 from minkad.replication.isr_changes import IsrChanges
 from minkad.replication.load_check import LoadCheck
+from minkad.replication.opening import Opening
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.reclaiming import Reclaiming
@@ -56,6 +57,7 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _CLOSINGS_AT_ONCE: Final = 4
+_REPLAYED_BYTES: Final = _MIB  # of a log: less than this is applied again at the next start if it is in memory alone
 _REPLICATION: Final = ReplicationSettings()
 
 
@@ -110,6 +112,7 @@ class ReplicaManager:
                 i.IsrProposal: self.isr_changes.propose,
                 i.GateOpened: self._gate_opened,
                 i.SyncEpoch: self._sync_epoch,
+                i.OpenData: self.opening.instructed,
                 i.Sync: self._sync,
                 i.Answer: _answer,
                 i.Apply: lambda apply: self.committer.apply(self.replicas[apply.partition_id]),
@@ -123,12 +126,17 @@ class ReplicaManager:
     def _build_pipeline(self) -> None:
         """The parts between a client's request and its answer."""
         around, replicas, carry_out = self._around, self.replicas, self.executor.carry_out
+        self.opening = Opening(around, replicas, self._core, carry_out, self._take_next_load)
         self.flusher = Flusher(around.log_db, replicas, self._storage.flush, self._storage.unflushed)
-        self.committer = Committer(around.log_db, around.clock, carry_out, self._on_applied, self._on_mark)
+        self.committer = Committer(
+            around.log_db, around.clock, carry_out, self._on_applied, self._on_mark, self.opening.begin
+        )
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         routing = Routing(around, replicas, self.receiver, self._newest_row)
-        self.requests = Requests(around, replicas, self.committer, routing, self._storage.max_pending)
+        self.requests = Requests(
+            around, replicas, self.committer, routing, self._storage.max_pending, self.opening.wait
+        )
 
     def _build_replication(self) -> None:
         """The parts that send to other nodes or tell them about replicas."""
@@ -166,7 +174,9 @@ class ReplicaManager:
         )
         self.ingesting: Ingesting | None = None
         if around.loads is not None:
-            self.ingesting = Ingesting(around, replicas, self.committer, self.flusher.flush, around.loads)
+            self.ingesting = Ingesting(
+                around, replicas, self.committer, self.flusher.flush, around.loads, self.opening.begin
+            )
 
     def _build_readers(self) -> None:
         """The parts that read whole partitions."""
@@ -220,7 +230,7 @@ class ReplicaManager:
         await self.requests.drain()
 
     async def close(self) -> None:
-        """Stop serving, flush and close everything, so that the next start has nothing to replay. If the disk fails
+        """Stop serving, flush and close everything, so that the next start has little to replay. If the disk fails
         meanwhile, the rest is left as it is.
         """
         self._closing = True
@@ -237,6 +247,7 @@ class ReplicaManager:
             await sender.close()
         await self.requests.close()
         self.committer.close()
+        await self.opening.close()
         await self._damage.close()
         await self.splitting.close()
         await self.snapshots.close()
@@ -255,7 +266,8 @@ class ReplicaManager:
             if self._around.log_db.error is not None:
                 return  # else each would try to write again, for a second or more
             try:
-                if replica.role is not Role.REMOVED and replica.damage is None:
+                is_little = replica.data.in_memory and replica.unflushed < _REPLAYED_BYTES
+                if replica.role is not Role.REMOVED and replica.damage is None and not is_little:
                     await self.flusher.flush(replica)
                 await replica.data.close()
             except MinkaError as error:

@@ -15,7 +15,8 @@ from minkad.core.replication.state import Applying, Copy, Role
 from minkad.replication.load import Load
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.ticket import Ticket
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 META_PREFIX: Final = b"m"

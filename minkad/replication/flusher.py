@@ -62,7 +62,12 @@ class Flusher:
             await self._log_db.sync()
         else:
             await replica.log_first()
-        applied = await data.flush()
+        try:
+            applied = await data.flush()
+        except MinkaError as error:
+            if error.code is Code.SHUTTING_DOWN:
+                return  # it was deleted, or its data was replaced, before there was a database to flush
+            raise
         if not replica.still_has(data):
             return  # its data was replaced meanwhile
         # A marker that isn't carried out yet has to stay in the log: it doesn't count as flushed.
@@ -103,6 +108,8 @@ class Flusher:
                 if self._replicas.get(replica.id) is replica and replica.role is not Role.REMOVED:
                     await self.flush(replica)
         except MinkaError as error:
+            if error.code is Code.SHUTTING_DOWN:
+                return  # it was deleted or replaced meanwhile
             log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
             if error.code is not Code.CORRUPT_DATA:  # damage concerns this partition alone: see damage.py
                 self._log_db.fail(error)

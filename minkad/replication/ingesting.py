@@ -132,7 +132,7 @@ class Ingesting:
         leader = replica.leader
         if replica.id not in table.due or not replica.is_ready or leader is None:
             return
-        if replica.data.is_closed:
+        if replica.data.is_closed and not replica.data.is_known:
             self._open_data(replica)
             return
         try:
@@ -336,7 +336,7 @@ class Ingesting:
         replica = self._replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED:
             return False
-        if replica.data.is_closed:
+        if replica.data.is_closed and not replica.data.is_known:
             self._open_data(replica)
             return True  # until it is known better
         try:

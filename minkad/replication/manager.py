@@ -44,6 +44,7 @@ from minkad.replication.replication_receiver import IncomingStream, ReplicationR
 from minkad.replication.replication_sender import ReplicationSender, SenderContext
 from minkad.replication.reporting import Reporting
 from minkad.replication.requests import Requests
+from minkad.replication.resting import Resting
 from minkad.replication.routing import Routing
 from minkad.replication.sizing import SizeCheck
 from minkad.replication.snapshots import Snapshots
@@ -63,11 +64,12 @@ _REPLICATION: Final = ReplicationSettings()
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Sizes, in bytes."""
+    """Sizes, in bytes, and a number of databases."""
 
     flush: int = 16 * _MIB  # a partition's data is flushed after so many bytes of its log
     unflushed: int = 128 * _MIB  # the same for all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
+    open_databases: int = 1000  # so many stay open although they are not used
     change_retention: int = 0  # the newest entries of each partition's log that are kept for readers of changes
 
 
@@ -192,6 +194,7 @@ class ReplicaManager:
         around, replicas, adopt = self._around, self.replicas, self._adoption.adopt
         self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt)
         self.load_check = LoadCheck(around, replicas, adopt, self.reporting.changed)
+        self._resting = Resting(around, replicas, self.flusher.flush, self._storage.open_databases)
         self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
 
     def _new_replica(self, row: Partition) -> Replica:
@@ -222,7 +225,7 @@ class ReplicaManager:
         self.snapshots.start()
         if self.ingesting is not None:
             self.ingesting.start()
-        for background in (self.isr_changes, self._size_check, self.load_check, self._reclaiming):
+        for background in (self.isr_changes, self._size_check, self.load_check, self._reclaiming, self._resting):
             background.start()
 
     async def drain(self) -> None:
@@ -234,7 +237,7 @@ class ReplicaManager:
         meanwhile, the rest is left as it is.
         """
         self._closing = True
-        for background in (self._size_check, self.load_check, self._reclaiming, self.isr_changes):
+        for background in (self._size_check, self.load_check, self._reclaiming, self._resting, self.isr_changes):
             await background.close()
         now = self._around.clock()
         for replica in self.replicas.values():

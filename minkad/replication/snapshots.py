@@ -191,6 +191,7 @@ class Snapshots:
     @failpoint("snapshot.keep")
     async def _keep(self, replica: Replica, snapshot_id: str, range_: KeyRange) -> None:
         await replica.log_first()
+        await replica.data.open()
         offset = replica.data.applied.offset
         taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
         self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())

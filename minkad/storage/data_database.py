@@ -1,10 +1,11 @@
 """The data of one partition: in memory alone while there is little of it, then in a RocksDB database."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from rocksdict import Cache, Rdict
 
@@ -27,6 +28,18 @@ _MEMORY_BYTES: Final = 256 * KIB  # about what an open RocksDB takes of memory w
 _MOST_MEMORY_BYTES: Final = 2 * MIB  # while a database is being made of it, more is not applied
 
 
+class _Known(NamedTuple):
+    """What is known of a database that was closed, to be opened again."""
+
+    applied: Applied = Applied()
+    loads: TakenLoads = TakenLoads()
+    at_most: Size | None = None
+    error: float = 0.0
+
+
+_UNKNOWN: Final = _Known()
+
+
 class DataDatabase:
     """What is applied lives in memory until there is much of it, or something needs a folder: the partition's log has
     all of it durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a
@@ -38,8 +51,8 @@ class DataDatabase:
     """
 
     __slots__ = (
-        "_cache", "_has_folder", "_is_shut", "_memory", "_on_damage", "_opening", "_openings", "_rocks", "_size",
-        "damage", "path",
+        "_cache", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings", "_pins",
+        "_rocks", "_size", "_was_used", "damage", "path",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +75,10 @@ class DataDatabase:
         self._memory: MemoryData | None = None
         self._rocks: RocksData | None = None
         self._has_folder: bool | None = None  # None: nobody has looked
-        self._opening: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None  # it is being opened, or put to rest
+        self._known = _UNKNOWN
+        self._was_used = False
+        self._pins = 0
         self._is_shut = False
 
     # Its form
@@ -71,6 +87,11 @@ class DataDatabase:
     def is_open(self) -> bool:
         """Whether there is something in memory, or the database is open: then `applied` is known."""
         return self._rocks is not None or self._memory is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` and `loads` are known: it is open, or was, and is at rest."""
+        return self.is_open or self._known is not _UNKNOWN
 
     @property
     def in_memory(self) -> bool:
@@ -93,13 +114,13 @@ class DataDatabase:
 
     @property
     def applied(self) -> Applied:
-        """How far the log is in the data; valid while it is open."""
-        return Applied() if (store := self._store) is None else store.applied
+        """How far the log is in the data, if `is_known`."""
+        return self._known.applied if (store := self._store) is None else store.applied
 
     @property
     def loads(self) -> TakenLoads:
-        """The loads that it has taken in; valid while it is open."""
-        return TakenLoads() if (store := self._store) is None else store.loads
+        """The loads that it has taken in, if `is_known`."""
+        return self._known.loads if (store := self._store) is None else store.loads
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
@@ -120,15 +141,16 @@ class DataDatabase:
         meanwhile.
         """
         self._check()
-        if self._rocks is not None:
-            return
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open(), name=f"opening {self.path}")
-            self._opening.add_done_callback(self._has_opened)
-        opening = self._opening
-        await asyncio.wait([opening])
-        self._check()
-        opening.result()
+        while self._rocks is None:
+            opening = self._opening or self._begin(self._open())
+            await asyncio.wait([opening])
+            self._check()
+            opening.result()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._opening = asyncio.create_task(work, name=f"opening or closing {self.path}")
+        task.add_done_callback(self._has_ended)
+        return task
 
     async def _open(self) -> None:
         is_wanted_now = self.is_closed  # else what is asked for goes on in memory
@@ -137,21 +159,57 @@ class DataDatabase:
             try:
                 if self.is_closed:
                     db, stored = await on_thread(open_folder, self.path, self._cache)
-                    self._rocks = RocksData(self.path, db, stored, self.condemn)
+                    self._opened_as(RocksData(self.path, db, stored, self.condemn))
                 else:
                     memory = self._memory = self._memory or MemoryData()
                     created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
-                    self._rocks = RocksData.created(self.path, created, memory, self.condemn)
-                    self._memory = None
+                    self._opened_as(RocksData.created(self.path, created, memory, self.condemn))
             except MinkaError as error:
                 if error.code is Code.CORRUPT_DATA:
                     self.condemn(error)
                 raise
 
-    def _has_opened(self, opening: asyncio.Task[None]) -> None:
+    def _opened_as(self, rocks: RocksData) -> None:
+        self._rocks, self._memory, self._known = rocks, None, _UNKNOWN
+        self._was_used = True
+        self._openings.open += 1
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._opening = None
-        if not opening.cancelled():
-            opening.exception()  # those that wait for it are told
+        if not task.cancelled():
+            task.exception()  # those that wait for it are told
+
+    def take_used(self) -> bool:
+        """Whether it was read or written since the last call, or can't be put to rest."""
+        was_used, self._was_used = self._was_used, False
+        return was_used or self._rocks is None or self._pins > 0
+
+    async def rest(self, may_rest: Callable[[], bool]) -> None:
+        """Flush and close the database, unless it is used meanwhile or `may_rest` says no; it is opened again by
+        `open`. What is known of it stays known.
+        """
+        self._was_used = False
+        if (rocks := self._rocks) is None:
+            return
+        await rocks.flush()
+        if not self._is_used(rocks) and may_rest():
+            self._known = _Known(rocks.applied, rocks.loads, rocks.size_at_most(), rocks.size_error())
+            self._size, self._rocks, self._has_folder = rocks.size(), None, True
+            self._openings.open -= 1
+            await asyncio.shield(self._begin(rocks.close()))
+
+    def _is_used(self, rocks: RocksData) -> bool:
+        is_other = self._rocks is not rocks or self._opening is not None
+        return is_other or rocks.is_read or self._was_used or self._pins > 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it is entered, the database is not put to rest."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
 
     async def close(self) -> None:
         """Flush and close the database, once nobody reads. What is in memory alone is forgotten: see the log."""
@@ -169,6 +227,7 @@ class DataDatabase:
                     raise
             finally:
                 self._rocks = None
+                self._openings.open -= 1
 
     # Reading and writing at once
 
@@ -265,11 +324,15 @@ class DataDatabase:
 
     def size_error(self) -> float:
         """The standard error of `size`, as a share of it."""
-        return 0.0 if self._rocks is None else self._rocks.size_error()
+        if self._rocks is not None:
+            return self._rocks.size_error()
+        return 0.0 if self.in_memory else self._known.error
 
     def size_at_most(self) -> Size:
-        """An upper bound of its size while it is open, else the estimate."""
-        return self.size() if self._rocks is None else self._rocks.size_at_most()
+        """An upper bound of its size if that is known, else the estimate."""
+        if self._rocks is not None:
+            return self._rocks.size_at_most()
+        return self.size() if self.in_memory else self._known.at_most or self.size()
 
     def share(self, part: KeyRange) -> float:
         """About which share of the data is in the range. 0.5 if it is not open."""
@@ -294,6 +357,7 @@ class DataDatabase:
     def _readable(self) -> MemoryData | RocksData | None:
         self._check()
         assert not self.is_closed, f"{self.path} is not open"
+        self._was_used = True
         return self._store
 
     def _writable(self) -> MemoryData | RocksData:
@@ -306,10 +370,12 @@ class DataDatabase:
         self._check()
         if self.is_closed:
             await self.open()
+        self._was_used = True
         return self._store
 
     def opened(self) -> RocksData:
         """The database, which is open."""
         self._check()
         assert self._rocks is not None, f"{self.path} is not open"
+        self._was_used = True
         return self._rocks

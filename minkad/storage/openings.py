@@ -21,6 +21,7 @@ class Openings:
     def __init__(self) -> None:
         self._waiting: list[_Waiting] = []
         self._is_busy = False
+        self.open = 0  # databases that are open now
 
     @asynccontextmanager
     async def slot(self, urgency: Callable[[], float]) -> AsyncIterator[None]:

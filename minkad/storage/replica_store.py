@@ -47,6 +47,11 @@ class ReplicaStore:
         """The data database of a partition, not open yet; see `DataDatabase`."""
         return DataDatabase(self._path(partition_id), self._cache, size, on_damage, self._openings)
 
+    @property
+    def open_databases(self) -> int:
+        """How many data databases are open."""
+        return self._openings.open
+
     def partition_ids(self) -> list[int]:
         """The partitions that have a folder."""
         path = self._data_dir / _PARTITIONS

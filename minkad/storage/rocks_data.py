@@ -197,13 +197,16 @@ class RocksData:
         An iterator does not say how far it has come when it gives up, so there is no place to go on from.
         """
         part = self._begin_of(wanted, reverse)
+        with _Reading(self):
+            return await self._clear(part, reverse)
+
+    async def _clear(self, part: KeyRange, reverse: bool) -> KeyRange:
         async with self._clearing:
             if self._is_passable(part, reverse):
                 return part
             self._begin_flush()
             try:
-                with _Reading(self):
-                    await on_thread(self._opened().compact_range, part.start, part.end or None, _all_levels())
+                await on_thread(self._opened().compact_range, part.start, part.end or None, _all_levels())
             except Exception as error:
                 raise self._failure("compacting", error) from error
             if self._db is not None:
@@ -372,6 +375,11 @@ class RocksData:
             await on_thread(db.close)
         except Exception as error:
             raise self._failure("closing", error) from error
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads it."""
+        return self._readers > 0
 
     def raw(self) -> Rdict:
         """The open database, for a checkpoint."""

@@ -27,7 +27,12 @@ async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
     """
     if not (data.is_open or data.exists()):
         return []
-    await data.open()
+    with data.in_use():
+        await data.open()
+        return await _split_keys(data, parts)
+
+
+async def _split_keys(data: DataDatabase, parts: int) -> list[bytes]:
     await data.flush()
     tables = data.tables()
     if sum(table.size for table in deepest_of(tables)) < _DEEPEST_SHARE * sum(table.size for table in tables):

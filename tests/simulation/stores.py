@@ -2,7 +2,8 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -73,6 +74,11 @@ class SimReplicaStore:
         made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
         return made
 
+    @property
+    def open_databases(self) -> int:
+        """How many data databases are open."""
+        return sum(data.is_database for data in self.open.values())
+
     def partition_ids(self) -> list[int]:
         """The partitions that have a folder."""
         return list(self._disk.folders)
@@ -132,13 +138,21 @@ class SimDataDatabase:
         self._closed = False
         self._disk_lock = asyncio.Lock()
         self._opening = asyncio.Lock()
-        self._is_database = False
+        self._rests = False
+        self._was_used = False
+        self._pins = 0
+        self.is_database = False
         self.in_memory = False
 
     @property
     def is_open(self) -> bool:
         """Whether it is in memory, or open."""
-        return self._is_database or self.in_memory
+        return self.is_database or self.in_memory
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` is known: it is open, or at rest."""
+        return self.is_open or self._rests
 
     @property
     def is_closed(self) -> bool:
@@ -152,7 +166,7 @@ class SimDataDatabase:
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self._is_database or self._id in self._disk.folders
+        return self.is_database or self._id in self._disk.folders
 
     def describe(self) -> str:
         """Its path."""
@@ -168,7 +182,7 @@ class SimDataDatabase:
         """Open the database, or make one of what is in memory."""
         self._check()
         async with self._opening:
-            if self._is_database:
+            if self.is_database:
                 return
             self._check()
             is_new = self._id not in self._disk.folders
@@ -182,8 +196,39 @@ class SimDataDatabase:
                 image = self._disk.folders[self._id]
                 self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
                 self._size = _size_of(self.rows)
-            self._is_database, self.in_memory = True, False
+            self.is_database, self.in_memory, self._rests, self._was_used = True, False, False, True
             self._process.point()
+
+    def take_used(self) -> bool:
+        """Whether it was used since the last call, or can't be put to rest."""
+        was_used, self._was_used = self._was_used, False
+        return was_used or not self.is_database or self._pins > 0
+
+    async def rest(self, may_rest: Callable[[], bool]) -> None:
+        """Flush and close the database, unless it is used meanwhile."""
+        self._was_used = False
+        if not self.is_database:
+            return
+        await self.flush()
+        if self._is_used() or not may_rest():
+            return
+        async with self._opening:
+            self.is_database, self._rests = False, True
+            self.rows = {}  # they are on the disk
+            await self._process.disk_work()
+
+    def _is_used(self) -> bool:
+        is_locked = self._opening.locked() or self._disk_lock.locked()
+        return self._was_used or self._pins > 0 or is_locked or not self.is_database
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it is entered, the database is not put to rest."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
 
     def _begin(self) -> None:
         self.in_memory, self._size = True, Size()
@@ -283,7 +328,7 @@ class SimDataDatabase:
     async def compact(self) -> Size:
         """Flush a database; returns the size."""
         await self._open_if_closed()
-        if self._is_database:
+        if self.is_database:
             await self.flush()
         return self.size()
 
@@ -317,6 +362,10 @@ class SimDataDatabase:
         if not self.is_open:
             return self.applied
         await self.open()
+        with self.in_use():
+            return await self._flush()
+
+    async def _flush(self) -> Applied:
         async with self._disk_lock:
             before, image = self.applied, self._image()
             is_quick = self._process.rng.random() < 0.5  # it is durable before the caller hears of it
@@ -330,6 +379,10 @@ class SimDataDatabase:
 
     async def checkpointed(self) -> Image:
         """The content of a checkpoint that is taken now, after a flush."""
+        with self.in_use():
+            return await self._checkpointed()
+
+    async def _checkpointed(self) -> Image:
         async with self._disk_lock:
             self._check()
             image = self._image()
@@ -343,7 +396,7 @@ class SimDataDatabase:
         return Image(dict(self.rows), self.applied, self.loads)
 
     def _store(self, image: Image) -> None:
-        if self._process.alive and self._is_database:
+        if self._process.alive and self.is_database:
             self._disk.folders[self._id] = image.copy()
 
     async def close(self) -> None:
@@ -351,11 +404,11 @@ class SimDataDatabase:
         self._closed = True
         async with self._opening, self._disk_lock:
             self.in_memory = False
-            if not self._is_database:
+            if not self.is_database:
                 return
             if self.damage is None:
                 self._store(self._image())
-            self._is_database = False
+            self.is_database = False
             await self._process.disk_work()
 
     def _check(self) -> None:
@@ -366,6 +419,7 @@ class SimDataDatabase:
 
     def _check_readable(self) -> None:
         self._check()
+        self._was_used = True
         assert not self.is_closed, f"{self.path} is not open"
 
     def _check_writable(self) -> None:
@@ -377,6 +431,7 @@ class SimDataDatabase:
         if self.is_closed:
             await self.open()
         self._check()
+        self._was_used = True
 
 
 def _size_of(rows: Mapping[bytes, bytes]) -> Size:

@@ -64,7 +64,8 @@ class Follower:
             return
         log = self.state.log
         shortens = append.truncate and append.prev_offset < log.end
-        if self._held or (shortens and self.state.data.is_closed):
+        is_unknown = self.state.data.is_closed and not self.state.data.is_known
+        if self._held or (shortens and is_unknown):
             if not self._held:
                 self._node.outbox.put(OpenData(self.state.id))  # so that it is known what is committed for certain
             self._held.append((append, stream, known_at))

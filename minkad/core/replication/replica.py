@@ -123,15 +123,16 @@ class Replica(ReplicaState):
     def _lead_when_open(self, now: float) -> None:
         """Lead once the data is open, unless all of the log was flushed: the data may be ahead of an `async` log."""
         is_usable = self.is_complete and self.damage is None
-        self.awaits_data = is_usable and self.log.end > self.log.base and self.data.is_closed
+        is_unknown = self.data.is_closed and not self.data.is_known
+        self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
         if self.awaits_data:
             self.node.outbox.put(OpenData(self.id))
             return
         with suppress(MinkaError):  # it leads only to hand over, or so that others can catch up: it serves nothing
             self.check_data()
-            if not self.data.is_closed:
+            if self.data.is_known or not self.data.is_closed:
                 self.take_over_data()
-        if not self.data.is_open:
+        if not self.data.is_known:
             self.applied = self.flushed = self.log.base
         self.ready_at = self.log.end
         self.leader = Leader(self.node, self, now)

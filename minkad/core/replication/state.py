@@ -194,13 +194,13 @@ class ReplicaState:
             self._or_condemn(self._check_data)
 
     def take_over_data(self) -> None:
-        """Take over the data's applied offset. The data must not be closed. Raises CORRUPT_DATA, from then on each
-        time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
+        """Take over the data's applied offset, which must be known if the data is closed. Raises CORRUPT_DATA, from
+        then on each time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
         """
         self.check_data()
         if self.data is not self._taken_over:
-            assert not self.data.is_closed, f"{self.data.describe()} is closed"
-            if self.data.is_open:
+            assert self.data.is_known or not self.data.is_closed, f"{self.data.describe()} is closed"
+            if self.data.is_known:
                 self._or_condemn(self._take_over_data)
             self._taken_over = self.data
 

@@ -72,7 +72,11 @@ class ReplicaData(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something in memory or in an open database, so that `applied` is known."""
+        """Whether there is something in memory or in an open database."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` is known: it is open, or was since the node's start."""
 
     @property
     def applied(self) -> Position: ...

@@ -7,13 +7,21 @@ import pytest
 
 from minka import wire
 from minkad.process import turns
+from minkad.replication import resting
 from minkad.replication.manager import StorageSettings
 from minkad.storage import data_database, openings
 from minkad.storage.openings import Openings
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
+from tests.integration.replication.test_merging import GENERATION, merged, two
 from tests.integration.replication.test_restart import lead_again
+from tests.integration.replication.test_splitting import LOWER, UPPER
 
 ROWS: dict[bytes, bytes | None] = {b"key %d" % i: b"value %d" % i for i in range(20)}
+
+
+def opened(node: TestNode) -> int:
+    """How many databases are open."""
+    return sum(replica.data.is_open and not replica.data.in_memory for replica in node.manager.replicas.values())
 
 
 def openings_of(node: TestNode) -> Openings:
@@ -133,3 +141,45 @@ async def test_what_is_deleted_before_its_database_is_made_is_not_flushed(tmp_pa
             await flushing
         await flusher.close()
         assert athens.log_db.error is None
+
+
+@pytest.fixture
+def resting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "_INTERVAL_S", 0.005)
+
+
+@pytest.mark.usefixtures("resting_at_once")
+async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> None:
+    """Its leaders go on leading, also at a new leader_epoch, and its size is known."""
+    async with cluster(tmp_path, storage=StorageSettings(open_databases=1)) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        ids = range(1, 6)
+        await c.create("athens", *ids, followers=["byzantium"])
+        for number in range(3):
+            for id_ in ids:
+                await athens.put(id_, ROWS | {b"round": b"%d" % number})
+                for node in (athens, byzantium):
+                    await node.replica(id_).data.open()
+            for node in (athens, byzantium):
+                await until(lambda node=node: opened(node) <= 1)  # type: ignore[misc]
+            assert {stats.keys for stats in athens.manager.stats(changed_only=False)} == {len(ROWS) + 1}
+            assert [await athens.get(id_, b"round") for id_ in ids] == [[b"%d" % number]] * 5
+            assert await byzantium.replica(3).data.get_many([b"round"]) == [b"%d" % number]
+        await until(lambda: opened(athens) <= 1)
+        await lead_again(c, athens, *ids)
+        assert [await athens.get(id_, b"round") for id_ in ids] == [[b"2"]] * 5
+
+
+@pytest.mark.usefixtures("resting_at_once")
+async def test_a_merge_of_partitions_that_are_at_rest(tmp_path: Path) -> None:
+    async with cluster(tmp_path, storage=StorageSettings(open_databases=0)) as c:
+        (athens,) = await c.add("athens")
+        await two(c)
+        for id_ in (1, 2):
+            await athens.manager.flusher.flush(athens.replica(id_))
+        await until(lambda: not opened(athens))
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        rows = LOWER | UPPER
+        assert await athens.get(1, *rows, generation=GENERATION) == list(rows.values())

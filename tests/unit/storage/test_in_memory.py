@@ -172,3 +172,54 @@ async def test_the_most_urgent_comes_first_and_one_at_a_time() -> None:
     assert order == [1, 5, 4, 3]
     async with openings.slot(lambda: 0):
         pass
+
+
+async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
+    """Nothing is lost, and nobody has to open it to ask for its size."""
+    openings = Openings()
+    async with made(tmp_path / "1", openings) as data:
+        keys = [b"%03d" % number for number in range(500)]
+        for offset in (1, 2):
+            data.write([WriteBody(keys, list(keys))], Applied(offset, 1))
+            await data.flush()
+        data.write([WriteBody([b"new"], [b"1"])], Applied(3, 1))
+        before = (data.size(), data.size_error(), data.applied, data.loads)
+        await data.rest(lambda: True)
+        assert (data.is_open, data.is_closed, data.is_known, openings.open) == (False, True, True, 0)
+        assert (data.size(), data.size_error(), data.applied, data.loads) == before
+        assert data.size_at_most().keys > 1000, "what a compaction would free is known, too"
+        assert (await data.count()).keys == 501
+        assert (data.is_open, openings.open) == (True, 1)
+        assert data.applied == Applied(3, 1)
+    assert openings.open == 0
+
+
+async def test_what_is_used_is_not_put_to_rest(tmp_path: Path) -> None:
+    async with made(tmp_path / "1") as data:
+        data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
+        assert data.take_used(), "it has no database"
+        await data.open()
+        assert data.take_used()
+        assert not data.take_used()
+        with data.in_use():
+            assert data.take_used()
+            await data.rest(lambda: True)
+        await data.rest(lambda: False)
+        resting = asyncio.create_task(data.rest(lambda: True))
+        await asyncio.sleep(0)
+        data.write([WriteBody([b"b"], [b"2"])], Applied(2, 1))
+        await resting
+        assert data.is_open
+        assert data.get([b"a", b"b"]) == [b"1", b"2"]
+
+
+async def test_it_is_opened_again_while_it_is_being_closed(tmp_path: Path) -> None:
+    async with made(tmp_path / "1") as data:
+        data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
+        await data.open()
+        resting = asyncio.create_task(data.rest(lambda: True))
+        while data.is_open:  # noqa: ASYNC110 - it is to be met in the middle
+            await asyncio.sleep(0)
+        assert await data.get_many([b"a"]) == [b"1"]
+        await resting
+        assert data.is_open

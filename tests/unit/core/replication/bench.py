@@ -131,14 +131,19 @@ class At:
 
 @dataclass
 class MemoryData:
-    """A `ReplicaData`; nothing is on disk while `is_there` is False."""
+    """A `ReplicaData`; nothing is on disk while `is_there` is False, and it is at rest if it `was_open` and isn't."""
 
     applied: At = field(default_factory=At)
     is_there: bool = False
     is_open: bool = False
+    was_open: bool = False
     damage: MinkaError | None = None
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
     deleted_ahead: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_open or self.was_open
 
     @property
     def is_closed(self) -> bool:

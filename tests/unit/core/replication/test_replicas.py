@@ -182,6 +182,15 @@ def test_data_that_all_of_the_log_is_in_is_not_opened_to_lead() -> None:
     assert bench.take(OpenData) == []
 
 
+def test_data_at_rest_is_not_opened_to_lead() -> None:
+    bench = Bench()
+    data = data_at(1)
+    data.was_open = True
+    replica = bench.host(row(), log_of(1, 1), data)
+    assert (replica.leader is not None, replica.applied, replica.ready_at) == (True, 1, 2)
+    assert bench.take(OpenData) == []
+
+
 def test_another_leader_epoch_comes_while_the_data_is_being_opened() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1, 1), data_at(1))

@@ -137,6 +137,7 @@ def _off(size: Size, sizes: dict[bytes, int]) -> float:
 async def _database() -> AsyncIterator[DataDatabase]:
     with tempfile.TemporaryDirectory() as folder:
         data = DataDatabase(Path(folder), Cache(_CACHE_BYTES))
+        await data.open()
         try:
             yield data
         finally:

@@ -34,7 +34,7 @@ from minka.spark.splits import splits
 from minka.sst import SstWriter
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 from minkactl.playground import LocalCluster
-from minkad.storage.data_database import data_options
+from minkad.storage.rocks_data import data_options
 
 CEILING: Final = "local RocksDB"
 COPY: Final = "Parquet to Parquet"

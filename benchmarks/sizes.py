@@ -16,7 +16,8 @@ from rocksdict import Cache
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka.wire import WriteBody
 from minkad.replication.sizing import MAX_ERROR
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 
 _CACHE_BYTES: Final = 256 * 1024 * 1024  # as a node's
@@ -136,6 +137,7 @@ def _off(size: Size, sizes: dict[bytes, int]) -> float:
 async def _database() -> AsyncIterator[DataDatabase]:
     with tempfile.TemporaryDirectory() as folder:
         data = DataDatabase(Path(folder), Cache(_CACHE_BYTES))
+        await data.open()
         try:
             yield data
         finally:

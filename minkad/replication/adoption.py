@@ -187,6 +187,8 @@ class Adoption:
                 return
             if replica is not None:
                 await self._until_ready(replica)
+                if (failure := self._replicas.node.failed.get(row.id)) is not None:
+                    raise failure
                 if replica.role is Role.IDLE and replica.row.leader == self._replicas.node.id:
                     text = f"leader_epoch {replica.row.leader_epoch} was led before the node's start"
                     raise MinkaError(Code.NOT_LEADER, text)
@@ -196,10 +198,10 @@ class Adoption:
 
     async def _until_ready(self, replica: Replica) -> None:
         """Wait until a leader has applied its log, but not for what it needs from other replicas for that."""
-        while replica.leader is not None and not replica.is_ready:
+        while (replica.awaits_data or replica.leader is not None) and not replica.is_ready:
             if replica.damage is not None and replica.copy is not Copy.REBUILDING:
                 raise replica.damage
-            if replica.leader.counted:
+            if replica.leader is not None and replica.leader.counted:
                 return
             if self._log_db.error is not None:
                 raise self._log_db.error

@@ -136,7 +136,7 @@ class CheckpointReceiver:
     async def put_in_place(self, replica: Replica, incoming: Incoming) -> None:
         await incoming.install(replica.data.path)
         replica.data = self._new_data(replica.id)
-        replica.data.open()
+        await replica.data.open()
 
     @failpoint("following.take_over")
     async def take_over(self, replica: Replica) -> None:

@@ -147,7 +147,7 @@ class CheckpointSender:
 
     @failpoint("migration.checkpoint")
     async def _take(self) -> Checkpoint:
-        self._replica.open()
+        self._replica.check_data()
         await self._replica.log_first()
         name = f"{self._replica.id}-{self._progress.node_id}"
         return await self._context.store.take(self._replica.data, Purpose.SEND, name)

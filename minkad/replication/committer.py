@@ -30,16 +30,18 @@ class Committer:
         carry_out: Callable[[], None],
         on_applied: Callable[[Replica, int], None],
         on_mark: Callable[[Replica, SlowMark], None],
+        open_data: Callable[[Replica], None],
     ) -> None:
         """`carry_out` carries out what is in the outbox. `on_applied` is called with how many bytes of bodies were
         applied. `on_mark` is called with a slow mark, and carries it out in a task; applying goes on with
-        `passed_mark`.
+        `passed_mark`. `open_data` begins to open a replica's data; what is to be applied is queued again after that.
         """
         self._log_db = log_db
         self._clock = clock
         self._carry_out = carry_out
         self._on_applied = on_applied
         self._on_mark = on_mark
+        self._open_data = open_data
         self._groups: dict[asyncio.Future[None], _Ends] = {}  # writes on their way to the disk
         self._queue: deque[Replica] = deque()
         self._scheduled = False
@@ -134,10 +136,13 @@ class Committer:
         apply.
         """
         while self._can_apply(replica) and replica.applied < replica.high_watermark:
-            if replica.data.is_stalled():
-                return _STALL_RETRY_SECONDS
+            if replica.data.is_closed:
+                self._open_data(replica)
+                return None
             try:
-                replica.open()
+                replica.take_over_data()
+                if replica.data.is_stalled():
+                    return _STALL_RETRY_SECONDS
                 if replica.applied >= replica.high_watermark:
                     break
                 if (mark := replica.next_slow_mark()) is not None:

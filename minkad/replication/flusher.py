@@ -8,6 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minkad.core.replication.state import Role
 from minkad.replication.replica import Replica
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
@@ -16,8 +17,8 @@ _AT_ONCE: Final = 2
 
 
 class Flusher:
-    """A replica is flushed once `flush_bytes` of bodies were applied to it since its last flush. When all together have
-    more than `total_bytes`, the one with the most is flushed.
+    """A replica is flushed once `flush_bytes` of bodies were applied to it since its last flush, or there is too much
+    of it in memory alone. When all together have more than `total_bytes`, the one with the most is flushed.
     """
 
     def __init__(
@@ -31,13 +32,14 @@ class Flusher:
         self._flushing: set[int] = set()  # the partitions whose flush was begun here
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: set[asyncio.Task[None]] = set()  # those that wait for a database
 
     def applied(self, replica: Replica, size: int) -> None:
         """`size` bytes of bodies were applied to the replica."""
         replica.unflushed += size
         replica.retention.applied_bytes += size
         self._total += size
-        if replica.unflushed >= self._flush_bytes:
+        if replica.unflushed >= self._flush_bytes or replica.data.is_large:
             self._start(replica)
         elif self._total > self._total_bytes:
             waiting = [replica for replica in self._replicas.values() if replica.id not in self._flushing]
@@ -60,7 +62,12 @@ class Flusher:
             await self._log_db.sync()
         else:
             await replica.log_first()
-        applied = await data.flush()
+        try:
+            applied = await data.flush()
+        except MinkaError as error:
+            if error.code is Code.SHUTTING_DOWN:
+                return  # it was deleted, or its data was replaced, before there was a database to flush
+            raise
         if not replica.still_has(data):
             return  # its data was replaced meanwhile
         # A marker that isn't carried out yet has to stay in the log: it doesn't count as flushed.
@@ -69,8 +76,20 @@ class Flusher:
         replica.stage_meta(self._log_db)  # it also has the size
 
     async def close(self) -> None:
-        """Wait for the flushes that are under way."""
-        await asyncio.gather(*self._tasks)
+        """Wait for the flushes that are under way. What waits for a database stays in the log."""
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _open(self, data: DataDatabase) -> None:
+        """Wait for the database without a slot: the one with the most is made first."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._opening.add(task)
+        try:
+            await data.open()
+        finally:
+            self._opening.discard(task)
 
     def _start(self, replica: Replica) -> None:
         if replica.id in self._flushing:
@@ -83,10 +102,14 @@ class Flusher:
 
     async def _flush(self, replica: Replica) -> None:
         try:
+            if replica.data.in_memory and replica.role is not Role.REMOVED:
+                await self._open(replica.data)
             async with self._slots:
                 if self._replicas.get(replica.id) is replica and replica.role is not Role.REMOVED:
                     await self.flush(replica)
         except MinkaError as error:
+            if error.code is Code.SHUTTING_DOWN:
+                return  # it was deleted or replaced meanwhile
             log.error("a partition could not be flushed", extra={"partition": replica.id, "reason": str(error)})
             if error.code is not Code.CORRUPT_DATA:  # damage concerns this partition alone: see damage.py
                 self._log_db.fail(error)

@@ -27,7 +27,8 @@ from minkad.process.turns import turn
 from minkad.replication.committer import Committer
 from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.replica import Pending, Replica
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 
 log: Final = logging.getLogger(__name__)
@@ -65,7 +66,10 @@ class Ingesting:
         committer: Committer,
         flush: Callable[[Replica], Awaitable[None]],
         sources: LoadSources,
+        open_data: Callable[[Replica], None],
     ) -> None:
+        """`open_data` begins to open a replica's data; `take_next` is called then."""
+        self._open_data = open_data
         self._node_id = around.node_id
         self._replicas = replicas
         self._is_absent = around.table.is_absent
@@ -128,9 +132,11 @@ class Ingesting:
         leader = replica.leader
         if replica.id not in table.due or not replica.is_ready or leader is None:
             return
+        if replica.data.is_closed and not replica.data.is_known:
+            self._open_data(replica)
+            return
         try:
-            if replica.data.exists():
-                replica.open()
+            replica.take_over_data()
         except MinkaError:
             return  # it is damaged: others will lead
         for part in table.due_parts(replica.id):
@@ -169,7 +175,7 @@ class Ingesting:
             try:
                 async with self._slots:
                     await self._have_file(replica, part)
-                if replica.unflushed >= _FLUSH_FIRST_BYTES:
+                if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
                     await self._flush(replica)  # else the file, and users' writes, would wait for the flush
                 if goes_on() and replica.is_ready and replica.gate.state is Gate.OPEN:
                     self._append_mark(replica, leader, part)
@@ -330,9 +336,11 @@ class Ingesting:
         replica = self._replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED:
             return False
+        if replica.data.is_closed and not replica.data.is_known:
+            self._open_data(replica)
+            return True  # until it is known better
         try:
-            if replica.data.exists():
-                replica.open()
+            replica.take_over_data()
         except MinkaError:
             return True  # the data may be made of the log again
         if replica.data.loads.has(number):

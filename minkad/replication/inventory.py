@@ -43,7 +43,7 @@ class Inventory:
             row = Partition() if replica is None else replica.row
             try:
                 if replica is not None and replica.log.base:
-                    replica.open()  # raises if its folder is gone: that is not the same as an empty one
+                    replica.check_data()  # raises if its folder is gone: that is not the same as an empty one
                 size = await data.count(KeyRange(row.start_key, row.end_key))
             except MinkaError as error:
                 if error.code is not Code.SHUTTING_DOWN:

@@ -35,6 +35,7 @@ from minkad.replication.intervals import Intervals
 from minkad.replication.inventory import Inventory
 from minkad.replication.isr_changes import IsrChanges
 from minkad.replication.load_check import LoadCheck
+from minkad.replication.opening import Opening
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.reclaiming import Reclaiming
@@ -43,6 +44,7 @@ from minkad.replication.replication_receiver import IncomingStream, ReplicationR
 from minkad.replication.replication_sender import ReplicationSender, SenderContext
 from minkad.replication.reporting import Reporting
 from minkad.replication.requests import Requests
+from minkad.replication.resting import Resting
 from minkad.replication.routing import Routing
 from minkad.replication.sizing import SizeCheck
 from minkad.replication.snapshots import Snapshots
@@ -56,16 +58,18 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _CLOSINGS_AT_ONCE: Final = 4
+_REPLAYED_BYTES: Final = _MIB  # of a log: less than this is applied again at the next start if it is in memory alone
 _REPLICATION: Final = ReplicationSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Sizes, in bytes."""
+    """Sizes, in bytes, and a number of databases."""
 
     flush: int = 16 * _MIB  # a partition's data is flushed after so many bytes of its log
     unflushed: int = 128 * _MIB  # the same for all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
+    open_databases: int = 1000  # so many stay open although they are not used
     change_retention: int = 0  # the newest entries of each partition's log that are kept for readers of changes
 
 
@@ -110,6 +114,7 @@ class ReplicaManager:
                 i.IsrProposal: self.isr_changes.propose,
                 i.GateOpened: self._gate_opened,
                 i.SyncEpoch: self._sync_epoch,
+                i.OpenData: self.opening.instructed,
                 i.Sync: self._sync,
                 i.Answer: _answer,
                 i.Apply: lambda apply: self.committer.apply(self.replicas[apply.partition_id]),
@@ -123,12 +128,17 @@ class ReplicaManager:
     def _build_pipeline(self) -> None:
         """The parts between a client's request and its answer."""
         around, replicas, carry_out = self._around, self.replicas, self.executor.carry_out
+        self.opening = Opening(around, replicas, self._core, carry_out, self._take_next_load)
         self.flusher = Flusher(around.log_db, replicas, self._storage.flush, self._storage.unflushed)
-        self.committer = Committer(around.log_db, around.clock, carry_out, self._on_applied, self._on_mark)
+        self.committer = Committer(
+            around.log_db, around.clock, carry_out, self._on_applied, self._on_mark, self.opening.begin
+        )
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         routing = Routing(around, replicas, self.receiver, self._newest_row)
-        self.requests = Requests(around, replicas, self.committer, routing, self._storage.max_pending)
+        self.requests = Requests(
+            around, replicas, self.committer, routing, self._storage.max_pending, self.opening.wait
+        )
 
     def _build_replication(self) -> None:
         """The parts that send to other nodes or tell them about replicas."""
@@ -169,7 +179,9 @@ class ReplicaManager:
         )
         self.ingesting: Ingesting | None = None
         if around.loads is not None:
-            self.ingesting = Ingesting(around, replicas, self.committer, self.flusher.flush, around.loads)
+            self.ingesting = Ingesting(
+                around, replicas, self.committer, self.flusher.flush, around.loads, self.opening.begin
+            )
 
     def _build_readers(self) -> None:
         """The parts that read whole partitions."""
@@ -185,6 +197,7 @@ class ReplicaManager:
         around, replicas, adopt = self._around, self.replicas, self._adoption.adopt
         self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt, self.reporting.changed)
         self.load_check = LoadCheck(around, replicas, self._node.used, adopt, self.reporting.changed)
+        self._resting = Resting(around, replicas, self.flusher.flush, self._storage.open_databases)
         self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
 
     def _new_replica(self, row: Partition) -> Replica:
@@ -215,7 +228,7 @@ class ReplicaManager:
         self.snapshots.start()
         if self.ingesting is not None:
             self.ingesting.start()
-        for background in (self.isr_changes, self._size_check, self.load_check, self._reclaiming):
+        for background in (self.isr_changes, self._size_check, self.load_check, self._reclaiming, self._resting):
             background.start()
 
     async def drain(self) -> None:
@@ -223,11 +236,11 @@ class ReplicaManager:
         await self.requests.drain()
 
     async def close(self) -> None:
-        """Stop serving, flush and close everything, so that the next start has nothing to replay. If the disk fails
+        """Stop serving, flush and close everything, so that the next start has little to replay. If the disk fails
         meanwhile, the rest is left as it is.
         """
         self._closing = True
-        for background in (self._size_check, self.load_check, self._reclaiming, self.isr_changes):
+        for background in (self._size_check, self.load_check, self._reclaiming, self._resting, self.isr_changes):
             await background.close()
         now = self._around.clock()
         for replica in self.replicas.values():
@@ -240,6 +253,7 @@ class ReplicaManager:
             await sender.close()
         await self.requests.close()
         self.committer.close()
+        await self.opening.close()
         await self._damage.close()
         await self.splitting.close()
         await self.snapshots.close()
@@ -258,7 +272,8 @@ class ReplicaManager:
             if self._around.log_db.error is not None:
                 return  # else each would try to write again, for a second or more
             try:
-                if replica.role is not Role.REMOVED and replica.damage is None:
+                is_little = replica.data.in_memory and replica.unflushed < _REPLAYED_BYTES
+                if replica.role is not Role.REMOVED and replica.damage is None and not is_little:
                     await self.flusher.flush(replica)
                 await replica.data.close()
             except MinkaError as error:

@@ -46,15 +46,14 @@ class Reclaiming(BackgroundTask):
                 continue
             try:
                 await self._flush(replica)
-                if replica.data.is_open:
-                    await replica.data.compact()
+                await replica.data.compact()
             except MinkaError as error:
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
 
     def _gain(self, replica: Replica) -> int:
         """About how many bytes a compaction would free; 0 if it isn't worth it, or there is no room for it."""
         data = replica.data
-        if not data.is_open or replica.role is Role.REMOVED or replica.is_receiving:
+        if not data.is_known or replica.role is Role.REMOVED or replica.is_receiving:
             return 0
         size, at_most = data.size().bytes, data.size_at_most().bytes
         gain = at_most - size

@@ -15,7 +15,8 @@ from minkad.core.replication.state import Applying, Copy, Role
 from minkad.replication.load import Load
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.ticket import Ticket
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
 
 META_PREFIX: Final = b"m"
@@ -60,7 +61,7 @@ class Pending(NamedTuple):
 class Replica(ReplicaCore):
     """For the loop's thread."""
 
-    __slots__ = ("load", "lock", "pending", "slice_start", "unflushed")
+    __slots__ = ("_pending", "load", "lock", "slice_start", "unflushed")
 
     log: PartitionLog
     data: DataDatabase
@@ -72,10 +73,18 @@ class Replica(ReplicaCore):
         super().__init__(node, row, log, data, change_bytes)
         self.load = Load(row.id, node.used)
         self.unflushed = 0  # bytes applied since the last flush
-        # In the order of their offsets. Entries that are to be applied and aren't here are read back from the log.
-        self.pending: deque[Pending] = deque()
+        self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as all else here
         self.slice_start = 0  # how many keys of pending[0] are applied
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
+
+    @property
+    def pending(self) -> deque[Pending]:
+        """Entries in the order of their offsets. Those that are to be applied and aren't here are read back from the
+        log.
+        """
+        if self._pending is None:
+            self._pending = deque()
+        return self._pending
 
     def recover(self, meta: ReplicaMeta) -> None:
         """Take over the stored meta and the log. Raises CORRUPT_DATA, STORAGE_FAILED."""
@@ -214,7 +223,7 @@ class Replica(ReplicaCore):
         """Forget the entries that are not applied, and return them; if they are to be applied after all, they are read
         back from the log.
         """
-        dropped = list(self.pending)
-        self.pending.clear()
+        dropped = list(self._pending or ())
+        self._pending = None
         self.slice_start = 0
         return dropped

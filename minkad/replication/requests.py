@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from minkad.replication.load import page_operations
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.routing import Routing
 from minkad.replication.ticket import Ticket, too_large
-from minkad.storage.data_database import MAX_PASSED
+from minkad.storage.rocks_data import MAX_PASSED
 
 # Up to so many keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
@@ -45,7 +45,10 @@ class Requests:
         committer: Committer,
         routing: Routing,
         max_pending_bytes: int,
+        open_data: Callable[[Replica], Awaitable[None]],
     ) -> None:
+        """`open_data` opens the data of a replica that is closed."""
+        self._open_data = open_data
         self._replicas = replicas
         self._committer = committer
         self._routing = routing
@@ -141,6 +144,8 @@ class Requests:
                 self._write(replica, group.body, ticket, index)
             elif group.op not in _READS:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
+            elif replica.data.is_closed:
+                self._spawn(self._begin_when_open(replica, group, ticket, index, deadline))
             elif not (has_reserved or ticket.share.has_plenty or ticket.share.has_room(_expected(replica, group))):
                 self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
             elif group.op == Op.READ:
@@ -183,6 +188,17 @@ class Requests:
             self._waiting_bytes -= len(group.body)
         assert replica is not None
         self._begin(group, ticket, index, deadline)
+
+    async def _begin_when_open(
+        self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        try:
+            await self._open_data(replica)
+        except MinkaError as error:
+            ticket.fail(index, error)
+            return
+        if not ticket.done.done():
+            self._begin(group, ticket, index, deadline)
 
     async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         if await ticket.share.reserve(size, deadline):
@@ -232,7 +248,7 @@ class Requests:
         keys = checked_read(group.body)
         self._routing.check_in_range(replica, keys)
         replica.load.count(keys)
-        replica.open()
+        replica.take_over_data()
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
             return
@@ -250,7 +266,7 @@ class Requests:
             text = f"partition {replica.id} has the keys {mine}, and those of {asked} are asked for"
             raise MinkaError(Code.KEY_OUT_OF_RANGE, text, partitions=self._routing.with_neighbour(replica.row))
         wanted = asked.clip(mine)
-        replica.open()
+        replica.take_over_data()
         try:
             page = self._page(replica, body, wanted, MAX_PASSED)
         except DeletedAheadError:
@@ -304,7 +320,7 @@ class Requests:
         self._routing.check_in_range(replica, keys)
         age_ms = math.ceil(self._routing.age(replica) * 1000)
         replica.load.count(keys)
-        replica.open()
+        replica.take_over_data()
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
         else:

@@ -23,8 +23,8 @@ from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.requests import Requests
+from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import Checkpoint
-from minkad.storage.data_database import Applied
 from minkad.storage.replica_store import Purpose
 from minkad.storage.scan_process import ScanRequest
 from minkad.storage.scanner import Scanner
@@ -98,7 +98,7 @@ class Snapshots:
         if not replica.log.end and not replica.data.exists():
             return _of(replica, "", 0, range_of(replica.row))
         self._check_room()
-        if replica.unflushed >= _FLUSH_FIRST_BYTES:
+        if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
             await self._flush(replica)  # else the checkpoint would wait for the flush, and users' writes with it
             replica = await self._requests.serving(partition_id, generation, until)
         snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.row)
@@ -191,6 +191,7 @@ class Snapshots:
     @failpoint("snapshot.keep")
     async def _keep(self, replica: Replica, snapshot_id: str, range_: KeyRange) -> None:
         await replica.log_first()
+        await replica.data.open()
         offset = replica.data.applied.offset
         taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
         self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())

@@ -20,8 +20,9 @@ from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
 from minkad.replication.replica import Pending, Replica
+from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import Checkpoint
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.replica_store import Purpose
 
 log: Final = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class Splitting:
         is_new = row.splitting and row.split_to and row.split_to != parent.row.split_to
         if not is_new or row.leader_epoch != parent.row.leader_epoch:
             return False
-        if parent.id not in self._flushing and parent.unflushed < _FLUSH_FIRST_BYTES:
+        is_little = parent.unflushed < _FLUSH_FIRST_BYTES and not parent.data.in_memory
+        if is_little and parent.id not in self._flushing:
             return False
         self._rows[parent.id] = row
         if parent.id not in self._flushing:
@@ -161,7 +163,7 @@ class Splitting:
     async def take_over(self, child: Replica, entry: Pending) -> None:
         """The child's log begins after the marker; from here on it has a role."""
         child.data = self._new_data(child.id)
-        child.data.open()
+        await child.data.open()
         child.copy = Copy.MAKING  # until it is durable, a row that comes again gives it no role
         child.begin_at(entry.offset, entry.leader_epoch)
         child.trim.suspect()

@@ -16,8 +16,9 @@ from rocksdict import AccessType, Cache, Rdict, RdictIter
 from rocksdict import Checkpoint as RocksCheckpoint
 
 from minka.errors import Code, MinkaError
-from minkad.storage.data_database import DataDatabase, data_options
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB, storage_error
+from minkad.storage.rocks_data import data_options
 from minkad.storage.threads import end_of, on_thread
 
 _READ_BYTES: Final = MIB
@@ -137,11 +138,12 @@ def _checksum(path: Path) -> int:
 async def take(database: DataDatabase, path: Path) -> Checkpoint:
     """A checkpoint of the database at `path`, with at least what is applied now. Raises STORAGE_FAILED."""
     await remove_folder(path)
+    await database.open()
     await database.flush()
-    with database.reading():
-        db = database.raw()
+    opened = database.opened()
+    with opened.reading():
         try:
-            files = await on_thread(_take, RocksCheckpoint(db), database.path, path)
+            files = await on_thread(_take, RocksCheckpoint(opened.raw()), database.path, path)
         except MinkaError as error:
             if error.code is Code.CORRUPT_DATA:  # a file is gone
                 database.condemn(error)

@@ -1,122 +1,130 @@
-"""The data of one partition: a RocksDB database without a WAL, since what a crash takes is in the partition's log."""
+"""The data of one partition: in memory alone while there is little of it, then in a RocksDB database."""
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from rocksdict import (
-    BottommostLevelCompaction,
-    Cache,
-    CompactOptions,
-    IngestExternalFileOptions,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import Cache, Rdict
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
-from minka.sst import compression, table_options
 from minka.wire import WriteBody
-from minkad.core.replication.storage import DeletedAheadError
-from minkad.storage.rocks import (
-    KIB,
-    MIB,
-    base_options,
-    is_stalled,
-    page,
-    pairs,
-    storage_error,
-)
-from minkad.storage.size_estimate import Size, SizeEstimate
-from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
+from minkad.storage.applied import Applied
+from minkad.storage.memory_data import MemoryData
+from minkad.storage.openings import Openings
+from minkad.storage.rocks import KIB, MIB
+from minkad.storage.rocks_data import RocksData, create_folder, open_folder
+from minkad.storage.size_estimate import Size
+from minkad.storage.tables import Table
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 
-# The key of the database's own record. Users' keys are not empty, so none collides with it. The record is written in
-# the same batch as the data, so it is right for the data after a crash and in every checkpoint. It has the applied
-# offset and leader_epoch, then the estimate of the size, then the loads that were taken in, if there were any.
-_APPLIED: Final = b""
-_APPLIED_BYTES: Final = 12
-_RECORD_BYTES: Final = _APPLIED_BYTES + len(SizeEstimate().encode())
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
-_KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; they have 128 MiB at most
 _NO_LIMIT: Final = 2**63
-_UNCLEAR_SHARE: Final = 0.05
-_CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
-# A reader that holds the loop passes so many deleted keys and older versions (about 5 ms) before it has them cleared.
-MAX_PASSED: Final = 20_000
-
-# The owner flushes long before the buffers are full.
-_WRITE_BUFFER_BYTES: Final = 64 * MIB
-_WRITE_BUFFERS: Final = 4
+_MEMORY_BYTES: Final = 256 * KIB  # about what an open RocksDB takes of memory with nothing in it
+_MOST_MEMORY_BYTES: Final = 2 * MIB  # while a database is being made of it, more is not applied
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """How far the partition's log is in the data: offset and leader_epoch of the last entry."""
+class _Known(NamedTuple):
+    """What is known of a database that was closed, to be opened again."""
 
-    offset: int = 0
-    leader_epoch: int = 0
+    applied: Applied = Applied()
+    loads: TakenLoads = TakenLoads()
+    at_most: Size | None = None
+    error: float = 0.0
 
-    def encode(self) -> bytes:
-        """The bytes that are stored."""
-        return self.offset.to_bytes(8, "big") + self.leader_epoch.to_bytes(4, "big")
 
-    @classmethod
-    def decode(cls, data: bytes | None) -> "Applied":
-        """What the bytes that were stored say; None: nothing is applied."""
-        if data is None:
-            return cls()
-        return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_APPLIED_BYTES], "big"))
+_UNKNOWN: Final = _Known()
 
 
 class DataDatabase:
-    """It is opened when it is first needed, so a partition without data has no folder. For the loop's thread.
+    """What is applied lives in memory until there is much of it, or something needs a folder: the partition's log has
+    all of it durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a
+    database; what is read or written at once needs it to be open, or not to be on disk. For the loop's thread.
 
     Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN once it is closed. Once it
     has been found damaged, everything raises that same CORRUPT_DATA: what is missing can't be told from what was never
     there.
     """
 
+    __slots__ = (
+        "_cache", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings", "_pins",
+        "_rocks", "_size", "_was_used", "damage", "path",
+    )  # fmt: skip
+
     def __init__(
-        self, path: Path, cache: Cache, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
+        self,
+        path: Path,
+        cache: Cache,
+        size: Size | None = None,
+        on_damage: Callable[[], None] = lambda: None,
+        openings: Openings | None = None,
     ) -> None:
         """`size`: its size when it was closed, so that it isn't opened just to ask for that. `on_damage` is called
-        once, when it is found damaged.
+        once, when it is found damaged. `openings`: those of the node.
         """
         self.path = path
-        self._cache = cache
-        self._db: Rdict | None = None
-        self._options = WriteOptions()
-        # This is a property, whatever its stub says.
-        self._options.disable_wal = True  # type: ignore[method-assign, assignment]
-        self._estimate = SizeEstimate(size)
-        # All that was put and is not compacted away, so there can't be more keys and bytes than that.
-        self._in_tables = Size()
-        self._since_flush = Size()
-        self._readers = 0
-        self._no_readers = asyncio.Event()
-        self._no_readers.set()
-        self._clearing = asyncio.Lock()
-        self._closed = False
-        self._on_damage = on_damage
         self.damage: MinkaError | None = None
-        self.applied = Applied()  # valid while the database is open, as `loads` is
-        self.loads = TakenLoads()
+        self._cache = cache
+        self._size = size
+        self._on_damage = on_damage
+        self._openings = openings or Openings()
+        self._memory: MemoryData | None = None
+        self._rocks: RocksData | None = None
+        self._has_folder: bool | None = None  # None: nobody has looked
+        self._opening: asyncio.Task[None] | None = None  # it is being opened, or put to rest
+        self._known = _UNKNOWN
+        self._was_used = False
+        self._pins = 0
+        self._is_shut = False
+
+    # Its form
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open, so that `applied` is known."""
-        return self._db is not None
+        """Whether there is something in memory, or the database is open: then `applied` is known."""
+        return self._rocks is not None or self._memory is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` and `loads` are known: it is open, or was, and is at rest."""
+        return self.is_open or self._known is not _UNKNOWN
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether there is something in memory, and nothing of it in a database."""
+        return self._memory is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has to be opened before it is read or written at once."""
+        if self.is_open or self.damage is not None or self._is_shut:
+            return False
+        if self._has_folder is None:
+            self._has_folder = self.exists()
+        return self._has_folder
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there is too much in memory, so that a database should be made of it."""
+        return self._memory is not None and self._memory.size().bytes > _MEMORY_BYTES
+
+    @property
+    def applied(self) -> Applied:
+        """How far the log is in the data, if `is_known`."""
+        return self._known.applied if (store := self._store) is None else store.applied
+
+    @property
+    def loads(self) -> TakenLoads:
+        """The loads that it has taken in, if `is_known`."""
+        return self._known.loads if (store := self._store) is None else store.loads
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self._db is not None or (self.path.exists() and any(self.path.iterdir()))
+        return self._rocks is not None or (self.path.exists() and any(self.path.iterdir()))
 
     def describe(self) -> str:
         """Its path."""
@@ -128,103 +136,114 @@ class DataDatabase:
             self.damage = error
             self._on_damage()
 
-    def open(self) -> None:
-        """Open, or create where there is nothing; about 5 ms, with the GIL held."""
+    async def open(self) -> None:
+        """Open the database, or make one of what is in memory. Reads and writes of what is in memory go on
+        meanwhile.
+        """
         self._check()
-        if self._db is not None:
+        while self._rocks is None:
+            opening = self._opening or self._begin(self._open())
+            await asyncio.wait([opening])
+            self._check()
+            opening.result()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._opening = asyncio.create_task(work, name=f"opening or closing {self.path}")
+        task.add_done_callback(self._has_ended)
+        return task
+
+    async def _open(self) -> None:
+        is_wanted_now = self.is_closed  # else what is asked for goes on in memory
+        async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
+            self._check()
+            try:
+                if self.is_closed:
+                    db, stored = await on_thread(open_folder, self.path, self._cache)
+                    self._opened_as(RocksData(self.path, db, stored, self.condemn))
+                else:
+                    memory = self._memory = self._memory or MemoryData()
+                    created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
+                    self._opened_as(RocksData.created(self.path, created, memory, self.condemn))
+            except MinkaError as error:
+                if error.code is Code.CORRUPT_DATA:
+                    self.condemn(error)
+                raise
+
+    def _opened_as(self, rocks: RocksData) -> None:
+        self._rocks, self._memory, self._known = rocks, None, _UNKNOWN
+        self._was_used = True
+        self._openings.open += 1
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # those that wait for it are told
+
+    def take_used(self) -> bool:
+        """Whether it was read or written since the last call, or can't be put to rest."""
+        was_used, self._was_used = self._was_used, False
+        return was_used or self._rocks is None or self._pins > 0
+
+    async def rest(self, may_rest: Callable[[], bool]) -> None:
+        """Flush and close the database, unless it is used meanwhile or `may_rest` says no; it is opened again by
+        `open`. What is known of it stays known.
+        """
+        self._was_used = False
+        if (rocks := self._rocks) is None:
             return
-        options = data_options(self._cache)
-        options.create_if_missing(not self.exists())
-        self.path.mkdir(parents=True, exist_ok=True)
+        await rocks.flush()
+        if not self._is_used(rocks) and may_rest():
+            self._known = _Known(rocks.applied, rocks.loads, rocks.size_at_most(), rocks.size_error())
+            self._size, self._rocks, self._has_folder = rocks.size(), None, True
+            self._openings.open -= 1
+            await asyncio.shield(self._begin(rocks.close()))
+
+    def _is_used(self, rocks: RocksData) -> bool:
+        is_other = self._rocks is not rocks or self._opening is not None
+        return is_other or rocks.is_read or self._was_used or self._pins > 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it is entered, the database is not put to rest."""
+        self._pins += 1
         try:
-            self._db = Rdict(str(self.path), options)
-            stored: bytes | None = self._db.get(_APPLIED)
-        except Exception as error:
-            raise self._failure("opening", error) from error
-        self.applied = Applied.decode(stored)
-        if stored is not None and len(stored) > _APPLIED_BYTES:
-            self._estimate = SizeEstimate.decode(stored[_APPLIED_BYTES:_RECORD_BYTES])
-            self.loads = TakenLoads.decode(stored[_RECORD_BYTES:])
-            self._read_tables()
-        else:
-            self._read_tables()
-            self._estimate = SizeEstimate(self._in_tables)
-            if self._in_tables.keys:
-                self._estimate.doubt()
+            yield
+        finally:
+            self._pins -= 1
+
+    async def close(self) -> None:
+        """Flush and close the database, once nobody reads. What is in memory alone is forgotten: see the log."""
+        self._is_shut = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        self._size, self._memory = self.size(), None
+        if (rocks := self._rocks) is not None:
+            was_damaged = self.damage is not None
+            try:
+                await rocks.close()
+            except MinkaError:
+                if not was_damaged:
+                    raise
+            finally:
+                self._rocks = None
+                self._openings.open -= 1
+
+    # Reading and writing at once
 
     def is_stalled(self) -> bool:
-        """Whether `write` would have to wait, and the GIL with it, for the disk to keep up."""
-        return self._db is not None and is_stalled(self._db)
+        """Whether `write` would have to wait for the disk, or for the database that is being made."""
+        if self._rocks is not None:
+            return self._rocks.is_stalled()
+        return self._opening is not None and self.size().bytes > _MOST_MEMORY_BYTES
 
     def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """Apply the writes in order, in one batch with `applied`. They become durable with the next flush."""
-        self.open()
-        newest: dict[bytes, bytes | None] = {}
-        for write in writes:
-            newest.update(zip(write.keys, write.values, strict=True))
-        replaced = self._look_up(newest)
-        batch = WriteBatch(raw_mode=True)
-        added_bytes = added_keys = 0
-        for key, value in newest.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch[key] = value
-                added_bytes += len(key) + len(value)
-                added_keys += 1
-        self._estimate.written(added_bytes, added_keys, replaced)
-        self._write(batch, applied)
-        self._since_flush.bytes += added_bytes
-        self._since_flush.keys += added_keys
-
-    def _write(self, batch: WriteBatch, applied: Applied) -> None:
-        """Write the batch, with what is kept about the data. Raises STORAGE_FAILED."""
-        batch[_APPLIED] = applied.encode() + self._estimate.encode() + self.loads.encode()
-        try:
-            self._opened().write(batch, self._options)
-        except Exception as error:
-            raise self._failure("writing", error) from error
-        self.applied = applied
-
-    def _look_up(self, newest: Mapping[bytes, bytes | None]) -> list[tuple[int, int]]:
-        """The bytes that each sampled one of these keys has now, and for how many keys it counts; see
-        `SizeEstimate.written`.
-        """
-        picked = self._estimate.pick(len(newest))
-        if not picked:
-            return []
-        keys, get = list(newest), self._opened().get
-        try:
-            found = [(keys[place], get(keys[place]), weight) for place, weight in picked]
-        except Exception as error:
-            raise self._failure("reading", error) from error
-        return [(0 if value is None else len(key) + len(value), weight) for key, value, weight in found]
+        """Apply the writes in order, with `applied`. They become durable with the next flush."""
+        self._writable().write(writes, applied)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; None where there is none. For few keys."""
-        if not self._is_there():
-            return [None] * len(keys)
-        self.open()
-        get = self._opened().get
-        try:
-            return [get(key) for key in keys]
-        except Exception as error:
-            raise self._failure("reading", error) from error
-
-    async def get_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
-        """The same on another thread, which reads without the GIL. Raises TOO_LARGE if the values have more than
-        `max_bytes` together, as soon as a little more than that has been read.
-        """
-        if not self._is_there():
-            return [None] * len(keys)
-        self.open()
-        try:
-            with _Reading(self):
-                return await on_thread(_multi_get, self._opened(), keys, max_bytes)
-        except MinkaError:
-            raise
-        except Exception as error:
-            raise self._failure("reading", error) from error
+        return [None] * len(keys) if (store := self._readable()) is None else store.get(keys)
 
     def page(
         self,
@@ -237,312 +256,126 @@ class DataDatabase:
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
-        if not self._is_there():
+        store = self._readable()
+        if store is None:
             return [], [], True
-        self.open()
-        try:
-            return page(
-                self._opened(), max(start, FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
-            )
-        except DeletedAheadError:
-            raise
-        except Exception as error:
-            raise self._failure("reading", error) from error
+        if isinstance(store, MemoryData):
+            return store.page(start, end, reverse, max_rows, max_bytes)
+        return store.page(start, end, reverse, max_rows, max_bytes, max_passed, max_seconds)
 
-    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Remove what is left of deleted keys and older versions at the beginning of this range (at its end, if
-        `reverse`). A compaction does that without the GIL, once for all callers that wait for it. Returns the part of
-        the range that is cleared.
-
-        An iterator does not say how far it has come when it gives up, so there is no place to go on from.
+    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
+        """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. Their room is
+        freed by `compact_outside`.
         """
-        self.open()
-        part = self._begin_of(wanted, reverse)
-        async with self._clearing:
-            if self._is_passable(part, reverse):
-                return part
-            self._begin_flush()
-            try:
-                with _Reading(self):
-                    await on_thread(self._opened().compact_range, part.start, part.end or None, _all_levels())
-            except Exception as error:
-                raise self._failure("compacting", error) from error
-            if self._db is not None:
-                self._read_tables()
-        return part
+        return self._writable().trim_to_range(kept, applied)
 
-    def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """A part of the range, at its beginning in this direction, with some of the tables that don't overlap."""
-        tables = [t for t in deepest_of(self.tables()) if wanted.overlaps(KeyRange(t.first, t.last + b"\x00"))]
-        if reverse:
-            tables.reverse()
-        size = 0
-        for table in tables:
-            if size > _CLEARED_BYTES and reverse:
-                return KeyRange(max(wanted.start, table.last + b"\x00"), wanted.end)
-            if size > _CLEARED_BYTES:
-                return KeyRange(wanted.start, table.first)
-            size += table.size
-        return wanted
+    # Reading and writing that takes time: a database on disk is opened for it
 
-    def _is_passable(self, part: KeyRange, reverse: bool) -> bool:
-        try:
-            self.page(part.start, part.end, reverse, 1, 1, MAX_PASSED)
-        except DeletedAheadError:
-            return False
-        return True
+    async def get_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
+        """What `get` returns, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes`
+        together, as soon as a little more than that has been read.
+        """
+        store = await self._opened_if_closed()
+        if store is None:
+            return [None] * len(keys)
+        if isinstance(store, MemoryData):
+            return store.get_many(keys, max_bytes)
+        return await store.get_many(keys, max_bytes)
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
         """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`
         keys. It counts what is there at the call, unless something has to be cleared away meanwhile; see `clear`.
         """
-        size = Size()
-        if not self._is_there():
-            return size
-        self.open()
-        start, end = max(wanted.start, FIRST_KEY), wanted.end
-        with _Reading(self):
-            while True:
-                iterator = self._pairs(start, end)
-                try:
-                    for key, value in iterator:
-                        start = key + b"\x00"
-                        size.keys += 1
-                        size.bytes += len(key) + len(value)
-                        if size.keys % slice_keys == 0:
-                            await asyncio.sleep(0)
-                    return size
-                except DeletedAheadError:
-                    pass
-                finally:
-                    iterator.close()  # a database with an open iterator can't be opened again
-                await self.clear(KeyRange(start, end), False)
+        store = await self._opened_if_closed()
+        return Size() if store is None else await store.count(wanted, slice_keys)
 
-    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. They are
-        deleted as ranges, so many keys take no longer; their room is freed by `compact_outside`.
-        """
-        self.open()
-        below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1) if kept.start else ([], [], True)
-        above, _, _ = self.page(kept.end, b"", True, 1, 1) if kept.end else ([], [], True)
-        batch = WriteBatch(raw_mode=True)
-        for key in below:
-            batch.delete_range(key, kept.start)
-        for key in above:
-            batch.delete_range(kept.end, key + b"\x00")
-        self._write(batch, applied)
-        return bool(below or above)
+    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """See `RocksData.clear`. Nothing that was deleted is in the way in memory."""
+        store = await self._opened_if_closed()
+        return await store.clear(wanted, reverse) if isinstance(store, RocksData) else wanted
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file of sorted rows, which is moved into the database, and then write a note of that: `loads` and
-        `applied`. Nothing else may be written meanwhile.
-
-        The rows are durable at once, the note with the next flush. If a crash takes the note, the file is taken in once
-        more, and hides nothing newer: what was written after the note was not durable, either.
-        """
-        self.open()
-        was_empty = not self._most().keys
-        await self.flush()  # RocksDB would refuse the file because of overlapping keys in memory
-        options = IngestExternalFileOptions()
-        options.set_move_files(True)
-        options.set_allow_blocking_flush(False)
-        try:
-            with _Reading(self):
-                await on_thread(self._opened().ingest_external_file, [str(file)], options)
-        except Exception as error:
-            # `_failure` would condemn the database, and it may be the file that is damaged.
-            raise storage_error(error, f"taking in {file} at {self.path}") from error
-        self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
-        self._estimate.written(size.bytes, size.keys, [])
-        if not was_empty:
-            self._estimate.doubt()  # how many were there before is not known
-        self.loads = loads
-        self._write(WriteBatch(raw_mode=True), applied)
+        """See `RocksData.ingest`."""
+        await self.open()
+        await self.opened().ingest(file, size, loads, applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
         """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
-        outside: list[tuple[bytes, bytes | None]] = [(FIRST_KEY, kept.start)] if kept.start else []
-        if kept.end:
-            outside.append((kept.end, None))
-        if not outside:
-            return
-        db, before = self._opened(), self._most()
-        self._begin_flush()  # a compaction flushes what it needs
-        try:
-            with _Reading(self):
-                for start, end in outside:
-                    await on_thread(db.compact_range, start, end)
-        except Exception as error:
-            raise self._failure("compacting", error) from error
-        if self._db is not None:
-            self._in_tables = puts(db, _RECORD_BYTES)
-            self._estimate.reduced(before, self._most())
-            if self._since_flush.bytes > _UNCLEAR_SHARE * before.bytes:
-                self._estimate.doubt()  # what was written meanwhile hides how much was removed
-
-    def tables(self) -> list[Table]:
-        """The files that it consists of."""
-        return tables_of(self._opened())
+        if isinstance(store := await self._opened_if_closed(), RocksData):
+            await store.compact_outside(kept)
 
     async def compact(self) -> Size:
         """Leave one version of each key that was there at the beginning. Returns the size after that, measured."""
-        db, before = self.raw(), self._estimate.copy()
-        self._begin_flush()
-        try:
-            with _Reading(self):
-                await on_thread(db.compact_range, None, None, _all_levels())
-        except Exception as error:
-            raise self._failure("compacting", error) from error
-        if self._db is not None:
-            deepest = max((table["level"] for table in db.live_files()), default=0)
-            self._estimate.measured(puts(db, _RECORD_BYTES, f"-at-level{deepest}"), before)
-            self._read_tables()
-        return self.size()
-
-    def size(self) -> Size:
-        """An estimate of its size, at no cost."""
-        return self._estimate.size
-
-    def size_error(self) -> float:
-        """The standard error of `size`, as a share of it."""
-        return self._estimate.error
-
-    def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range, at no cost; see `share_in`. 0.5 if it is not open."""
-        return share_in(self.tables(), part) if self._db is not None and self.damage is None else 0.5
-
-    def size_at_most(self) -> Size:
-        """An upper bound of its size while it is open, else the estimate; at no cost."""
-        return self._most() if self._db is not None else self.size()
+        store = await self._opened_if_closed()
+        return await store.compact() if isinstance(store, RocksData) else self.size()
 
     async def flush(self) -> Applied:
         """Make durable what is applied, and return how far that goes at least. Writes go on meanwhile."""
-        if self._db is None:
+        if not self.is_open:
             return self.applied
-        db, before = self._opened(), self.applied
-        self._begin_flush()
-        try:
-            with _Reading(self):
-                await on_thread(db.flush)
-        except Exception as error:
-            raise self._failure("flushing", error) from error
-        if self._db is not None:
-            self._read_tables()
-        return before
+        await self.open()
+        return await self.opened().flush()
 
-    async def close(self) -> None:
-        """Flush and close, once nobody reads."""
-        self._closed = True
-        await self._no_readers.wait()
-        db, self._db = self._db, None
-        if db is None:
-            return
-        try:
-            await on_thread(db.close)
-        except Exception as error:
-            if self.damage is None:
-                raise self._failure("closing", error) from error
+    # Its size, at no cost
 
-    def raw(self) -> Rdict:
-        """The open database, for a checkpoint."""
-        self.open()
-        return self._opened()
+    def size(self) -> Size:
+        """Its size: an estimate, except of what is in memory."""
+        return (self._size or Size()) if (store := self._store) is None else store.size()
 
-    def reading(self) -> "_Reading":
-        """A context; `close` waits until it is left."""
-        return _Reading(self)
+    def size_error(self) -> float:
+        """The standard error of `size`, as a share of it."""
+        if self._rocks is not None:
+            return self._rocks.size_error()
+        return 0.0 if self.in_memory else self._known.error
+
+    def size_at_most(self) -> Size:
+        """An upper bound of its size if that is known, else the estimate."""
+        if self._rocks is not None:
+            return self._rocks.size_at_most()
+        return self.size() if self.in_memory else self._known.at_most or self.size()
+
+    def share(self, part: KeyRange) -> float:
+        """About which share of the data is in the range. 0.5 if it is not open."""
+        return 0.5 if (store := self._store) is None or self.damage is not None else store.share(part)
+
+    # What only an open database has
+
+    def tables(self) -> list[Table]:
+        """The files that it consists of."""
+        return self.opened().tables()
+
+    @property
+    def _store(self) -> MemoryData | RocksData | None:
+        return self._memory if self._rocks is None else self._rocks
 
     def _check(self) -> None:
         if self.damage is not None:
             raise self.damage
-        if self._closed:
+        if self._is_shut:
             raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
 
-    def _is_there(self) -> bool:
+    def _readable(self) -> MemoryData | RocksData | None:
         self._check()
-        return self.exists()
+        assert not self.is_closed, f"{self.path} is not open"
+        self._was_used = True
+        return self._store
 
-    def _opened(self) -> Rdict:
-        if self.damage is not None:
-            raise self.damage
-        assert self._db is not None, f"{self.path} is not open"
-        return self._db
+    def _writable(self) -> MemoryData | RocksData:
+        store = self._readable()
+        if store is None:
+            store = self._memory = MemoryData()
+        return store
 
-    def _pairs(self, start: bytes, end: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        try:
-            yield from pairs(self._opened(), start, end or None, max_passed=MAX_PASSED)
-        except DeletedAheadError:
-            raise
-        except Exception as error:
-            raise self._failure("reading", error) from error
+    async def _opened_if_closed(self) -> MemoryData | RocksData | None:
+        self._check()
+        if self.is_closed:
+            await self.open()
+        self._was_used = True
+        return self._store
 
-    def _most(self) -> Size:
-        tables, since = self._in_tables, self._since_flush
-        return Size(tables.bytes + since.bytes, tables.keys + since.keys)
-
-    def _begin_flush(self) -> None:
-        """Count what is in memory as in tables, so that the sum stays right until the new tables are read."""
-        self._in_tables, self._since_flush = self._most(), Size()
-
-    def _read_tables(self) -> None:
-        """Take over what the tables on disk say of themselves, which takes tens of microseconds."""
-        self._in_tables = puts(self._opened(), _RECORD_BYTES)
-        self._estimate.bounded(self._most())
-
-    def _failure(self, doing: str, error: Exception) -> MinkaError:
-        failure = error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
-        if failure.code is Code.CORRUPT_DATA:
-            self.condemn(failure)
-        return failure
-
-
-class _Reading:
-    """While it is entered, the database is not closed."""
-
-    def __init__(self, database: DataDatabase) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        self._database._readers += 1
-        self._database._no_readers.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self._database._readers -= 1
-        if not self._database._readers:
-            self._database._no_readers.set()
-
-
-def _all_levels() -> CompactOptions:
-    """Options with which a compaction also rewrites tables that nothing overlaps. By default it would move those down
-    as they are, with their deletions.
-    """
-    options = CompactOptions()
-    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
-    return options
-
-
-def _multi_get(db: Rdict, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    left = max_bytes
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        part: list[bytes | None] = db.get(keys[start : start + _KEYS_AT_ONCE])  # type: ignore[arg-type, assignment]
-        left -= sum([len(value) for value in part if value])
-        if left < 0:
-            raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
-        found += part
-    return found
-
-
-def data_options(cache: Cache) -> Options:
-    """RocksDB's options for an open database."""
-    options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
-    options.set_arena_block_size(128 * KIB)
-    options.set_compression_type(compression())
-    options.set_target_file_size_base(16 * MIB)
-    options.set_max_bytes_for_level_base(64 * MIB)
-    options.set_max_file_opening_threads(1)
-    options.set_skip_stats_update_on_db_open(True)
-    table = table_options()
-    table.set_block_cache(cache)
-    options.set_block_based_table_factory(table)
-    return options
+    def opened(self) -> RocksData:
+        """The database, which is open."""
+        self._check()
+        assert self._rocks is not None, f"{self.path} is not open"
+        self._was_used = True
+        return self._rocks

@@ -10,6 +10,7 @@ from rocksdict import Cache
 from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming, remove_folder
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.openings import Openings
 from minkad.storage.size_estimate import Size
 
 
@@ -33,6 +34,7 @@ class ReplicaStore:
         """`cache_bytes`: the size of RocksDB's block cache, which all data databases share."""
         self._data_dir = data_dir
         self._cache = Cache(cache_bytes)
+        self._openings = Openings()
 
     async def remove_leftovers(self) -> None:
         """Remove the checkpoints that the node's last run has left. Raises STORAGE_FAILED."""
@@ -43,7 +45,12 @@ class ReplicaStore:
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> DataDatabase:
         """The data database of a partition, not open yet; see `DataDatabase`."""
-        return DataDatabase(self._path(partition_id), self._cache, size, on_damage)
+        return DataDatabase(self._path(partition_id), self._cache, size, on_damage, self._openings)
+
+    @property
+    def open_databases(self) -> int:
+        """How many data databases are open."""
+        return self._openings.open
 
     def partition_ids(self) -> list[int]:
         """The partitions that have a folder."""

@@ -19,8 +19,8 @@ import xxhash
 from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadOptions
 
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
-from minkad.storage.data_database import data_options
 from minkad.storage.rocks import MIB
+from minkad.storage.rocks_data import data_options
 from minkad.storage.tables import FIRST_KEY, tables_of
 
 ANSWER: Final = b"A"

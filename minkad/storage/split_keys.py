@@ -7,8 +7,9 @@ from typing import Final
 
 from minka.ranges import KeyRange
 from minkad.core.replication.storage import DeletedAheadError
-from minkad.storage.data_database import MAX_PASSED, DataDatabase
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB
+from minkad.storage.rocks_data import MAX_PASSED
 from minkad.storage.tables import FIRST_KEY, Table, deepest_of
 
 _DEEPEST_SHARE: Final = 0.75
@@ -24,9 +25,15 @@ async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
     that overlap (the last few flushes), they are compacted first; they have some 100 MiB at most. So it costs no
     more for more data. Raises what DataDatabase does.
     """
-    await data.flush()
-    if not data.exists():
+    if not (data.is_open or data.exists()):
         return []
+    with data.in_use():
+        await data.open()
+        return await _split_keys(data, parts)
+
+
+async def _split_keys(data: DataDatabase, parts: int) -> list[bytes]:
+    await data.flush()
     tables = data.tables()
     if sum(table.size for table in deepest_of(tables)) < _DEEPEST_SHARE * sum(table.size for table in tables):
         await data.compact()

@@ -16,7 +16,7 @@ from minkad.replication.executor import Executor
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.splitting import Splitting
-from minkad.storage.data_database import Applied
+from minkad.storage.applied import Applied
 from tests.simulation.mutations_full import Patch
 
 # What is acknowledged

@@ -244,7 +244,11 @@ class Process(Endpoint):
         settings = ReplicationSettings(
             lag_timeout=world.lag_timeout, chunk_bytes=_CHUNK_BYTES, log_only_bytes=world.log_only_bytes
         )
-        storage = StorageSettings(flush=world.flush_bytes, change_retention=world.change_retention)
+        storage = StorageSettings(
+            flush=world.flush_bytes,
+            open_databases=world.flush_bytes // 300,  # none, three, or all
+            change_retention=world.change_retention,
+        )
         return ReplicaManager(around, settings, storage)
 
     def _nodes_changed(self) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -13,8 +14,8 @@ import msgspec
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.wire import WriteBody
+from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import CheckpointFile
-from minkad.storage.data_database import Applied
 from minkad.storage.replica_store import Purpose
 from minkad.storage.size_estimate import Size
 from minkad.storage.tables import Table
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _PARTITIONS: Final = Path("partitions")
 _ROWS_A_FILE: Final = 16
 _MAX_PASSED: Final = 0
+_MEMORY_BYTES: Final = 600  # of rows in memory, of which a database is made
 _AT_ONCE: Final = 0.5  # the share of the threads' work that takes next to no time
 _MEAN_S: Final = 0.004  # the rest, on a fast disk
 _HEAD: Final = "CURRENT"  # a checkpoint's file with everything but rows
@@ -72,6 +74,11 @@ class SimReplicaStore:
         made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
         return made
 
+    @property
+    def open_databases(self) -> int:
+        """How many data databases are open."""
+        return sum(data.is_database for data in self.open.values())
+
     def partition_ids(self) -> list[int]:
         """The partitions that have a folder."""
         return list(self._disk.folders)
@@ -87,8 +94,8 @@ class SimReplicaStore:
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
         """A checkpoint with at least what is applied now."""
         await self._process.disk_work()  # a checkpoint that had this name before is removed
+        await data.open()
         await data.flush()
-        data.open()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> "SimIncoming":
@@ -106,7 +113,9 @@ async def remove_folder(process: "Process", disk: DataDisk, partition_id: int) -
 
 
 class SimDataDatabase:
-    """The simulated `DataDatabase`: what is written stays in memory until it is flushed."""
+    """The simulated `DataDatabase`: there is no folder before `open`, and what is written stays in memory until it is
+    flushed.
+    """
 
     def __init__(
         self,
@@ -128,11 +137,36 @@ class SimDataDatabase:
         self._on_damage = on_damage
         self._closed = False
         self._disk_lock = asyncio.Lock()
-        self.is_open = False
+        self._opening = asyncio.Lock()
+        self._rests = False
+        self._was_used = False
+        self._pins = 0
+        self.is_database = False
+        self.in_memory = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in memory, or open."""
+        return self.is_database or self.in_memory
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` is known: it is open, or at rest."""
+        return self.is_open or self._rests
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has to be opened before it is read or written at once."""
+        return not (self.is_open or self._closed or self.damage is not None) and self._id in self._disk.folders
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there is too much in memory."""
+        return self.in_memory and self._size.bytes > _MEMORY_BYTES
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self.is_open or self._id in self._disk.folders
+        return self.is_database or self._id in self._disk.folders
 
     def describe(self) -> str:
         """Its path."""
@@ -144,19 +178,60 @@ class SimDataDatabase:
             self.damage = error
             self._on_damage()
 
-    def open(self) -> None:
-        """Open the database, or create it if there is none."""
+    async def open(self) -> None:
+        """Open the database, or make one of what is in memory."""
         self._check()
-        if self.is_open:
-            return
-        image = self._disk.folders.get(self._id)
-        if image is None:
-            image = Image()
-            if self._process.alive:
+        async with self._opening:
+            if self.is_database:
+                return
+            self._check()
+            is_new = self._id not in self._disk.folders
+            if is_new and self._process.alive:
                 self._disk.folders[self._id] = Image()
-        self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
-        self.is_open = True
-        self._size = _size_of(self.rows)
+            if is_new and not self.in_memory:
+                self._begin()
+            await self._process.disk_work()
+            self._check()
+            if not is_new:
+                image = self._disk.folders[self._id]
+                self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
+                self._size = _size_of(self.rows)
+            self.is_database, self.in_memory, self._rests, self._was_used = True, False, False, True
+            self._process.point()
+
+    def take_used(self) -> bool:
+        """Whether it was used since the last call, or can't be put to rest."""
+        was_used, self._was_used = self._was_used, False
+        return was_used or not self.is_database or self._pins > 0
+
+    async def rest(self, may_rest: Callable[[], bool]) -> None:
+        """Flush and close the database, unless it is used meanwhile."""
+        self._was_used = False
+        if not self.is_database:
+            return
+        await self.flush()
+        if self._is_used() or not may_rest():
+            return
+        async with self._opening:
+            self.is_database, self._rests = False, True
+            self.rows = {}  # they are on the disk
+            await self._process.disk_work()
+
+    def _is_used(self) -> bool:
+        is_locked = self._opening.locked() or self._disk_lock.locked()
+        return self._was_used or self._pins > 0 or is_locked or not self.is_database
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it is entered, the database is not put to rest."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
+
+    def _begin(self) -> None:
+        self.in_memory, self._size = True, Size()
 
     def is_stalled(self) -> bool:
         """Whether writes are stalled, which they never are here."""
@@ -164,7 +239,7 @@ class SimDataDatabase:
 
     def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
         """Write in memory: it is durable with the next flush."""
-        self.open()
+        self._check_writable()
         for write in writes:
             for key, value in zip(write.keys, write.values, strict=True):
                 self._put(key, value)
@@ -181,13 +256,12 @@ class SimDataDatabase:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The values in the order of the keys."""
-        if not self._is_there():
-            return [None] * len(keys)
-        self.open()
+        self._check_readable()
         return [self.rows.get(key) for key in keys]
 
     async def get_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
         """The values in the order of the keys, read on another thread."""
+        await self._open_if_closed()
         found = self.get(keys)
         await self._process.disk_work()
         return found
@@ -203,9 +277,7 @@ class SimDataDatabase:
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """A page as `rocks.page` returns it, in some worlds a short one."""
-        if not self._is_there():
-            return [], [], True
-        self.open()
+        self._check_readable()
         max_rows = min(max_rows, self._process.world.page_rows)
         keys: list[bytes] = []
         size = 0
@@ -222,14 +294,12 @@ class SimDataDatabase:
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
         """The exact numbers of keys and bytes."""
-        if not self._is_there():
-            return Size()
-        self.open()
+        await self._open_if_closed()
         return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys outside of the range; returns whether there were any."""
-        self.open()
+        self._check_writable()
         outside = [key for key in self.rows if not kept.contains(key)]
         for key in outside:
             self._put(key, None)
@@ -238,7 +308,7 @@ class SimDataDatabase:
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
         """Take in a file: the rows are durable at once, and that they are taken in is durable with the next flush."""
-        self.open()
+        await self.open()
         await self.flush()
         rows = self._process.spooled(file)
         async with self._disk_lock:
@@ -252,13 +322,14 @@ class SimDataDatabase:
         self.applied = applied
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Flush; there is no room to free."""
-        await self.flush()
+        """Flush a database; there is no room to free."""
+        await self.compact()
 
     async def compact(self) -> Size:
-        """Flush; returns the size."""
-        self.open()
-        await self.flush()
+        """Flush a database; returns the size."""
+        await self._open_if_closed()
+        if self.is_database:
+            await self.flush()
         return self.size()
 
     def tables(self) -> list[Table]:
@@ -290,6 +361,11 @@ class SimDataDatabase:
         """Make what is applied durable; returns how far that is, at least."""
         if not self.is_open:
             return self.applied
+        await self.open()
+        with self.in_use():
+            return await self._flush()
+
+    async def _flush(self) -> Applied:
         async with self._disk_lock:
             before, image = self.applied, self._image()
             is_quick = self._process.rng.random() < 0.5  # it is durable before the caller hears of it
@@ -303,6 +379,10 @@ class SimDataDatabase:
 
     async def checkpointed(self) -> Image:
         """The content of a checkpoint that is taken now, after a flush."""
+        with self.in_use():
+            return await self._checkpointed()
+
+    async def _checkpointed(self) -> Image:
         async with self._disk_lock:
             self._check()
             image = self._image()
@@ -316,18 +396,19 @@ class SimDataDatabase:
         return Image(dict(self.rows), self.applied, self.loads)
 
     def _store(self, image: Image) -> None:
-        if self._process.alive and self.is_open:
+        if self._process.alive and self.is_database:
             self._disk.folders[self._id] = image.copy()
 
     async def close(self) -> None:
         """Flush and close."""
         self._closed = True
-        if not self.is_open:
-            return
-        async with self._disk_lock:
+        async with self._opening, self._disk_lock:
+            self.in_memory = False
+            if not self.is_database:
+                return
             if self.damage is None:
                 self._store(self._image())
-            self.is_open = False
+            self.is_database = False
             await self._process.disk_work()
 
     def _check(self) -> None:
@@ -336,9 +417,21 @@ class SimDataDatabase:
         if self._closed:
             raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
 
-    def _is_there(self) -> bool:
+    def _check_readable(self) -> None:
         self._check()
-        return self.exists()
+        self._was_used = True
+        assert not self.is_closed, f"{self.path} is not open"
+
+    def _check_writable(self) -> None:
+        self._check_readable()
+        if not self.is_open:
+            self._begin()
+
+    async def _open_if_closed(self) -> None:
+        if self.is_closed:
+            await self.open()
+        self._check()
+        self._was_used = True
 
 
 def _size_of(rows: Mapping[bytes, bytes]) -> Size:

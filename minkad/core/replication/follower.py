@@ -5,7 +5,7 @@ from contextlib import suppress
 from minka.errors import Code, MinkaError
 from minkad.core.replication.entries import is_mark
 from minkad.core.replication.freshness import UNKNOWN
-from minkad.core.replication.instructions import Answer, Level, Sync
+from minkad.core.replication.instructions import Answer, Level, OpenData, Sync
 from minkad.core.replication.messages import Ack, Append, KeptFile, Standing
 from minkad.core.replication.node import Node
 from minkad.core.replication.state import ReplicaState
@@ -32,6 +32,7 @@ class Follower:
         self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
         self._told = state.high_watermark  # the leader's high watermark
         self._epoch_start = UNKNOWN  # where the leader's epoch starts; all before it may have been acknowledged
+        self._held: list[tuple[Append, LeaderStream, float]] = []  # they wait until the data is open
 
     # What the leader says
 
@@ -45,11 +46,12 @@ class Follower:
             return
         state, self.stream = self.state, stream
         self._is_aligned = self._is_refused = False
+        self._held.clear()
         self._epoch_start = UNKNOWN  # until it is told
         state.freshness.unmark()
         if state.log.base and not state.data.exists():
             with suppress(MinkaError):
-                state.open()  # which says that it is damaged
+                state.check_data()
         standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
         ack = Ack(state.id, state.row.leader_epoch, standing, state.durable, state.log.lineage(), kept)
         self._node.outbox.put(Answer(stream, ack))
@@ -61,11 +63,18 @@ class Follower:
         if self.stream is not stream or self.state.is_receiving:
             return
         log = self.state.log
+        shortens = append.truncate and append.prev_offset < log.end
+        is_unknown = self.state.data.is_closed and not self.state.data.is_known
+        if self._held or (shortens and is_unknown):
+            if not self._held:
+                self._node.outbox.put(OpenData(self.state.id))  # so that it is known what is committed for certain
+            self._held.append((append, stream, known_at))
+            return
         if append.truncate:
             self._is_refused = False  # the leader has said where to go on since
         if self._is_refused:
             return
-        if append.truncate and append.prev_offset < log.end and not self._truncate(append.prev_offset):
+        if shortens and not self._truncate(append.prev_offset):
             return
         if append.prev_offset != log.end:
             text = f"{self.state}: the leader appends after {append.prev_offset}"
@@ -83,6 +92,12 @@ class Follower:
         else:
             self.advance()
 
+    def data_opened(self) -> None:
+        """The data is open, or was found to be of no use: take what waited for that. Raises what `append` does."""
+        held, self._held = self._held, []
+        for append, stream, known_at in held:
+            self.append(append, stream, known_at)
+
     def _hear(self, append: Append, known_at: float) -> None:
         """Note the leader's high watermark and the start of its epoch."""
         if append.high_watermark == self._told and append.epoch_start == self._epoch_start:
@@ -97,13 +112,12 @@ class Follower:
         is damaged.
         """
         state = self.state
-        if state.data.exists():
-            try:
-                state.open()  # so that it is known what is committed for certain
-            except MinkaError as error:
-                if error.code is not Code.CORRUPT_DATA:
-                    raise
-                return False  # the leader hears of it
+        try:
+            state.take_over_data()  # so that it is known what is committed for certain
+        except MinkaError as error:
+            if error.code is not Code.CORRUPT_DATA:
+                raise
+            return False  # the leader hears of it
         if end >= state.high_watermark:
             self._report(Level.INFO, "a log is truncated", at=end, end=state.log.end)
             state.truncate(end)

@@ -133,6 +133,13 @@ class SyncEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenData:
+    """Open the data of a replica, which takes a while; then call `Replicas.data_opened` or `data_failed`."""
+
+    partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
     """Something was appended to a log: make it durable. With `on_disk` it has to be on the disk, also in an `async`
     keyspace.
@@ -205,6 +212,7 @@ Instruction = (
     | MakeRoom
     | GateOpened
     | SyncEpoch
+    | OpenData
     | Sync
     | Answer
     | Apply

@@ -15,7 +15,7 @@ from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import WriteBody, encode
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.inquiry import Inquiry, Outcome
-from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, Reached, WakeAt
+from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, OpenData, Reached, WakeAt
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.core.state import range_of
@@ -116,6 +116,9 @@ class Merge:
 
     def _copy(self, now: float) -> None:
         """Copy the next page of the rows that were there at the beginning."""
+        if self.right.data.is_closed:
+            self._node.outbox.put(OpenData(self.right.id))
+            return
         if self._start is None:
             self._node.outbox.put(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)

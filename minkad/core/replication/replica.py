@@ -1,11 +1,13 @@
 """One replica of a partition on this node: what it does by its row, its log and the messages of other nodes."""
 
-from minka.errors import Code, MinkaError
+from contextlib import suppress
+
+from minka.errors import MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
 from minkad.core.replication.follower import Follower
-from minkad.core.replication.instructions import GiveUp, Level, Reached, Sync, SyncEpoch
+from minkad.core.replication.instructions import GiveUp, Level, OpenData, Reached, Sync, SyncEpoch
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.node import Node
 from minkad.core.replication.split import SplitEnd, marker_due
@@ -31,6 +33,8 @@ class Replica(ReplicaState):
     @property
     def waits_for(self) -> str:
         """Why requests wait here: the reason for a client whose request has waited in vain."""
+        if self.awaits_data:
+            return "its data is being opened"
         if self.leader is not None and self.leader.counted and not self.is_ready:
             return "it waits for its in-sync set to have what may be acknowledged"
         return self.gate.state.value
@@ -100,6 +104,7 @@ class Replica(ReplicaState):
         if self.follower is not None:
             self.follower.disconnected()
         self.leader = self.follower = self.split_end = None
+        self.awaits_data = False
         self.trim.is_announced = False
         self.gate.thaw()
         if old is Role.LEADER and self.role is not Role.LEADER:
@@ -113,24 +118,48 @@ class Replica(ReplicaState):
     def _lead(self, now: float) -> None:
         """Serve once everything in the log is applied."""
         self.node.outbox.put(Reached("replica.lead"))
-        try:
-            is_lost = self.log.base > 0 and not self.data.exists()
-            if is_lost or not self.is_complete or self.log.end > self.log.base:
-                self.open()
-        except MinkaError as error:
-            if error.code is not Code.CORRUPT_DATA:
-                self.node.outbox.report(
-                    Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error)
-                )
-                self.node.failed[self.id] = error
-                self.role = Role.IDLE
-                return
-            # It leads only to hand over, or so that others can catch up: it serves nothing.
-        if not self.data.is_open:
+        self._lead_when_open(now)
+
+    def _lead_when_open(self, now: float) -> None:
+        """Lead once the data is open, unless all of the log was flushed: the data may be ahead of an `async` log."""
+        is_usable = self.is_complete and self.damage is None
+        is_unknown = self.data.is_closed and not self.data.is_known
+        self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
+        if self.awaits_data:
+            self.node.outbox.put(OpenData(self.id))
+            return
+        with suppress(MinkaError):  # it leads only to hand over, or so that others can catch up: it serves nothing
+            self.check_data()
+            if self.data.is_known or not self.data.is_closed:
+                self.take_over_data()
+        if not self.data.is_known:
             self.applied = self.flushed = self.log.base
         self.ready_at = self.log.end
         self.leader = Leader(self.node, self, now)
         self.node.outbox.put(SyncEpoch(self.id, self.row.leader_epoch))
+
+    # Its data
+
+    def data_opened(self, now: float) -> None:
+        """The data was opened, or was found to be of no use, or has been replaced since."""
+        if self.damage is None and not self.data.is_closed:
+            with suppress(MinkaError):
+                self.take_over_data()
+        if self.awaits_data:
+            self._lead_when_open(now)
+            self._restructure(now)
+        elif self.follower is not None:
+            self.follower.data_opened()
+        self.node.apply(self)
+
+    def data_failed(self, error: MinkaError) -> bool:
+        """The data can't be opened now. False if the replica can't go on without it."""
+        if not self.awaits_data:
+            return self.applied >= self.high_watermark
+        self.node.outbox.report(Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error))
+        self.node.failed[self.id] = error
+        self.awaits_data, self.role = False, Role.IDLE
+        return True
 
     # Its log
 

@@ -129,6 +129,21 @@ class Replicas:
         replica.has_applied(now)
         self._advance_merge_of(replica, now)
 
+    def data_opened(self, partition_id: int, now: float) -> None:
+        """The end of what `OpenData` asked for: see `Replica.data_opened`."""
+        if (replica := self.hosted.get(partition_id)) is not None:
+            replica.data_opened(now)
+            self.node.outbox.put(Changed(partition_id))
+            self._advance_merge_of(replica, now)
+
+    def data_failed(self, partition_id: int, error: MinkaError) -> bool:
+        """What `OpenData` asked for has failed; False if the node can't go on: see `Replica.data_failed`."""
+        replica = self.hosted.get(partition_id)
+        if replica is None:
+            return True
+        self.node.outbox.put(Changed(partition_id))
+        return replica.data_failed(error)
+
     def tick(self, partition_id: int, now: float) -> None:
         """It is the time for which a `WakeAt` asked, or later."""
         if (replica := self.hosted.get(partition_id)) is not None:

@@ -1,6 +1,5 @@
 """How much of a replica's log is kept."""
 
-from collections import deque
 from collections.abc import Collection
 from typing import Final
 
@@ -18,10 +17,13 @@ class Retention:
         """`change_bytes`: how many bytes of the newest entries are kept for readers of changes."""
         self.applied_bytes = 0  # applied since the node's start
         self._change_bytes = change_bytes
-        self._applied_at_flushes: deque[tuple[int, int]] = deque()  # how far flushes were, and `applied_bytes` then
-        self._flushes: deque[int] = deque(maxlen=_FLUSHES_KEPT)  # how far the last of them were
+        # What is empty takes next to no memory, since most replicas may be.
+        self._applied_at_flushes: list[tuple[int, int]] = []  # how far flushes were, and `applied_bytes` then
+        self._flushes: tuple[int, ...] = ()  # how far the last of them were
         self._needed: dict[str, int] = {}  # reader -> it has everything up to this offset, and needs the rest
-        self._late: set[str] = set()  # the readers in `_needed` for which the log waits no longer than a few flushes
+        self._late: frozenset[str] = (
+            frozenset()
+        )  # the readers in `_needed` for which the log waits no longer than a few flushes
 
     @property
     def readers(self) -> Collection[str]:
@@ -35,27 +37,27 @@ class Retention:
     def release(self, reader: str) -> None:
         """The reader needs nothing from here on."""
         self._needed.pop(reader, None)
-        self._late.discard(reader)
+        self._late -= {reader}
 
     def late(self, reader: str) -> None:
         """The reader is not heard from: wait for it no longer than a few flushes."""
         if reader in self._needed:
-            self._late.add(reader)
+            self._late |= {reader}
 
     def in_time(self, reader: str) -> None:
         """The reader is heard from again."""
-        self._late.discard(reader)
+        self._late -= {reader}
 
     def begin_again(self) -> None:
         """The data is made again of the log: forget all flushes."""
-        self._flushes.clear()
+        self._flushes = ()
 
     def base(self, flushed: int, log_base: int, *, is_alone: bool) -> int:
         """The offset up to which the log may be trimmed once the data is flushed up to `flushed`. `is_alone`: this is
         the partition's only replica.
         """
         if not self._flushes or self._flushes[-1] < flushed:
-            self._flushes.append(flushed)
+            self._flushes = (*self._flushes, flushed)[-_FLUSHES_KEPT:]
         base = flushed
         if not is_alone:
             base = self._flushes[-2] if len(self._flushes) > 1 else 0
@@ -74,5 +76,5 @@ class Retention:
             self._applied_at_flushes.append((flushed, self.applied_bytes))
         found = log_base
         while self._applied_at_flushes and self.applied_bytes - self._applied_at_flushes[0][1] >= self._change_bytes:
-            found, _ = self._applied_at_flushes.popleft()
+            found, _ = self._applied_at_flushes.pop(0)
         return found

@@ -1,5 +1,6 @@
 """What a replica is on this node: its row, its role, and how far it is."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -62,10 +63,12 @@ class ReplicaState:
     __slots__ = (
         "_barrier",
         "_synced",
+        "_taken_over",
         "_written",
         "allows_unclean",
         "applied",
         "applying",
+        "awaits_data",
         "copy",
         "data",
         "durable",
@@ -96,6 +99,8 @@ class ReplicaState:
         self.role = Role.IDLE
         self.log = log
         self.data = data
+        self._taken_over: ReplicaData | None = None  # the data whose applied offset was taken over
+        self.awaits_data = False  # it leads as soon as its data is open
         self.copy = Copy.WHOLE
         self.min_insync = 1
         self.allows_unclean = False  # by its keyspace: a replica that isn't in sync may lead if no other can
@@ -122,7 +127,8 @@ class ReplicaState:
     @property
     def is_ready(self) -> bool:
         """Whether it leads, has applied what it had when it began to lead, and knows of no damage."""
-        return self.role is Role.LEADER and self.applied >= self.ready_at and self.damage is None
+        is_leading = self.role is Role.LEADER and not self.awaits_data
+        return is_leading and self.applied >= self.ready_at and self.damage is None
 
     @property
     def damage(self) -> MinkaError | None:
@@ -180,33 +186,43 @@ class ReplicaState:
 
     # Its data
 
-    def open(self) -> None:
-        """Open the data, if there is any, and take over its applied offset. Raises CORRUPT_DATA, from then on each
-        time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
-        """
+    def check_data(self) -> None:
+        """Raises CORRUPT_DATA, from then on each time, if the data is known to be damaged, or is gone."""
         if self.damage is not None:
             raise self.damage
-        if self.data.is_open:
-            return
+        if self.data is not self._taken_over:
+            self._or_condemn(self._check_data)
+
+    def take_over_data(self) -> None:
+        """Take over the data's applied offset, which must be known if the data is closed. Raises CORRUPT_DATA, from
+        then on each time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
+        """
+        self.check_data()
+        if self.data is not self._taken_over:
+            assert self.data.is_known or not self.data.is_closed, f"{self.data.describe()} is closed"
+            if self.data.is_known:
+                self._or_condemn(self._take_over_data)
+            self._taken_over = self.data
+
+    def _or_condemn(self, work: Callable[[], None]) -> None:
         try:
-            self._open()
+            work()
         except MinkaError as error:
             if error.code is Code.CORRUPT_DATA:
                 self.data.condemn(error)
             raise
 
-    def _open(self) -> None:
+    def _check_data(self) -> None:
         if not self.is_complete:
             raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced, which broke off")
-        if not self.data.exists():
-            if self.log.base == 0:
-                return
+        if self.log.base > 0 and not self.data.exists():
             raise MinkaError(
                 Code.CORRUPT_DATA,
                 f"partition {self.id}: {self.data.describe()} is gone; what was written before offset "
                 f"{self.log.base + 1} is nowhere else on this node",
             )
-        self.data.open()
+
+    def _take_over_data(self) -> None:
         position = self.data.applied
         applied = position.offset
         if self.is_async and applied > self.log.end:
@@ -273,6 +289,7 @@ class ReplicaState:
     def begin_at(self, offset: int, leader_epoch: int) -> None:
         """The data is a checkpoint up to `offset`: stage a log that begins after it."""
         self.log.reset(offset, leader_epoch)
+        self._taken_over = self.data
         self._barrier = 0
         self.high_watermark = self.applied = self.flushed = offset
         self.recovered_to(offset)

@@ -71,17 +71,24 @@ class ReplicaData(Protocol):
     """The data of a replica. Every method may raise CORRUPT_DATA once damage was found."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether there is something in memory or in an open database."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` is known: it is open, or was since the node's start."""
+
     @property
     def applied(self) -> Position: ...
     @property
     def damage(self) -> MinkaError | None: ...
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is on disk and has to be opened before it is used: see `OpenData`."""
+
     def exists(self) -> bool:
         """Whether the data has a folder on disk."""
-
-    def open(self) -> None:
-        """Open the data, or create it. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def condemn(self, error: MinkaError) -> None:
         """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""

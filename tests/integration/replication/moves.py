@@ -20,6 +20,7 @@ async def arrived(c: Cluster, partition_id: int = 1, target: str = "ephesus", so
     await until(lambda: c.rows[partition_id].leader == target)
     generation = c.rows[partition_id].generation
     await c.nodes[target].get(partition_id, b"any", generation=generation)
+    await until(lambda: partition_id not in c.nodes[source].manager.replicas)
     await until(lambda: not (c.path / source / "partitions" / str(partition_id)).exists())
     await until(lambda: not c.nodes[source].manager.migrations())
 

@@ -52,6 +52,7 @@ async def alone(c: Cluster) -> TestNode:
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
+    await flushed(athens)
     await athens.stop()
     return athens
 
@@ -174,6 +175,7 @@ async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None
         assert athens.telemetry.damages == 1
         await athens.put(1, {b"new": b"x"})
         assert (await athens.count())[1] == len(ROWS) + 1
+        await athens.replica().data.flush()
         await athens.kill()
         newest(athens, "MANIFEST-*").unlink()
         await athens.start()
@@ -248,7 +250,7 @@ async def test_a_damaged_leader_that_is_alone_in_sync_lets_others_catch_up_by_it
         await byzantium.start()
         await c.back("byzantium")
         await byzantium.tell(c.rows[1])
-        await until(lambda: c.rows[1].leader == "byzantium")
+        await until(lambda: byzantium.replica().row.leader == "byzantium")
         assert await byzantium.get(1, *KEYS, b"alone") == [*ROWS.values(), b"x"]
         await until(lambda: "athens" in c.rows[1].isr)
 

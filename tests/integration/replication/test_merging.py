@@ -19,6 +19,7 @@ from minkad.core.replication.gate import Gate
 from minkad.core.replication.replica import Replica as ReplicaCore
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
@@ -112,22 +113,21 @@ async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
             assert await refusal_of(athens, partition_id) == (Code.STALE_GENERATION, [1])
 
 
-async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path) -> None:
+async def test_what_goes_while_it_is_counted_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        replica = athens.replica(2)
-        count = replica.data.count
+        count = DataDatabase.count
 
-        async def late(wanted: KeyRange) -> Size:
+        async def late(data: DataDatabase, wanted: KeyRange) -> Size:
+            monkeypatch.undo()
             c.merge(1, 2)
             await c.tell_all(1, 2)
             await merged(c)
-            await until(lambda: not replica.data.path.exists())
-            replica.data.path.mkdir()  # until then, the folder was there
-            return await count(wanted)
+            await until(lambda: 2 not in athens.manager.replicas)
+            return await count(data, wanted)
 
-        replica.data.count = late  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(DataDatabase, "count", late)
         assert await athens.manager.inventory.count_keys([2]) == []
         (counted,) = await athens.manager.inventory.count_keys([1])
         assert (counted.keys, counted.generation, counted.leader) == (len(ROWS), GENERATION, True)
@@ -223,13 +223,13 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        data = athens.replica(2).data
-        go_on, page = asyncio.Event(), data.page
+        go_on, page = asyncio.Event(), DataDatabase.page
 
-        def later(*args: Any) -> tuple[list[bytes], list[bytes], bool]:
-            return page(*args) if go_on.is_set() else ([], [], False)
+        def later(data: DataDatabase, *args: Any) -> tuple[list[bytes], list[bytes], bool]:
+            return page(data, *args) if go_on.is_set() or data is not right else ([], [], False)
 
-        monkeypatch.setattr(data, "page", later)
+        right = athens.replica(2).data
+        monkeypatch.setattr(DataDatabase, "page", later)
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: bool(athens.replica(2).retention.readers))

@@ -10,6 +10,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
+from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.unit.storage.crash import crashed_copy
 
@@ -245,7 +246,7 @@ async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypat
         await c.create("athens", 1)
         await athens.put(1, {b"a": b"1"})
         replica = athens.replica()
-        replica.data.is_stalled = lambda: replica.data.is_open  # type: ignore[method-assign]
+        monkeypatch.setattr(DataDatabase, "is_stalled", lambda data: data.is_open)
         write = asyncio.create_task(athens.put(1, {b"b": b"2"}))
         await until(lambda: replica.applied < replica.high_watermark)
         failures: list[MinkaError] = []
@@ -254,6 +255,7 @@ async def test_a_stop_while_something_is_to_be_applied(tmp_path: Path, monkeypat
         assert not failures
         with pytest.raises(Refused):
             await write
+        monkeypatch.undo()
         await athens.start()
         await lead_again(c, athens, 1)
         assert await athens.get(1, b"a", b"b") == [b"1", b"2"]

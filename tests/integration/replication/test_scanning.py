@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minka import wire
-from minkad.storage.data_database import MAX_PASSED
+from minkad.storage.rocks_data import MAX_PASSED
 from tests.integration.replication.harness import TestNode, cluster
 
 KEYS = [b"%06d" % n for n in range(3 * MAX_PASSED)]

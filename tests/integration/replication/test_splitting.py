@@ -540,6 +540,7 @@ async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.Monk
         await c.create("athens", 1)
         for i in range(30):
             await athens.put(1, {b"%03d" % n: b"%d" % i * 100 for n in range(100)})
+            await athens.replica().data.open()
         data = athens.replica().data
         assert data.size_at_most().bytes > 64 * 1024
         assert data.size().bytes <= 64 * 1024

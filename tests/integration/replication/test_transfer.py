@@ -13,7 +13,8 @@ from minkad.core.replication.messages import Append
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
-from minkad.storage.data_database import Applied
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import TestNode, cluster, until
 from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
@@ -293,15 +294,15 @@ async def test_a_flush_that_ends_while_a_checkpoint_takes_the_place_of_the_log(
             await applied(byzantium, number)
             if number == 1:
                 await manager.flusher.flush(replica)
-        flush, is_flushed, may_end = replica.data.flush, asyncio.Event(), asyncio.Event()
+        flush, is_flushed, may_end = DataDatabase.flush, asyncio.Event(), asyncio.Event()
 
-        async def slow_flush() -> Applied:
-            position = await flush()
+        async def slow_flush(data: DataDatabase) -> Applied:
+            position = await flush(data)
             is_flushed.set()
             await may_end.wait()
             return position
 
-        monkeypatch.setattr(replica.data, "flush", slow_flush)
+        monkeypatch.setattr(DataDatabase, "flush", slow_flush)
         flushing = asyncio.create_task(manager.flusher.flush(replica))
         await is_flushed.wait()
         await manager.checkpoint_receiver.clear(replica)

@@ -13,8 +13,9 @@ from rocksdict import Cache
 from minka.errors import Code, MinkaError
 from minka.wire import WriteBody
 from minkad.storage import checkpoint
+from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB
 
 KEYS = [b"%06d" % i for i in range(5000)]
@@ -68,7 +69,7 @@ async def test_the_copy_is_as_the_original_was(tmp_path: Path, chunk_bytes: int)
     await incoming.install(tmp_path / "target" / "1")
     await taken.remove()
     copy = new(tmp_path / "target" / "1")
-    copy.open()
+    await copy.open()
     assert copy.applied == Applied(5, 2)
     assert copy.get(KEYS) == KEYS
     assert not (tmp_path / "out" / "1").exists()

@@ -12,7 +12,8 @@ from rocksdict import Cache
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS
 from minka.wire import WriteBody
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
 from tests.unit.storage.crash import crashed_copy
 
@@ -66,11 +67,11 @@ async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -
         data.write([WriteBody([b"a", b"b"], [b"2", b"2"])], Applied(2, 1))
         crashed_copy(tmp_path / "1", tmp_path / "crashed")
     async with opened(tmp_path / "crashed") as data:
-        data.open()
+        await data.open()
         assert data.applied == Applied(1, 1)
         assert data.get([b"a", b"b"]) == [b"1", None]
     async with opened(tmp_path / "1") as data:
-        data.open()
+        await data.open()
         assert data.applied == Applied(2, 1)
 
 
@@ -94,7 +95,7 @@ async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
         data.write([WriteBody(keys[:500], [None] * 500)], Applied(30_000, 1))
         check(data.size(), await data.count())
     async with opened(tmp_path) as data:
-        data.open()
+        await data.open()
         check(data.size(), await data.count())
 
 
@@ -127,6 +128,7 @@ async def test_counting_lets_the_loop_run(tmp_path: Path) -> None:
 async def test_closing_waits_for_readers(tmp_path: Path) -> None:
     """A closed database is not opened again."""
     async with opened(tmp_path) as data:
+        await data.open()
         keys = [b"%06d" % i for i in range(10_000)]
         data.write([WriteBody(keys, list(keys))], Applied(1, 1))
         counting = asyncio.create_task(data.count())
@@ -156,7 +158,10 @@ async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
         assert counting.value.code is getting.value.code is Code.CORRUPT_DATA
         assert str(tmp_path) in str(counting.value)
         assert data.share(ALL_KEYS) == 0.5, "estimates go on"
-        for read in (lambda: data.get(keys[:1]), lambda: data.page(b"", b"", False, 1, 1), data.open, data.raw):
+        with pytest.raises(MinkaError) as opening:
+            await data.open()
+        assert opening.value is counting.value
+        for read in (lambda: data.get(keys[:1]), lambda: data.page(b"", b"", False, 1, 1), data.opened):
             with pytest.raises(MinkaError) as again:
                 read()
             assert again.value is counting.value, "whole blocks are refused, too"

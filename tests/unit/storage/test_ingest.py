@@ -15,7 +15,9 @@ from minka.ranges import KeyRange
 from minka.sst import Written, checksum_of, write_sst
 from minka.wire import WriteBody
 from minkad.storage import checkpoint
-from minkad.storage.data_database import Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks_data import RocksData
 from minkad.storage.size_estimate import Size
 from minkad.storage.taken_loads import TakenLoads
 from tests.unit.storage.crash import crashed_copy
@@ -36,9 +38,9 @@ class Load:
 Entry = WriteBody | Load
 
 
-def opened(path: Path) -> DataDatabase:
+async def opened(path: Path) -> DataDatabase:
     data = DataDatabase(path, Cache(MIB))
-    data.open()
+    await data.open()
     return data
 
 
@@ -88,7 +90,7 @@ def expected(log: Sequence[Entry], rows_of: dict[int, Rows]) -> Rows:
 
 async def recovered(copy: Path, log: Sequence[Entry], links: Path) -> Rows:
     """The rows after a crash, once the rest of the log is applied."""
-    data = opened(copy)
+    data = await opened(copy)
     for offset in range(data.applied.offset + 1, len(log) + 1):
         await apply(data, offset, log[offset - 1], links)
     found = content(data)
@@ -111,15 +113,15 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pyt
     def copy_now(entries: int) -> None:
         copies.append((crashed_copy(tmp_path / "data", tmp_path / f"copy-{len(copies)}"), entries))
 
-    data = opened(tmp_path / "data")
-    write = DataDatabase._write
+    data = await opened(tmp_path / "data")
+    write = RocksData._write
 
-    def between(self: DataDatabase, *arguments: object) -> None:
+    def between(self: RocksData, *arguments: object) -> None:
         if log and isinstance(log[-1], Load):
             copy_now(len(log))
         write(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(DataDatabase, "_write", between)
+    monkeypatch.setattr(RocksData, "_write", between)
     for offset in range(1, 40):
         if rng.random() < 0.25:
             number = rng.choice((1, 2, 3))
@@ -146,7 +148,7 @@ async def test_a_crash_at_any_moment(tmp_path: Path, seed: int, monkeypatch: pyt
 async def test_its_size_is_known(tmp_path: Path) -> None:
     rows = {b"%06d" % i: b"v" * 100 for i in range(5000)}
     file = file_of(tmp_path / "file.sst", rows)
-    data = opened(tmp_path / "data")
+    data = await opened(tmp_path / "data")
     await apply(data, 1, Load(1, 1, file), tmp_path)
     assert data.size() == Size(5000 * 106, 5000)
     assert data.size_error() == 0.0
@@ -162,12 +164,12 @@ async def test_its_size_is_known(tmp_path: Path) -> None:
 
 async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> None:
     file = file_of(tmp_path / "file.sst", {b"a": b"1", b"z": b"2"})
-    data = opened(tmp_path / "data")
+    data = await opened(tmp_path / "data")
     await apply(data, 1, Load(7, 3, file), tmp_path)
     data.trim_to_range(KeyRange(b"b", b""), Applied(2, 1))
     data.write([WriteBody([b"c"], [b"3"])], Applied(3, 1))
     taken = await checkpoint.take(data, tmp_path / "taken")
-    copy = opened(taken.path)
+    copy = await opened(taken.path)
     assert copy.loads == data.loads == TakenLoads({7: 1}, 3)
     assert content(copy) == {b"c": b"3", b"z": b"2"}
     await copy.close()
@@ -175,7 +177,7 @@ async def test_a_checkpoint_and_what_is_kept_have_the_loads(tmp_path: Path) -> N
 
 
 async def test_a_file_that_is_none_condemns_nothing(tmp_path: Path) -> None:
-    data = opened(tmp_path / "data")
+    data = await opened(tmp_path / "data")
     data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
     (tmp_path / "bad.sst").write_bytes(b"x" * 1000)
     with pytest.raises(MinkaError) as caught:

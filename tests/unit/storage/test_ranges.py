@@ -14,15 +14,18 @@ from rocksdict import Cache
 from minka.ranges import KeyRange
 from minka.wire import WriteBody
 from minkad.core.replication.storage import DeletedAheadError
-from minkad.storage import data_database
+from minkad.storage import rocks_data
 from minkad.storage import split_keys as dividing
-from minkad.storage.data_database import MAX_PASSED, Applied, DataDatabase
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks_data import MAX_PASSED
 from minkad.storage.split_keys import split_keys
 
 
 async def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, flush: int = 0) -> DataDatabase:
     """A database with these keys, written in this order; flushed after each `flush` of them."""
     made = DataDatabase(path, Cache(1 << 20))
+    await made.open()
     for offset, start in enumerate(range(0, len(keys), flush or len(keys) or 1), 1):
         part = list(keys[start : start + (flush or len(keys))])
         made.write([WriteBody(part, [value] * len(part))], Applied(offset, 1))
@@ -31,10 +34,12 @@ async def database(path: Path, keys: Sequence[bytes], value: bytes = b"v" * 20, 
     return made
 
 
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> DataDatabase:
+@pytest.fixture(scope="module", params=["in memory", "in a database"])
+def numbers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> DataDatabase:
     made = DataDatabase(tmp_path_factory.mktemp("numbers"), Cache(1 << 20))
     made.write([WriteBody([b"%02d" % n for n in range(100)], [b"v" * 20] * 100)], Applied(1, 1))
+    if request.param == "in a database":
+        asyncio.run(made.open())
     return made
 
 
@@ -79,7 +84,7 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
     await data.compact_outside(keep)
     await data.close()
     again = DataDatabase(tmp_path / "data", Cache(1 << 20))
-    again.open()
+    await again.open()
     assert again.applied == Applied(12, 2)
     assert again.page(b"", b"", False, 1000, 10**6)[0] == inside
     await again.close()
@@ -166,11 +171,12 @@ async def test_of_much_data_only_the_beginning_is_cleared(
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(40_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
+    await data.open()
     data.write([WriteBody(keys, [rng.randbytes(1000) for _ in keys])], Applied(1, 1))
     await data.compact()
     data.write([WriteBody(keys[1:-1], [None] * (len(keys) - 2))], Applied(2, 1))
-    monkeypatch.setattr(data_database, "_CLEARED_BYTES", 1)
-    monkeypatch.setattr(data_database, "MAX_PASSED", 1000)
+    monkeypatch.setattr(rocks_data, "_CLEARED_BYTES", 1)
+    monkeypatch.setattr(rocks_data, "MAX_PASSED", 1000)
     left, parts = KeyRange(keys[0] + b"\x00", keys[-1]), []
     with pytest.raises(DeletedAheadError):
         data.page(left.start, left.end, reverse, 1000, 10**6, 1000)

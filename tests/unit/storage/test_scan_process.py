@@ -7,7 +7,7 @@ import pytest
 from rocksdict import Cache, Rdict
 
 from minka.v1.snapshots_pb2 import RowBatch
-from minkad.storage.data_database import data_options
+from minkad.storage.rocks_data import data_options
 from minkad.storage.scan_process import ScanRequest, answers
 
 

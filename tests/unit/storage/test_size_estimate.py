@@ -15,7 +15,9 @@ import pytest
 from rocksdict import Cache, Rdict
 
 from minka.wire import WriteBody
-from minkad.storage.data_database import Applied, DataDatabase, data_options
+from minkad.storage.applied import Applied
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks_data import data_options
 from minkad.storage.size_estimate import Size, SizeEstimate
 from tests.unit.storage.crash import crashed_copy
 
@@ -62,6 +64,7 @@ def _step(keys: int) -> int:
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[Model]:
     model = Model(path)
+    await model.data.open()
     try:
         yield model
     finally:
@@ -168,13 +171,13 @@ async def test_it_survives(tmp_path: Path) -> None:
         size, error = model.data.size(), model.data.size_error()
         model.write(names(10_000, seed=2), same(b"v" * 100, 10_000))
         after = DataDatabase(crashed_copy(model.data.path, tmp_path / "crashed"), Cache(MIB))
-        after.open()
+        await after.open()
         assert after.size() == size
         assert 0.5 * error < after.size_error() <= error  # except for the block that had begun
         await after.close()
         await model.data.close()
         again = DataDatabase(model.data.path, Cache(MIB))
-        again.open()
+        await again.open()
         assert again.size() == model.data.size()
         await again.close()
 
@@ -204,7 +207,7 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
         model.write(keys, same(None, 1000))
         model.write([b"a"], [b"1"])
         assert await model.data.compact() == Size(2, 1)
-        assert sum(table["num_entries"] for table in model.data.raw().live_files()) == 2
+        assert sum(table["num_entries"] for table in model.data.opened().raw().live_files()) == 2
 
 
 async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
@@ -218,7 +221,7 @@ async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: 
         db.flush()
     db.close()
     async with opened(tmp_path) as model:
-        model.data.open()
+        await model.data.open()
         assert model.data.applied == Applied(7, 2)
         assert model.data.size_error() == math.inf
         assert (await model.data.compact()).keys == 1
@@ -230,7 +233,7 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
     async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
-        db = model.data.raw()
+        db = model.data.opened().raw()
         db.delete_range(b"\x00", b"\x80")
         db.compact_range(b"\x00", b"\x80")
         await model.data.flush()

@@ -131,14 +131,23 @@ class At:
 
 @dataclass
 class MemoryData:
-    """A `ReplicaData`; nothing is on disk while `is_there` is False."""
+    """A `ReplicaData`; nothing is on disk while `is_there` is False, and it is at rest if it `was_open` and isn't."""
 
     applied: At = field(default_factory=At)
     is_there: bool = False
     is_open: bool = False
+    was_open: bool = False
     damage: MinkaError | None = None
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
     deleted_ahead: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_open or self.was_open
+
+    @property
+    def is_closed(self) -> bool:
+        return self.is_there and not self.is_open and self.damage is None
 
     def exists(self) -> bool:
         return self.is_there
@@ -226,11 +235,19 @@ class Bench:
         """Put everything that is staged on the disk."""
         replica.log_stored(replica.log.end, replica.log.truncations, self.now, on_disk=True)
 
+    def open(self, replica: Replica) -> None:
+        """Open the data, as `OpenData` asks."""
+        assert isinstance(replica.data, MemoryData)
+        replica.data.open()
+        self.replicas.data_opened(replica.id, self.now)
+
     def apply(self, replica: Replica) -> None:
         """Apply everything that is committed."""
         data = replica.data
         assert isinstance(data, MemoryData)
-        replica.open()
+        if data.is_closed:
+            self.open(replica)
+        replica.take_over_data()
         if replica.applied < replica.high_watermark:
             for entry in replica.log.read(replica.applied + 1, replica.high_watermark, 2**30):
                 write = decode_entry(entry.body)

@@ -9,10 +9,10 @@ from minka.v1.cluster_pb2 import Durability, Keyspace
 from minkad.core.replication.entries import TrimToRange, encode_mark
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.freshness import NEVER
-from minkad.core.replication.instructions import Answer, Apply, Sync
+from minkad.core.replication.instructions import Answer, Apply, OpenData, Sync
 from minkad.core.replication.messages import Ack, Append, Entry, KeptFile, Standing
 from minkad.core.replication.replica import Replica
-from tests.unit.core.replication.bench import Bench, MemoryData, MemoryLog, a_write, log_of, row
+from tests.unit.core.replication.bench import At, Bench, MemoryData, MemoryLog, a_write, log_of, row
 
 WRITE = Entry(1, a_write())
 
@@ -166,9 +166,34 @@ def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> Non
     assert isinstance(data, MemoryData)
     data.applied.offset = 2
     f.probe()
-    f.append(1, truncate=True)
+    f.bench.take_all()
+    f.append(1, WRITE, truncate=True)
+    f.append(2, WRITE)
+    assert f.bench.take_all() == [OpenData(1)], "before that it isn't known, and what comes waits"
+    f.bench.open(f.replica)
     assert f.answers() == [Ack(1, 1, Standing.NEEDS_CHECKPOINT, 3)]
     assert f.replica.log.end == 3
+
+
+def test_what_comes_while_the_data_is_being_opened_is_taken_in_its_order() -> None:
+    f = Following(log_of(1, 1, 1), MemoryData(At(1, 1), is_there=True))
+    f.probe()
+    f.append(1, WRITE, truncate=True)
+    f.append(2, WRITE)
+    assert f.replica.log.end == 3
+    f.bench.open(f.replica)
+    assert (f.replica.log.end, f.replica.log.truncations) == (3, 1)
+    f.append(3, WRITE)
+    assert f.replica.log.end == 4
+
+
+def test_what_waits_for_the_data_is_forgotten_when_the_leader_asks_anew() -> None:
+    f = Following(log_of(1, 1, 1), MemoryData(At(1, 1), is_there=True))
+    f.probe()
+    f.append(1, WRITE, truncate=True)
+    f.probe()
+    f.bench.open(f.replica)
+    assert (f.replica.log.end, f.replica.log.truncations) == (3, 0)
 
 
 def test_committed_is_what_it_was_told_as_far_as_it_is_durable() -> None:

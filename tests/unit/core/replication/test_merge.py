@@ -7,7 +7,7 @@ from minka.ranges import KeyRange
 from minka.wire import WriteBody
 from minkad.core.replication.entries import SnapshotMark, TrimToRange, encode_mark
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.instructions import MakeRoom, Reached, WakeAt
+from minkad.core.replication.instructions import MakeRoom, OpenData, Reached, WakeAt
 from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of
 from tests.unit.core.replication.merging import LEFT, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
@@ -34,6 +34,18 @@ def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
         sizes.append(len(m.copied_keys()))
     assert sizes == [1000, 2000, 2500]
     assert m.copied_keys() == sorted(data.rows)
+
+
+def test_data_that_is_closed_is_opened_first() -> None:
+    m = Merging(b"n")
+    data = m.right.data
+    assert isinstance(data, MemoryData)
+    data.is_there, data.is_open = True, False
+    m.begin()
+    assert OpenData(RIGHT) in m.bench.take_all()
+    assert m.copied() == []
+    m.bench.open(m.right)
+    assert m.copied_keys() == [b"n"]
 
 
 def test_then_what_was_written_meanwhile_and_nothing_twice() -> None:

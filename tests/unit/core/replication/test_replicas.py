@@ -7,13 +7,14 @@ from minkad.core.replication.instructions import (
     Changed,
     GiveUp,
     IsrProposal,
+    OpenData,
     Reached,
     StartSending,
     StopSending,
     SyncEpoch,
 )
 from minkad.core.replication.state import Role
-from tests.unit.core.replication.bench import Bench, MemoryData, MemoryLog, changed, data_at, leader_of, log_of, row
+from tests.unit.core.replication.bench import Bench, MemoryLog, changed, data_at, leader_of, log_of, row
 
 
 def test_a_row_is_taken_over_and_whoever_waits_looks_again() -> None:
@@ -96,9 +97,11 @@ def test_the_row_of_a_merge_that_was_given_up_leaves_the_other_one() -> None:
 def test_a_leader_begins_where_its_log_ends() -> None:
     bench = Bench()
     replica = bench.host(row(leader_epoch=4), log_of(1, 1), data_at(1))
+    assert bench.take_all()[:2] == [Reached("replica.lead"), OpenData(1)]
+    assert (replica.role, replica.leader, replica.is_ready) == (Role.LEADER, None, False)
+    bench.open(replica)
     assert (replica.applied, replica.high_watermark, replica.ready_at) == (1, 1, 2)
     taken = bench.take_all()
-    assert taken[0] == Reached("replica.lead")
     assert [one.progress.node_id for one in taken if isinstance(one, StartSending)] == ["byzantium", "cyrene"]
     assert SyncEpoch(1, 4) in taken
 
@@ -157,15 +160,43 @@ def test_a_leader_whose_data_is_damaged_leads_and_serves_nothing() -> None:
     assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("byzantium", "cyrene")]
 
 
-class Unreadable(MemoryData):
-    def open(self) -> None:
-        raise MinkaError(Code.STORAGE_FAILED, "no")
-
-
 def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     bench = Bench()
-    replica = bench.host(row(), log_of(1), Unreadable(is_there=True))
+    replica = bench.host(row(), log_of(1), data_at(1))
+    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
     assert (replica.role, list(bench.node.failed)) == (Role.IDLE, [1])
+
+
+def test_without_its_data_a_replica_can_not_apply_its_log() -> None:
+    bench = Bench("byzantium")
+    replica = bench.host(row(), log_of(1), data_at(1))
+    assert bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
+    replica.high_watermark = 1
+    assert not bench.replicas.data_failed(1, MinkaError(Code.STORAGE_FAILED, "no"))
+
+
+def test_data_that_all_of_the_log_is_in_is_not_opened_to_lead() -> None:
+    bench = Bench()
+    replica = bench.host(row(), log_of(base=3), data_at(3))
+    assert replica.is_ready
+    assert bench.take(OpenData) == []
+
+
+def test_data_at_rest_is_not_opened_to_lead() -> None:
+    bench = Bench()
+    data = data_at(1)
+    data.was_open = True
+    replica = bench.host(row(), log_of(1, 1), data)
+    assert (replica.leader is not None, replica.applied, replica.ready_at) == (True, 1, 2)
+    assert bench.take(OpenData) == []
+
+
+def test_another_leader_epoch_comes_while_the_data_is_being_opened() -> None:
+    bench = Bench()
+    replica = bench.host(row(), log_of(1, 1), data_at(1))
+    bench.adopt(replica, leader="byzantium", leader_epoch=2)
+    bench.open(replica)
+    assert (replica.role, replica.leader, replica.awaits_data) == (Role.FOLLOWER, None, False)
 
 
 def test_who_is_not_led_here_appends_nothing() -> None:

@@ -1,0 +1,25 @@
+"""How far a partition's data is."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How far the partition's log is in the data: offset and leader_epoch of the last entry."""
+
+    BYTES: ClassVar[int] = 12
+
+    offset: int = 0
+    leader_epoch: int = 0
+
+    def encode(self) -> bytes:
+        """The bytes that are stored."""
+        return self.offset.to_bytes(8, "big") + self.leader_epoch.to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> "Applied":
+        """What the bytes that were stored say; None: nothing is applied."""
+        if data is None:
+            return cls()
+        return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8 : cls.BYTES], "big"))

@@ -1,0 +1,122 @@
+"""The data of one partition in memory, while there is little of it: the partition's log has all of it, durably."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.wire import WriteBody
+from minkad.storage.applied import Applied
+from minkad.storage.size_estimate import Size
+from minkad.storage.taken_loads import TakenLoads
+
+
+class MemoryCopy(NamedTuple):
+    """The data at one moment."""
+
+    rows: Mapping[bytes, bytes]
+    size: Size
+    applied: Applied
+    loads: TakenLoads
+
+
+class MemoryData:
+    """A dict of rows whose keys are sorted when a page is asked for. For the loop's thread."""
+
+    __slots__ = ("_bytes", "_newer", "_order", "_rows", "applied", "loads")
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._order: list[bytes] | None = None  # the keys in order; None: not known
+        self._newer: dict[bytes, bytes | None] | None = None  # written since `copy`
+        self._bytes = 0  # of keys and values
+        self.applied = Applied()
+        self.loads = TakenLoads()
+
+    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
+        """Apply the writes in order."""
+        rows = self._rows
+        for write in writes:
+            for key, value in zip(write.keys, write.values, strict=True):
+                old = rows.get(key)
+                if old is not None:
+                    self._bytes -= len(key) + len(old)
+                if value is not None:
+                    rows[key] = value
+                    self._bytes += len(key) + len(value)
+                elif old is not None:
+                    del rows[key]
+                if (old is None) is not (value is None):
+                    self._order = None
+            if self._newer is not None:
+                self._newer.update(zip(write.keys, write.values, strict=True))
+        self.applied = applied
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys; None where there is none."""
+        return [self._rows.get(key) for key in keys]
+
+    def get_many(self, keys: Sequence[bytes], max_bytes: int) -> list[bytes | None]:
+        """The same. Raises TOO_LARGE if the values have more than `max_bytes` together."""
+        values = self.get(keys)
+        if sum([len(value) for value in values if value]) > max_bytes:
+            raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
+        return values
+
+    def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """See `rocks.page`."""
+        found = self._keys_in(KeyRange(start, end))
+        if reverse:
+            found.reverse()
+        keys, values, size = found[:max_rows], list[bytes](), 0
+        for key in keys:
+            value = self._rows[key]
+            size += len(key) + len(value)
+            if values and size > max_bytes:
+                break
+            values.append(value)
+        return keys[: len(values)], values, len(values) == len(found)
+
+    async def count(self, wanted: KeyRange, slice_keys: int) -> Size:
+        """Exactly how many keys and bytes the range has; the loop runs after every `slice_keys` keys."""
+        sizes = [len(key) + len(self._rows[key]) for key in self._keys_in(wanted)]
+        for _ in range(len(sizes) // slice_keys):
+            await asyncio.sleep(0)
+        return Size(sum(sizes), len(sizes))
+
+    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
+        """Remove all keys outside of `kept`. Returns whether there were any."""
+        outside = [key for key in self._rows if not kept.contains(key)]
+        self.write([WriteBody(outside, [None] * len(outside))], applied)
+        return bool(outside)
+
+    def size(self) -> Size:
+        """The exact size."""
+        return Size(self._bytes, len(self._rows))
+
+    def share(self, part: KeyRange) -> float:
+        """Which share of the bytes is in the range; 0.5 if there are none."""
+        inside = sum(len(key) + len(self._rows[key]) for key in self._keys_in(part))
+        return inside / self._bytes if self._bytes else 0.5
+
+    # The move to RocksDB
+
+    def copy(self) -> "MemoryCopy":
+        """All that there is now; from here on `since_copied` has what is written."""
+        self._newer = {}
+        return MemoryCopy(dict(self._rows), self.size(), self.applied, self.loads)
+
+    def since_copied(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """What was written since `copy`; None where a key was deleted."""
+        assert self._newer is not None, "nothing was copied"
+        return self._newer.items()
+
+    def _keys_in(self, wanted: KeyRange) -> list[bytes]:
+        if self._order is None:
+            self._order = sorted(self._rows)
+        first = bisect_left(self._order, wanted.start)
+        return self._order[first : bisect_left(self._order, wanted.end)] if wanted.end else self._order[first:]

@@ -38,6 +38,7 @@ ALLOWED_PREFIXES = (
     "google.protobuf",
     "minka.errors",
     "minka.hashing",
+    "minka.in_sync",
     "minka.plans",
     "minka.ranges",
     "minka.wire",

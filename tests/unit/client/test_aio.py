@@ -387,6 +387,23 @@ async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, m
         assert sorted(count for node in nodes for count in node.rows_given) == [0, 1, 1]
 
 
+async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    async with data_cluster("athens") as cluster, _client(cluster, refresh_interval=1000) as client:
+        await client.put(cluster.key_of(0), b"v")
+        athens = cluster.nodes["athens"]
+        asked = athens.tables_asked
+        athens.go_on.clear()
+        writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
+        await _until(lambda: athens.tables_asked == asked + 1)
+        client._core.refresh_soon()
+        athens.go_on.set()
+        await writing
+        await _until(lambda: athens.tables_asked == asked + 2)
+
+
 async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, _client(cluster) as client:
         athens = cluster.nodes["athens"]

@@ -1,5 +1,6 @@
 """Counts that follow the changes of rows are those of the whole table."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -110,13 +111,33 @@ def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
     counts.settle(KEYSPACES)
     summary = counts.summary(NODES, KEYSPACES.values())
     lacking = {frozenset(one.nodes): one.partitions for one in summary.not_in_sync}
-    assert sum(lacking.values()) == summary.under_replicated
-    for row in table.values():
-        if missing_in_sync(row):
-            assert frozenset(row.replicas) - {*row.isr, *row.adding_replicas} in lacking
+    under = [row for row in table.values() if missing_in_sync(row)]
+    assert lacking == Counter(frozenset(row.replicas) - {*row.isr, *row.adding_replicas} for row in under)
     summary.ClearField("not_in_sync")
     summary.ClearField("others_not_in_sync")
     assert summary == counted(table, reported)
+
+
+def test_a_size_moves_with_its_partition() -> None:
+    counts = TableCounts()
+    counts.put(1, Partition(id=1, keyspace_id=1, replicas="ab", isr="ab", leader="a"))
+    counts.put_size(1, 5, 50)
+    counts.put(1, Partition(id=1, keyspace_id=2, replicas="bc", isr="bc", leader="b"))
+    counts.settle(KEYSPACES)
+    summary = counts.summary(NODES, KEYSPACES.values())
+    assert [node.bytes for node in summary.nodes] == [0, 50, 50, 0]
+    assert [(keyspace.keys, keyspace.bytes) for keyspace in summary.keyspaces] == [(0, 0), (5, 50)]
+    counts.put(1, None)
+    counts.settle(KEYSPACES)
+    assert not any(node.bytes for node in counts.summary(NODES, ()).nodes)
+
+
+def test_what_is_in_sync_again_is_not_told() -> None:
+    counts = TableCounts()
+    for isr in ("ab", "abc"):
+        counts.put(1, Partition(id=1, keyspace_id=1, replicas="abc", isr=isr, leader="a"))
+        counts.settle(KEYSPACES)
+    assert not counts.summary(NODES, ()).not_in_sync
 
 
 def test_what_lacks_in_many_places_is_told_and_the_rest_added_up(monkeypatch: Any) -> None:

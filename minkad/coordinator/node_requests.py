@@ -32,6 +32,8 @@ from minkad.core.controller import (
     merges,
 )
 from minkad.core.controller.selectors import Live
+from minkad.core.state import ROWS_A_PIECE, slices
+from minkad.process.turns import turn
 
 
 class NodeRequests:
@@ -100,8 +102,11 @@ class NodeRequests:
         """Have other nodes lead what this process leads. The response says how many leaderships are left to move."""
         await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
         state = self._coordinator.state
-        left = drains.leaderships_to_move(state, request.node_id, Live.of(state))
-        return ControlledShutdownResponse(remaining=len(left))
+        remaining = 0
+        for some in slices(drains.leaderships_to_move(state, request.node_id, Live.of(state)), ROWS_A_PIECE):
+            remaining += sum(due is not None for due in some)
+            await turn()
+        return ControlledShutdownResponse(remaining=remaining)
 
     async def leave(self, request: LeaveRequest) -> LeaveResponse:
         """Record that a process has stopped serving."""

@@ -14,7 +14,7 @@ from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Ope
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ControlledShutdown
-from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.operation_kind import Beginning, Begins, Due, End, OperationKind, Touch, Touched, Usage
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassigns import migrations_of
 from minkad.core.controller.rows import node_in_state, partitions_changed
@@ -33,10 +33,13 @@ def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) 
     return [node_in_state(node, _DRAINING, "is about to stop", now_ms)]
 
 
-def leaderships_to_move(state: State, node_id: str, live: Live) -> list[tuple[Partition, str]]:
-    """The partitions that the node leads and another node could lead, with the next leader of each."""
-    found = ((p, controlled_shutdown_leader_selector(p, live, (node_id,))) for p in state.led_by(node_id))
-    return [(p, selection.leader) for p, selection in found if selection is not None]
+def leaderships_to_move(state: State, node_id: str, live: Live) -> Iterator[Due | None]:
+    """For each partition that the node leads: with its next leader, or None if no other node could lead it."""
+    for id_ in list(state.partitions.led.get(node_id, ())):
+        row = state.partitions.get(id_)
+        is_led = row is not None and row.leader == node_id
+        selection = controlled_shutdown_leader_selector(row, live, (node_id,)) if row is not None and is_led else None
+        yield None if row is None or selection is None else (row, selection.leader)
 
 
 def running_drain(state: State, node_id: str) -> Operation | None:
@@ -53,8 +56,8 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] =
         return []
     kept = (
         PartitionChange(p).keep_leader().row()
-        for p in state.led_by(node_id)
-        if p.successor and not p.target_replicas and Placed.partition(p.id) not in but
+        for p in map(state.partitions.__getitem__, state.partitions.yielding)
+        if p.leader == node_id and not p.target_replicas and Placed.partition(p.id) not in but
     )
     return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed(kept)]
 

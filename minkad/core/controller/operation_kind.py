@@ -23,6 +23,7 @@ class Touch(Enum):
     DRAINS = "drain"
 
 
+Due = tuple[Partition, str]  # a partition that is to get another leader, and that leader
 Touched = tuple[Touch, Placed | int | str]  # to a thing, or to a partition, keyspace or node by its id
 
 
@@ -105,8 +106,10 @@ class OperationKind:
         """The next records of an operation that runs; none while it has to wait. No row is changed twice."""
         return []
 
-    def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[tuple[Partition, str]]:
-        """The partitions that are to get another leader, each with that leader."""
+    def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[Due | None]:
+        """For each partition that may have to get another leader: with that leader, or None if it hasn't. They are read
+        as they are asked for.
+        """
         return []
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:

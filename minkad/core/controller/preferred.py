@@ -1,13 +1,13 @@
 """Leaderships go back to the first assigned replicas (Kafka Controller Internals: onPreferredReplicaElection)."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import ElectLeadersOperation, Operation, Partition
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.operation_kind import Begins, End, OperationKind, Touch, Touched
+from minkad.core.controller.operation_kind import Begins, Due, End, OperationKind, Touch, Touched
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live, preferred_leader, preferred_replica_partition_leader_selector
@@ -45,12 +45,12 @@ class Elections(OperationKind):
         """The leaderships of its partitions, but for those that were merged into others since."""
         return [(Touch.LEADS, partition.id) for partition in _affected(state, operation)]
 
-    def leaderships(self, state: State, operation: Operation, live: Live) -> list[tuple[Partition, str]]:
-        """The partitions that are still to get their preferred leader, with that leader."""
-        if operation.cancelled:
-            return []
-        found = ((p, preferred_successor(p, live)) for p in _affected(state, operation))
-        return [(p, successor) for p, successor in found if successor is not None]
+    def leaderships(self, state: State, operation: Operation, live: Live) -> Iterator[Due | None]:
+        """Those that are still to get their preferred leader."""
+        for id_ in () if operation.cancelled else operation.elect_leaders.partitions:
+            row = state.partitions.get(id_)
+            successor = None if row is None else preferred_successor(row, live)
+            yield None if row is None or successor is None else (row, successor)
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
         """The present leaders stay."""
@@ -59,7 +59,7 @@ class Elections(OperationKind):
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
         """The operation ends when no leadership is left to move."""
-        if self.leaderships(state, operation, live):
+        if any(self.leaderships(state, operation, live)):
             return None
         partitions = _affected(state, operation)
         done = sum(p.leader == preferred_leader(p) for p in partitions)

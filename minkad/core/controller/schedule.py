@@ -9,21 +9,20 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice
 from typing import Final
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Partition
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
 from minka.v1.records_pb2 import Record
-from minkad.core.controller import drains, operations
+from minkad.core.controller import operations
+from minkad.core.controller.leaderships import Leaderships
 from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.movers import MOVERS, mover_of
 from minkad.core.controller.operation_kinds import kind_of
-from minkad.core.controller.partition_change import PartitionChange
-from minkad.core.controller.rows import migration_in_state, partitions_changed
+from minkad.core.controller.rows import migration_in_state
 from minkad.core.controller.selectors import Live
 from minkad.core.state import Placed, State
 
 WAITING_A_LOOK: Final = 1000  # migrations of an operation that have not begun; some take ten microseconds
 TIMER_MS: Final = 200  # between looks while nothing changes
 _PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
-HAND_OVERS_AT_ONCE: Final = 64  # leaderships on their way from one node to another, outside of reassignments
 
 
 class Scheduler:
@@ -36,6 +35,7 @@ class Scheduler:
         self._begun: object = None  # at which revision no more migrations may begin
         self._live: tuple[object, Live] = (None, Live(frozenset()))  # at which revision of the nodes
         self._waiting = _Waiting()
+        self._leaderships = Leaderships()
 
     def next_steps(
         self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
@@ -60,8 +60,10 @@ class Scheduler:
             if records or never:
                 return records + never
         steps = (kind_of(one).next_steps(state, one) for one in state.running_operations())
-        records = next(filter(None, steps), []) or _move_leaderships(state, live) or _end(state, live, now_ms)
-        if not records and self._begun is not None:
+        records = next(filter(None, steps), []) or self._leaderships.next_steps(state, live)
+        if not records and self._leaderships.is_through:
+            records = _end(state, live, now_ms)
+        if not records and self._begun is not None and self._leaderships.is_through:
             self._quiet = seen, now_ms
         return records
 
@@ -188,32 +190,6 @@ class _Load:
         self._busy.update((kind, host) for host in hosts)
         self._kinds[kind] += bool(hosts)
         self.shares[migration.operation_id] += bool(hosts)
-
-
-# Leaderships
-
-
-def _move_leaderships(state: State, live: Live) -> list[Record]:
-    """Appoint successors for leaders on nodes that are DRAINING or whose disks are low, and for leaders that an
-    operation wants elsewhere.
-    """
-    wanted: dict[int, tuple[Partition, str]] = {}
-    for operation in state.running_operations():
-        due = kind_of(operation).leaderships(state, operation, live)
-        wanted.update((p.id, (p, successor)) for p, successor in due)
-    for node in sorted(live.draining):
-        due = drains.leaderships_to_move(state, node, live)
-        wanted.update((p.id, (p, successor)) for p, successor in due)
-    waiting = [(p, successor) for p, successor in wanted.values() if not p.successor and not _is_bound(p)]
-    if not waiting:
-        return []
-    free = HAND_OVERS_AT_ONCE - len(state.partitions.yielding)
-    return partitions_changed(PartitionChange(p).appoint(successor).row() for p, successor in waiting[: max(0, free)])
-
-
-def _is_bound(partition: Partition) -> bool:
-    """Whether the partition's leadership is bound to another partition's, by a split or a merge."""
-    return bool(partition.splitting or partition.merge_from or partition.merge_into)
 
 
 # Ends

@@ -78,7 +78,9 @@ class Replica(ReplicaCore):
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
 
     def recover(self, meta: ReplicaMeta, log_end: int) -> None:
-        """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises
+        CORRUPT_DATA, STORAGE_FAILED.
+        """
         self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
         if meta.untrimmed:
             self.trim.suspect(self.row.partition_epoch)

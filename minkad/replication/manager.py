@@ -36,7 +36,7 @@ from minkad.replication.inventory import Inventory
 from minkad.replication.isr_changes import IsrChanges
 from minkad.replication.load_check import LoadCheck
 from minkad.replication.opening import Opening
-from minkad.replication.partition_log import PartitionLog
+from minkad.replication.partition_log import PartitionLog, ends_of_logs
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.reclaiming import Reclaiming
 from minkad.replication.replica import META_END, META_PREFIX, Replica, decode_meta
@@ -217,12 +217,16 @@ class ReplicaManager:
         """
         await self._around.store.remove_leftovers()
         working = Turns(self._around.clock)
+        ends: dict[int, int] = {}
+        for partition_id, end in ends_of_logs(self._around.log_db):
+            ends[partition_id] = end
+            await working.turn()
         for _, value in self._around.log_db.scan(META_PREFIX, META_END):
             meta = decode_meta(value)
             row = Partition.FromString(meta.row)
             partition_log = PartitionLog(self._around.log_db, row.id, meta.base, meta.base_epoch)
             replica = self._replica_of(row, partition_log, self._new_data(row.id, Size(meta.bytes, meta.keys)))
-            replica.recover(meta)
+            replica.recover(meta, ends.get(row.id, 0))
             self._adoption.add(replica)
             await working.turn()
         self.snapshots.start()

@@ -1,6 +1,6 @@
 """One partition's log in the log database: every entry, in order, until the data database has it durably."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from minka.errors import MinkaError
@@ -9,10 +9,20 @@ from minkad.core.replication.messages import Entry
 from minkad.storage.log_database import LogDatabase
 
 _PREFIX: Final = b"p"
+_PREFIX_BYTES: Final = 5  # with the partition's id
 _EPOCH_BYTES: Final = 4
 _LAST: Final = 2**64 - 1
 _TAIL_BYTES: Final = 4 * 1024 * 1024
 _MAX_LINEAGE: Final = 1000
+
+
+def ends_of_logs(db: LogDatabase) -> Iterator[tuple[int, int]]:
+    """(partition id, offset of the last entry) of each partition whose log has entries on disk. Raises CORRUPT_DATA,
+    STORAGE_FAILED.
+    """
+    after = bytes([_PREFIX[0] + 1])
+    for key in db.last_keys(_PREFIX, after, _PREFIX_BYTES):
+        yield int.from_bytes(key[1:_PREFIX_BYTES], "big"), int.from_bytes(key[_PREFIX_BYTES:], "big")
 
 
 class PartitionLog:
@@ -47,11 +57,10 @@ class PartitionLog:
         self._tail_start = 0  # the first offset in `_tail`
         self._tail_bytes = 0
 
-    def recover(self) -> None:
-        """Find the end of what is on disk. Raises CORRUPT_DATA, STORAGE_FAILED."""
-        last = self._db.scan(self._key(self.base + 1), self._key(_LAST), reverse=True, limit=1)
-        if last:
-            self.end = int.from_bytes(last[0][0][5:], "big")
+    def recover(self, end: int) -> None:
+        """Take over what is on disk up to `end`, as `ends_of_logs` says. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        if end > self.base:
+            self.end = end
             self._epochs.find(self.base + 1, self.end, self._stored_epoch)
 
     @property

@@ -86,13 +86,15 @@ class Replica(ReplicaCore):
             self._pending = deque()
         return self._pending
 
-    def recover(self, meta: ReplicaMeta) -> None:
-        """Take over the stored meta and the log. Raises CORRUPT_DATA, STORAGE_FAILED."""
+    def recover(self, meta: ReplicaMeta, log_end: int) -> None:
+        """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises
+        CORRUPT_DATA, STORAGE_FAILED.
+        """
         self.copy = Copy.WHOLE if meta.complete else Copy.INCOMPLETE
         if meta.untrimmed:
             self.trim.suspect(self.row.partition_epoch)
         self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
-        self.log.recover()
+        self.log.recover(log_end)
         self.recovered_to(self.log.end)
 
     def stage_meta(self, log_db: LogDatabase) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from minka.errors import Code, MinkaError
 from minka.sst import table_options
 from minkad.process.failpoints import failpoint
 from minkad.storage.log_mark import LogMark
-from minkad.storage.rocks import MIB, base_options, count, is_stalled, pairs, storage_error
+from minkad.storage.rocks import MIB, base_options, count, is_stalled, last_keys, pairs, storage_error
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
@@ -237,6 +237,16 @@ class LogDatabase:
         except Exception as error:
             raise self._unreadable(error) from error
         return found
+
+    def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
+        """The last key of each group of keys with the same first `width` bytes, which at most eight others follow.
+
+        Raises CORRUPT_DATA, STORAGE_FAILED.
+        """
+        try:
+            yield from last_keys(self._db, start, end, width)
+        except Exception as error:
+            raise self._unreadable(error) from error
 
     def count(self, start: bytes, end: bytes) -> int:
         """How many keys there are with start <= key < end. Every block of them is read, and its checksum is compared.

@@ -5,7 +5,7 @@ The end of a process keeps what was written; a power cut loses all unsynced batc
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
@@ -174,6 +174,10 @@ class SimLogDatabase:
             if len(found) == limit:
                 break
         return found
+
+    def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
+        """The last keys of groups as `LogDatabase` finds them."""
+        yield from {key[:width]: key for key in self._disk.keys(start, end)}.values()
 
     def count(self, start: bytes, end: bytes) -> int:
         """The number of keys with start <= key < end."""

@@ -101,6 +101,17 @@ async def test_nobody_waits_for_what_is_closed(
         assert codes == [None] * turns + [Code.SHUTTING_DOWN] * 2, turns
 
 
+async def test_the_last_keys_of_groups(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        for key in (b"o9z", b"p1a", b"p1b", b"p3a", b"p4a", b"p4c", b"p4d", b"q1a"):
+            db.put(key, b"")
+        db.delete(b"p4d")
+        db.delete_range(b"p3", b"p4")
+        await db.sync()
+        assert list(db.last_keys(b"p", b"q", 2)) == [b"p1b", b"p4c"]
+        assert list(db.last_keys(b"r", b"s", 2)) == []
+
+
 async def test_scan(tmp_path: Path) -> None:
     """Scans with bounds, directions and limits."""
     with opened(tmp_path) as db:

@@ -1,0 +1,82 @@
+"""What is made of a node's answer to the rows that it was sent."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
+from minkad.coordinator.outbox import ROWS_A_REQUEST, NodeOutbox
+from minkad.core.controller import ReportReplicas
+
+ASSIGNED, ONLINE = PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE
+
+
+def row(id_: int, leader: str, state: PartitionState.ValueType = ASSIGNED) -> Partition:
+    return Partition(id=id_, leader=leader, state=state, partition_epoch=3, replicas=["a", "b"])
+
+
+class Told:
+    """The outbox of node a, and a node that answers as the test says."""
+
+    def __init__(self, *rows: Partition, answer: Callable[[UpdateReplicasRequest], UpdateReplicasResponse]) -> None:
+        self.rows = {row.id: row for row in rows}
+        self.answer = answer
+        self.requests: list[UpdateReplicasRequest] = []
+        self.reports: list[ReportReplicas] = []
+        self.outbox = NodeOutbox("a", "1", 1, self.rows.get, self.send, self.report, random.Random(1))
+
+    async def send(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        self.requests.append(request)
+        return self.answer(request)
+
+    async def report(self, report: ReportReplicas) -> None:
+        self.reports.append(report)
+
+    async def tell(self, times: int = 1) -> None:
+        self.outbox.add(self.rows)
+        async with asyncio.timeout(10):
+            while len(self.requests) < times:  # noqa: ASYNC110 - it sets no event
+                await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0)  # the answers are dealt with
+        self.outbox.close()
+
+
+def hosts_all(request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+    rows = request.partitions
+    return UpdateReplicasResponse(hosted_ids=[r.id for r in rows], hosted_epochs=[r.partition_epoch for r in rows])
+
+
+async def test_only_what_makes_a_partition_online_is_reported() -> None:
+    told = Told(row(1, "a"), row(2, "b"), row(3, "a", ONLINE), answer=hosts_all)
+    await told.tell()
+    assert told.reports == [ReportReplicas("a", [(1, 3)], [])]
+
+
+async def test_an_answer_of_followers_alone_leads_to_no_report() -> None:
+    told = Told(*(row(id_, "b") for id_ in range(2 * ROWS_A_REQUEST)), answer=hosts_all)
+    await told.tell(times=2)
+    assert told.reports == []
+    assert told.outbox.unacknowledged == 0
+
+
+async def test_an_answer_to_an_older_row_confirms_nothing() -> None:
+    told = Told(row(1, "a"), answer=lambda _: UpdateReplicasResponse(hosted_ids=[1], hosted_epochs=[2]))
+    await told.tell()
+    assert told.reports == []
+
+
+async def test_what_failed_is_sent_again_and_what_was_deleted_is_reported() -> None:
+    def answer(request: UpdateReplicasRequest) -> UpdateReplicasResponse:
+        response = UpdateReplicasResponse()
+        if len(told.requests) == 1:
+            response.deleted_ids.append(1)
+            response.failed.add(partition_id=2, error="STORAGE_FAILED: no")
+            return response
+        return hosts_all(request)
+
+    told = Told(row(1, "b"), row(2, "a"), answer=answer)
+    await told.tell(times=2)
+    assert told.reports == [ReportReplicas("a", [], [1]), ReportReplicas("a", [(2, 3)], [])]
+    assert [[r.id for r in request.partitions] for request in told.requests] == [[1, 2], [2]]

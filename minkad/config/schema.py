@@ -115,7 +115,7 @@ class Replication:
 class Limits:
     """What the cluster takes in. The configuration of the node that is the active controller counts."""
 
-    replicas_per_node: int = field(default=9_000, metadata=_by(Integer(1, 1_000_000)))
+    replicas_per_node: int = field(default=30_000, metadata=_by(Integer(1, 1_000_000)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import Record, RecordBatch
+from minkad.coordinator.acknowledgements import Acknowledgements
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
@@ -107,7 +108,8 @@ class ActiveController:
         self.term = term
         self.settings = settings
         self.reports = NodeReports(committed, self.decided)
-        self.outboxes = Outboxes(committed, term, update_replicas, self._report, jitter)
+        self._acknowledgements = Acknowledgements(self._record_answers)
+        self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter)
         self.confirmed_at = float("-inf")
         self._committed = committed
         self._raft_id = raft_id
@@ -137,6 +139,7 @@ class ActiveController:
         self._tasks = [
             asyncio.create_task(self._keep_leading(), name="leadership"),
             asyncio.create_task(self._tick(), name="active controller"),
+            asyncio.create_task(self._acknowledgements.run(), name="nodes' answers"),
         ]
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
@@ -387,14 +390,22 @@ class ActiveController:
     # Reports of nodes
 
     @failpoint("controller.report")
-    async def _report(self, report: ReportReplicas) -> None:
+    async def _record_answers(self, reports: Sequence[ReportReplicas]) -> None:
+        async def perform() -> asyncio.Future[None] | None:
+            proposal = None
+            for report in reports:
+                for hosted in slices(report.hosted, ROWS_A_RECORD):
+                    proposal = await self._perform(ReportReplicas(report.node_id, hosted))
+                    await turn()
+                for deleted in slices(report.deleted, ROWS_A_RECORD):
+                    proposal = await self._perform(ReportReplicas(report.node_id, (), deleted))
+                    await turn()
+            return proposal
+
         try:
-            for some in slices(report.hosted, ROWS_A_RECORD):
-                await self.submit(ReportReplicas(report.node_id, some))
-            for deleted in slices(report.deleted, ROWS_A_RECORD):
-                await self.submit(ReportReplicas(report.node_id, (), deleted))
+            await self._committed_by(perform)
         except MinkaError as error:
-            log.info("a node's answer was not recorded", extra={"node_id": report.node_id, "reason": str(error)})
+            log.info("nodes' answers were not recorded", extra={"reason": str(error)})
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.

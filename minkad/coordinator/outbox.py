@@ -22,7 +22,7 @@ BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
 
 Send = Callable[[UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
-Report = Callable[[ReportReplicas], Awaitable[None]]
+Report = Callable[[ReportReplicas], None]
 
 
 class NodeOutbox:
@@ -134,7 +134,7 @@ class NodeOutbox:
         if unknown:
             self.add(unknown)
         if report := self._report_of(response):
-            await self._report(report)
+            self._report(report)
 
     def _report_of(self, response: UpdateReplicasResponse) -> ReportReplicas | None:
         """The part of the answer from which something follows; None if nothing does, as for most followers."""

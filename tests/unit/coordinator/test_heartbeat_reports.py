@@ -124,7 +124,9 @@ def test_only_the_leader_says_what_a_partition_has() -> None:
     stream.beat()
     known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
     assert known.sizes() == {1: 5}
-    stream.state.partitions[1].leader = "b"
+    row = stream.state.partitions[1]
+    row.leader = "b"
+    stream.state.partitions.put(row)
     assert known.sizes() == {1: 5}, "until the new leader has said it"
     known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
     known.note(nodes["a"], HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=6)]))

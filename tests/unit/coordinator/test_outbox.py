@@ -30,7 +30,7 @@ class Told:
         self.requests.append(request)
         return self.answer(request)
 
-    async def report(self, report: ReportReplicas) -> None:
+    def report(self, report: ReportReplicas) -> None:
         self.reports.append(report)
 
     async def tell(self, times: int = 1) -> None:

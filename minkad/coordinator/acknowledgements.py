@@ -1,0 +1,42 @@
+"""Records what nodes answer to the rows that they were sent. What comes in while other commands have their turn, or are
+being committed, is recorded together.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from minkad.core.controller import ReportReplicas
+
+ROWS_AT_ONCE: Final = 1000  # then other commands have their turn
+
+
+class Acknowledgements:
+    """`record` records some of them, in their order."""
+
+    def __init__(self, record: Callable[[Sequence[ReportReplicas]], Awaitable[None]]) -> None:
+        self._record = record
+        self._waiting: deque[ReportReplicas] = deque()
+        self._wake = asyncio.Event()
+
+    def add(self, report: ReportReplicas) -> None:
+        """A node has answered."""
+        self._waiting.append(report)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Record until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._record(self._take())
+
+    def _take(self) -> list[ReportReplicas]:
+        taken: list[ReportReplicas] = []
+        rows = 0
+        while self._waiting and rows < ROWS_AT_ONCE:
+            taken.append(self._waiting.popleft())
+            rows += len(taken[-1].hosted) + len(taken[-1].deleted)
+        return taken

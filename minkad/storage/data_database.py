@@ -1,6 +1,7 @@
 """The data of one partition: in memory alone while there is little of it, then in a RocksDB database."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -40,6 +41,14 @@ class _Known(NamedTuple):
 _UNKNOWN: Final = _Known()
 
 
+def _has_files(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False
+
+
 class DataDatabase:
     """What is applied lives in memory until there is much of it, or something needs a folder: the partition's log has
     all of it durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a
@@ -51,13 +60,13 @@ class DataDatabase:
     """
 
     __slots__ = (
-        "_cache", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings", "_pins",
-        "_rocks", "_size", "_was_used", "damage", "path",
+        "_cache", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings",
+        "_pins", "_rocks", "_size", "_was_used", "damage",
     )  # fmt: skip
 
     def __init__(
         self,
-        path: Path,
+        folder: str | Path,
         cache: Cache,
         size: Size | None = None,
         on_damage: Callable[[], None] = lambda: None,
@@ -66,7 +75,7 @@ class DataDatabase:
         """`size`: its size when it was closed, so that it isn't opened just to ask for that. `on_damage` is called
         once, when it is found damaged. `openings`: those of the node.
         """
-        self.path = path
+        self._folder = os.fspath(folder)
         self.damage: MinkaError | None = None
         self._cache = cache
         self._size = size
@@ -124,11 +133,16 @@ class DataDatabase:
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self._rocks is not None or (self.path.exists() and any(self.path.iterdir()))
+        return self._rocks is not None or _has_files(self._folder)
+
+    @property
+    def path(self) -> Path:
+        """The folder. A node has tens of thousands without data, and a path costs more than a string."""
+        return Path(self._folder)
 
     def describe(self) -> str:
         """Its path."""
-        return str(self.path)
+        return self._folder
 
     def condemn(self, error: MinkaError) -> None:
         """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""

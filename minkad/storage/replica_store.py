@@ -33,6 +33,7 @@ class ReplicaStore:
     def __init__(self, data_dir: Path, cache_bytes: int) -> None:
         """`cache_bytes`: the size of RocksDB's block cache, which all data databases share."""
         self._data_dir = data_dir
+        self._partitions = str(data_dir / _PARTITIONS)
         self._cache = Cache(cache_bytes)
         self._openings = Openings()
 
@@ -45,7 +46,7 @@ class ReplicaStore:
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> DataDatabase:
         """The data database of a partition, not open yet; see `DataDatabase`."""
-        return DataDatabase(self._path(partition_id), self._cache, size, on_damage, self._openings)
+        return DataDatabase(f"{self._partitions}/{partition_id}", self._cache, size, on_damage, self._openings)
 
     @property
     def open_databases(self) -> int:

@@ -145,10 +145,16 @@ class Partitions(MutableMapping[int, Partition]):
             _move(self.led, old.leader, new.leader, id_)
         if old.keyspace_id != new.keyspace_id:
             _move(self.of_keyspace, old.keyspace_id, new.keyspace_id, id_)
-        _mark(self.leaderless, id_, bool(new.id) and new.state in _WITHOUT_LEADER)
-        _mark(self.yielding, id_, bool(new.successor))
-        _mark(self.splitting, id_, new.splitting)
-        _mark(self.merging, id_, bool(new.merge_from))
+        if bool(new.id) and new.state in _WITHOUT_LEADER:
+            self.leaderless[id_] = None
+        elif old.state in _WITHOUT_LEADER:
+            self.leaderless.pop(id_, None)
+        if new.successor or old.successor:
+            _mark(self.yielding, id_, bool(new.successor))
+        if new.splitting or old.splitting:
+            _mark(self.splitting, id_, new.splitting)
+        if new.merge_from or old.merge_from:
+            _mark(self.merging, id_, bool(new.merge_from))
         if (old.id, old.start_key, old.end_key) != (new.id, new.start_key, new.end_key):
             self._reorder(old, new)
 

@@ -258,11 +258,11 @@ class State:
                 self._apply_node_removed(record.node_removed)
                 return []
             case "keyspace_created":
-                return self._apply_keyspace(record.keyspace_created)
+                return self._apply_keyspace(record.keyspace_created, is_checked)
             case "partitions_changed":
                 return self._apply_partitions(record.partitions_changed, is_checked)
             case "partitions_created":
-                return self._apply_created(record.partitions_created)
+                return self._apply_created(record.partitions_created, is_checked)
             case "partition_split":
                 return self._apply_split(record.partition_split)
             case "partitions_merged":
@@ -332,7 +332,7 @@ class State:
             del self.removed_data_ids[next(iter(self.removed_data_ids))]
         self._note(Changed(nodes=frozenset({node.id})))
 
-    def _apply_keyspace(self, created: KeyspaceCreated) -> list[NotifyNode]:
+    def _apply_keyspace(self, created: KeyspaceCreated, is_checked: bool) -> list[NotifyNode]:
         keyspace = created.keyspace
         assert keyspace.id >= self.next_keyspace_id, f"keyspace id {keyspace.id} was used before"
         assert self.keyspace_named(keyspace.name) is None, f"keyspace {keyspace.name} exists already"
@@ -340,20 +340,21 @@ class State:
         self.next_keyspace_id = keyspace.id + 1
         self.incomplete.add(keyspace.id)
         rows = PartitionsCreated(partitions=created.partitions, complete=not created.more_partitions)
-        return self._apply_created(rows)
+        return self._apply_created(rows, is_checked)
 
-    def _apply_created(self, created: PartitionsCreated) -> list[NotifyNode]:
+    def _apply_created(self, created: PartitionsCreated, is_checked: bool) -> list[NotifyNode]:
         """NonExistentPartition → NewPartition, and → OnlinePartition at once if they are created with a leader."""
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
             assert partition.keyspace_id in self.incomplete, partition
-            check_new_partition(partition, self.nodes)
+            if not is_checked:
+                check_new_partition(partition, self.nodes)
             self.partitions.put(partition)
             self.next_partition_id = partition.id + 1
         if created.complete:
             (keyspace_id,) = self.incomplete
             self.incomplete.clear()
-            if is_by_ranges(self.keyspaces[keyspace_id]):
+            if not is_checked and is_by_ranges(self.keyspaces[keyspace_id]):
                 check_ranges(self.partitions.of(keyspace_id))
             ids = frozenset(self.partitions.of_keyspace[keyspace_id])
             self._note(Changed(keyspaces=frozenset({keyspace_id}), partitions=ids))

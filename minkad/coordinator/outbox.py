@@ -14,7 +14,7 @@ from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
 
-ROWS_A_REQUEST: Final = 128
+ROWS_A_REQUEST: Final = 256
 PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
 REQUESTS_IN_FLIGHT: Final = 4
 BACKOFF_FIRST: Final = 0.02  # seconds

@@ -88,7 +88,7 @@ class Coordinator:
 
     voters: int = field(default=3, metadata=_by(Integer(1, 9)))
     tick_ms: int = field(default=50, metadata=_by(Integer(5, 1000)))
-    heartbeat_ticks: int = field(default=1, metadata=_by(Integer(1, 100)))
+    heartbeat_ticks: int = field(default=2, metadata=_by(Integer(1, 100)))
     election_ticks: int = field(default=10, metadata=_by(Integer(3, 1000)))
     replace_voter_after_s: int = field(default=300, metadata=_by(Integer(1, 31_536_000)))
     snapshot_entries: int = field(default=10_000, metadata=_by(Integer(100, 10_000_000)))

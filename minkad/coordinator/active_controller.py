@@ -60,6 +60,7 @@ log: Final = logging.getLogger(__name__)
 
 SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
 TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
+CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same operations run
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
 
@@ -300,12 +301,12 @@ class ActiveController:
             piece.append(record)
             rows += _rows_in(record)
             if rows >= ROWS_A_RECORD:
-                self._propose_all([piece])
+                self._propose_together([_encoded(piece)])
                 piece, rows = [], 0
                 await turn()
                 self._check_active()
         if piece:
-            self._propose_all([piece])
+            self._propose_together([_encoded(piece)])
         return self._last_proposal
 
     async def _record_creation(self, creation: Creation) -> asyncio.Future[None] | None:
@@ -320,15 +321,15 @@ class ActiveController:
 
     async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> asyncio.Future[None] | None:
         """Propose all pieces in one Raft entry, so that all are committed or none; they are applied one by one."""
-        recorded: list[Sequence[Record]] = []
+        batches: list[bytes] = []
         for piece in pieces:
             for record in piece:
                 self.decided.apply(record)
             if piece:
-                recorded.append(piece)
+                batches.append(_encoded(piece))
             await turn()
         self._check_active()
-        return self._propose_all(recorded) if recorded else self._last_proposal
+        return self._propose_together(batches) if batches else self._last_proposal
 
     def _check_active(self) -> None:
         """Raises NOT_CONTROLLER if this controller is no longer active; the caller asks the next one."""
@@ -342,12 +343,10 @@ class ActiveController:
     def _record(self, records: list[Record]) -> None:
         for record in records:
             self.decided.apply(record)
-        self._propose_all([records])
+        self._propose_together([_encoded(records)])
 
-    def _propose_all(self, pieces: Iterable[Iterable[Record]]) -> asyncio.Future[None]:
-        """Propose the pieces together; they are applied one after the other."""
-        now_ms = unix_ms()
-        batches = [RecordBatch(records=piece, time_ms=now_ms).SerializeToString() for piece in pieces]
+    def _propose_together(self, batches: Sequence[bytes]) -> asyncio.Future[None]:
+        """Propose encoded batches of records; they are applied one after the other."""
         self._last_proposal = self._propose(*batches)
         self._last_proposal.add_done_callback(self._proposed)
         self._schedule_soon()
@@ -433,10 +432,15 @@ class ActiveController:
 
     async def _keep_leading(self) -> None:
         """Confirm the leadership again and again. This never waits for the turn, so clearances are renewed in time."""
+        asked_at = float("-inf")
         while True:
-            self.detector.turn(self._now())
+            now = self._now()
+            self.detector.turn(now)
             self.shards.turn()
-            self._confirm_leadership(self._now(), self._confirmed)
+            is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
+            if is_due or self.detector.hears_nothing_of_some(self._others(), now):
+                asked_at = now
+                self._confirm_leadership(now, self._confirmed)
             await asyncio.sleep(TICK)
 
     async def _tick(self) -> None:
@@ -528,6 +532,10 @@ class ActiveController:
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""
         return self.detector.silence(node, self._now())
+
+
+def _encoded(records: Iterable[Record]) -> bytes:
+    return RecordBatch(records=records, time_ms=unix_ms()).SerializeToString()
 
 
 def _rows_in(record: Record) -> int:

@@ -30,7 +30,8 @@ from minkad.process.turns import InThread
 
 log: Final = logging.getLogger(__name__)
 
-_MEMBERS_S_A_NODE: Final = 0.001  # seconds between looks at the Raft configuration, for each node; a look takes a 500th
+_MEMBERS_INTERVAL_S: Final = 0.1  # between looks at the Raft configuration
+_MEMBERS_S_A_NODE: Final = 0.001  # more between them, for each node; a look takes a 500th of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Coordinator:
         driver, now = self.driver, self._now()
         if now < self._members_due:
             return
-        self._members_due = now + _MEMBERS_S_A_NODE * len(self.state.nodes)
+        self._members_due = now + _MEMBERS_INTERVAL_S + _MEMBERS_S_A_NODE * len(self.state.nodes)
         change = next_membership_change(
             driver.conf_state, list(self.state.nodes.values()), driver.match(), self._voters, unix_ms()
         )

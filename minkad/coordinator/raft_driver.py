@@ -121,6 +121,7 @@ class RaftDriver:
         self._committed_bytes = 0
         self._restores = 0
         self._is_applying = False
+        self._piece_bytes = 0  # of commands, applied since other tasks had a turn
         self._apply_wake = asyncio.Event()
         self._all_applied = asyncio.Event()
 
@@ -470,16 +471,18 @@ class RaftDriver:
                 _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """Apply an entry's commands in pieces. False if a snapshot has replaced everything meanwhile."""
-        restores, size = self._restores, 0
+        """Apply an entry's commands in pieces, the first of which goes on with the last entry's piece. False if a snapshot
+        has replaced everything meanwhile.
+        """
+        restores = self._restores
         for command in Commands.FromString(entry.data).commands:
-            if size >= PIECE_BYTES:
-                size = 0
+            if self._piece_bytes >= PIECE_BYTES:
+                self._piece_bytes = 0
                 await turn()
                 if self._restores != restores:
                     return False
             self._machine.apply(command)
-            size += max(len(command), LEAST_BYTES)
+            self._piece_bytes += max(len(command), LEAST_BYTES)
         return True
 
     def _fail_waiting(self, reason: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 from typing import Final
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.1
 _YOUNG: Final = 3  # collections of the middle generation, some 7,000 new objects each, until the oldest is looked at
 _FULL_S: Final = 600.0  # until kept objects are looked at again: some may by then be cycles that nobody needs
 _NEVER: Final = 1_000_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from minka.v1.loads_pb2 import Load, LoadState, LoadTables
-from minka.v1.records_pb2 import Record
+from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.coordinator.active_controller import ActiveController
 from minkad.core.controller import loads
 from minkad.core.controller.commands import AbortAbandoned, FinishLoadParts
@@ -19,7 +19,7 @@ def commit_in_pieces() -> Sequence[Patch]:
         last = self._last_proposal
         for record in chain.from_iterable(pieces):
             self.decided.apply(record)
-            last = self._propose_all([[record]])
+            last = self._propose_together([RecordBatch(records=[record]).SerializeToString()])
             await asyncio.sleep(0.02)
             self._check_active()
         return last

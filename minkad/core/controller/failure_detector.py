@@ -70,6 +70,10 @@ class FailureDetector:
         quiet = sum(now - self._heard.get(node, self._since) >= self.timeout / 2 for node in others)
         return len(others) + 1 >= FEW and quiet > (len(others) + 1) / 2
 
+    def hears_nothing_of_some(self, others: Iterable[str], now: float) -> bool:
+        """Whether a verdict about one of these nodes may be near."""
+        return any(now - self._heard.get(node, self._since) >= self.timeout / 2 for node in others)
+
     def silence(self, node: str, now: float) -> float:
         """Seconds since the node was last heard from, or since this controller began."""
         return max(0.0, now - self._heard.get(node, self.started_at))

@@ -471,8 +471,8 @@ class RaftDriver:
                 _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """Apply an entry's commands in pieces, the first of which goes on with the last entry's piece. False if a snapshot
-        has replaced everything meanwhile.
+        """Apply an entry's commands in pieces; the first goes on with the last entry's piece. False if a snapshot has
+        replaced everything meanwhile.
         """
         restores = self._restores
         for command in Commands.FromString(entry.data).commands:

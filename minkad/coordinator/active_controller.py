@@ -136,8 +136,8 @@ class ActiveController:
         self.shards = ShardControl(
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
-        self.outboxes.ask_all()
         self._tasks = [
+            asyncio.create_task(self.outboxes.ask_all(), name="asking all nodes"),
             asyncio.create_task(self._keep_leading(), name="leadership"),
             asyncio.create_task(self._tick(), name="active controller"),
             asyncio.create_task(self._acknowledgements.run(), name="nodes' answers"),
@@ -270,6 +270,7 @@ class ActiveController:
                 finally:
                     if not under_way.done():
                         await asyncio.wait([under_way])
+                        under_way.exception()  # nobody else asks for it
             self._schedule_if_missed()
         except MinkaError:
             await self.all_recorded()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.coordinator.outbox import NodeOutbox, Report
 from minkad.core.state import ALL, Effect, NotifyShard, State, is_up
+from minkad.process.turns import turn
 
 UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
 
@@ -28,11 +29,12 @@ class Outboxes:
         self._jitter = jitter
         self._of: dict[str, NodeOutbox] = {}
 
-    def ask_all(self) -> None:
+    async def ask_all(self) -> None:
         """Ask each node that is up which of its rows it knows: a new controller doesn't know what they were told."""
-        for name, partition_ids in self._committed.partitions.copies.items():
+        for name, partition_ids in list(self._committed.partitions.copies.items()):
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).ask(partition_ids)
+                await turn()
 
     def carry_out(self, effects: Collection[Effect]) -> None:
         """Send rows to the nodes that are up; other nodes are told when they register, and shards by their nodes."""

@@ -31,12 +31,20 @@ class Machine:
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
+        self.may_encode: threading.Event | None = None  # None: there are to be no snapshots
 
     def apply(self, data: bytes) -> None:
         self.commands.append(data)
 
     def capture(self) -> Callable[[], bytes]:
-        raise AssertionError("there are no snapshots here")
+        assert self.may_encode is not None, "there are no snapshots here"
+        may_encode, captured = self.may_encode, b"".join(self.commands)
+
+        def encode() -> bytes:
+            may_encode.wait()
+            return captured
+
+        return encode
 
     def decode(self, snapshot: bytes) -> bytes:
         raise AssertionError("there are no snapshots here")
@@ -61,13 +69,21 @@ class LogOnDisk(LogDatabase):
 class Node:
     """One voter of a group in this process."""
 
-    def __init__(self, nodes: "dict[int, Node]", raft_id: int, voters: int, path: Path, election_ticks: int) -> None:
+    def __init__(
+        self,
+        nodes: "dict[int, Node]",
+        raft_id: int,
+        voters: int,
+        path: Path,
+        election_ticks: int,
+        snapshot_entries: int = 1_000_000,
+    ) -> None:
         self.nodes = nodes
         self.machine = Machine()
         self.log_db = LogOnDisk.open(path / str(raft_id))
         self.disk = self.log_db.disk
         conf_state = ConfState(voters=range(1, voters + 1))
-        raft_log = RaftStorage(self.log_db)
+        raft_log = self.log = RaftStorage(self.log_db)
         raft_log.bootstrap(conf_state)
         config = Config(
             id=raft_id,
@@ -84,7 +100,7 @@ class Node:
             self,
             self.machine,
             tick_seconds=TICK_S,
-            snapshot_entries=1_000_000,
+            snapshot_entries=snapshot_entries,
             conf_state=conf_state,
             on_progress=self._progressed,
         )
@@ -109,11 +125,13 @@ class Node:
 
 
 @asynccontextmanager
-async def group(path: Path, voters: int, election_ticks: int = ELECTION_TICKS) -> AsyncIterator[dict[int, Node]]:
+async def group(
+    path: Path, voters: int, election_ticks: int = ELECTION_TICKS, snapshot_entries: int = 1_000_000
+) -> AsyncIterator[dict[int, Node]]:
     """Run voters 1 to `voters`."""
     nodes: dict[int, Node] = {}
     for raft_id in range(1, voters + 1):
-        nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks)
+        nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks, snapshot_entries)
     tasks = []
     try:
         for node in nodes.values():
@@ -280,3 +298,18 @@ async def test_an_older_copy_of_a_log_is_never_taken_for_whole(tmp_path: Path) -
             assert not copy.was_whole
         finally:
             copy.log_db.close()
+
+
+async def test_entries_are_applied_while_a_snapshot_is_encoded(tmp_path: Path) -> None:
+    async with group(tmp_path, 1, snapshot_entries=3) as nodes:
+        leader = await leader_of(nodes)
+        encoding = leader.machine.may_encode = threading.Event()
+        try:
+            for number in range(8):
+                await leader.driver.propose(b"%d" % number)
+            assert leader.driver.snapshot_index == 1, "the first one is still being encoded"
+            assert len(leader.machine.commands) == 8
+        finally:
+            encoding.set()
+        await until(lambda: leader.log.snapshot().metadata.index == leader.driver.applied_index)
+        assert leader.log.snapshot().data == b"".join(leader.machine.commands), "what has come meanwhile is in the next"

@@ -1,0 +1,73 @@
+"""Leaderships that go elsewhere are looked for a part at a time, however many a node has that nobody else can lead."""
+
+from collections import Counter
+
+import pytest
+
+from minka.v1.cluster_pb2 import HashFunction, Partition
+from minkad.core.controller import ControlledShutdown, CreateKeyspace, HandOver, leaderships
+from minkad.core.controller.leaderships import Leaderships
+from minkad.core.controller.selectors import Live
+from minkad.core.state.partitions import Partitions
+from tests.unit.core.model import Controller
+
+LOOK = 4
+ALONE, TWICE = 30, 6  # partitions, with one replica and with two
+
+
+@pytest.fixture
+def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """A node that stops leads partitions that only it has, and others."""
+    monkeypatch.setattr(leaderships, "LOOK", LOOK)
+    made = Controller()
+    made.register("a")
+    made.run(CreateKeyspace("alone", ALONE, HashFunction.HASH_FUNCTION_MURMUR3, 1))
+    made.deliver()
+    made.register("b")
+    made.run(CreateKeyspace("twice", TWICE, HashFunction.HASH_FUNCTION_MURMUR3, 2))
+    made.deliver()
+    made.run(ControlledShutdown("a", made.state.nodes["a"].incarnation))
+    return made
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many rows are read."""
+    counted = Counter[str]()
+    read = Partitions.__getitem__
+
+    def counting(rows: Partitions, id_: int) -> Partition:
+        counted["rows"] += 1
+        return read(rows, id_)
+
+    monkeypatch.setattr(Partitions, "__getitem__", counting)
+    return counted
+
+
+def test_all_that_can_go_elsewhere_do(c: Controller, reads: Counter[str]) -> None:
+    found = Leaderships()
+    live, moved = Live.of(c.state), 0
+    found.is_through = False
+    for _ in range(4 * (ALONE + TWICE) // LOOK):
+        if found.is_through:
+            break
+        reads.clear()
+        records = found.next_steps(c.state, live)
+        assert reads["rows"] <= LOOK
+        for record in records:
+            c.state.apply(record)
+        for row in [row for row in c.state.partitions.values() if row.successor]:
+            c.run(HandOver("a", row.id, row.partition_epoch, row.successor))
+            moved += 1
+    assert moved == TWICE // 2
+    assert not any(row.leader == "a" for row in c.state.partitions.of(2))
+    assert found.is_through, "a whole round has found nothing"
+
+
+def test_a_round_in_which_something_changes_is_not_the_last(c: Controller) -> None:
+    found = Leaderships()
+    live = Live.of(c.state)
+    for _ in range(3 * (ALONE + TWICE) // LOOK):
+        found.next_steps(c.state, live)
+        c.state.revision += 1
+        assert not found.is_through

@@ -16,6 +16,7 @@ from benchmarks import (
     ranges,
     ranges_load,
     reassign,
+    scale,
     sizes,
     status,
 )
@@ -35,6 +36,7 @@ ALL: Final = (
     ("ranges_load", ranges_load.run),
     ("sizes", sizes.run),
     ("placement", placement.run),
+    ("scale", scale.run),
     ("duties", duties.run),
     ("pipeline", pipeline.run),
 )

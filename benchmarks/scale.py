@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 
@@ -20,19 +21,20 @@ from minka import Client
 from minka.control import Control
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
-from minka.v1.cluster_pb2 import HashFunction, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
 from minkactl.playground import LocalCluster
+from minkad.core.state import State
 
 NODES: Final = 4
 KEYSPACE: Final = "large"
 VICTIM: Final = "ephesus"  # no voter, hence not the active controller
-CONFIG: Final = {"limits": {"replicas_per_node": 100_000}}
 _MIB: Final = 1024 * 1024
 _IDLE_S: Final = 20.0
 _GIVE_UP_S: Final = 300.0
 _POLL_S: Final = 0.1
 _STATUSES: Final = 5
 _LONGEST: Final = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
+T = TypeVar("T")
 _RSS: Final = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 
@@ -62,9 +64,52 @@ QUICK: Final = (Size(2_000, 3, created=2.0),)
 
 def run(report: Report) -> None:
     """One cluster for each size: a round takes minutes, so there is one."""
+    _measure_table(report)
     for size in QUICK if report.options.quick else SIZES:
-        with LocalCluster(NODES, config=CONFIG) as cluster, Control(cluster.endpoints, timeout=60) as control:
+        with LocalCluster(NODES) as cluster, Control(cluster.endpoints, timeout=60) as control:
             _Lab(report, size, cluster, control).measure()
+
+
+def _measure_table(report: Report) -> None:
+    """The table alone, of 100,000 partitions on 1,000 nodes, in this process."""
+    before = _resident(os.getpid())
+    state = _a_table(100_000, 3, 1000)
+    memory = (_resident(os.getpid()) - before) / 1024 / len(state.partitions)
+    report.add(report.case("a table: memory", "KiB a partition", goal=Goal(at_most=1)), MINKA, Sample(memory))
+    captured, capture = _timed(state.capture)
+    encoded, encode = _timed(lambda: zlib.compress(captured.encode(), 1))
+    _, decode = _timed(lambda: State.from_snapshot(zlib.decompress(encoded)))
+    _, copy = _timed(state.copy)
+    for name, seconds, at_most in (
+        ("captured for a snapshot, on the loop", capture, 0.02),
+        ("encoded, on a thread", encode, 1.0),
+        ("decoded, on a thread", decode, 2.0),
+        ("copied by a new controller, on the loop", copy, 0.02),
+    ):
+        case = report.case(f"a table: {name}", "ms", goal=Goal(at_most=1000 * at_most))
+        report.add(case, MINKA, Sample(1000 * seconds))
+
+
+def _a_table(partitions: int, replicas: int, nodes: int) -> State:
+    """A table as records have made it, each row changed once since it was created."""
+    state = State()
+    names = [f"node-{number:04}" for number in range(nodes)]
+    state.nodes = {name: Node(id=name, raft_id=1 + i, state=NodeState.NODE_STATE_LIVE) for i, name in enumerate(names)}
+    state.keyspaces[1] = Keyspace(id=1, name=KEYSPACE, partition_count=partitions, replicas=replicas)
+    for slot in range(partitions):
+        on = [names[(slot + place) % nodes] for place in range(replicas)]
+        row = Partition(id=slot + 1, keyspace_id=1, slot=slot, replicas=on, isr=on, leader=on[0], generation=1)
+        for epoch, now in enumerate(
+            (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE), 1
+        ):
+            row.state, row.leader_epoch, row.partition_epoch = now, 1, epoch
+            state.partitions.put(row)
+    return state
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    began = time.thread_time()
+    return work(), time.thread_time() - began
 
 
 @dataclass
@@ -120,10 +165,11 @@ class _Lab:
         size = self.size
         self.table = _Table(self.cluster.nodes[next(iter(self.cluster.nodes))].address)
         self._wait_for_nodes()
+        self.empty = min(_resident(node.pid) for node in self.cluster.nodes.values())
         self._add("created", "s", size.created, self._create())
         for name, percent in self._idle():
             self._add(f"idle, {name}", "% of a core", size.idle, percent)
-        self._add("memory", "KiB a partition and node", None, self._memory())
+        self._add("memory beside an empty daemon's", "KiB a replica", None, self._memory())
         self._add("minkactl status", "s", size.status, self._status())
         self._add("a new client's first put", "s", size.first_put, self._first_put())
         self._add("a plan that empties a node", "s", size.planned, self._plan())
@@ -160,10 +206,8 @@ class _Lab:
             yield name, 100 * (_processor_seconds(node.pid) - before[name]) / _IDLE_S
 
     def _memory(self) -> float:
-        """What the replicas and the table take, without what an empty daemon takes (60 MiB)."""
-        return (
-            max(_resident(node.pid) - 60 * _MIB for node in self.cluster.nodes.values()) / 1024 / self.size.partitions
-        )
+        most = max(_resident(node.pid) for node in self.cluster.nodes.values())
+        return (most - self.empty) / 1024 / (self.size.partitions * self.size.replicas / NODES)
 
     def _status(self) -> float:
         command = [sys.executable, "-m", "minkactl", "status", "--endpoints", ",".join(self.cluster.endpoints)]

@@ -1,0 +1,58 @@
+"""A cluster with a large table: no turn of a daemon's loop is long, whatever happens, and no node is taken for dead."""
+
+import re
+import urllib.request
+
+from minka import Client
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import eventually, settled
+
+PARTITIONS = 2000
+KEYS = 20_000
+MAX_TURN_S = 0.1
+_LONGEST = re.compile(r"^minka_loop_work_max_seconds (\S+)", re.MULTILINE)
+
+
+def test_no_turn_is_long() -> None:
+    with LocalCluster(4) as cluster, Control(cluster.endpoints, timeout=30) as control:
+        eventually("four nodes", lambda: settled(control.status().table, live=4))
+        control.create_keyspace("large", PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, 3)
+        incarnations = {node.id: node.incarnation for node in wait_whole(control).nodes}
+        with Client(cluster.endpoints, keyspace="large", timeout=5.0) as client:
+            client.put_many({f"{number}": b"first" for number in range(KEYS)})  # all of them are cold
+            assert client.get("17") == b"first"
+        assert longest_turn(cluster) < MAX_TURN_S
+        cluster.kill("ephesus")
+        eventually("others lead", lambda: not any(row.leader == "ephesus" for row in control.table().partitions), 30.0)
+        cluster.restart("ephesus")
+        table = wait_whole(control)
+        assert longest_turn(cluster) < MAX_TURN_S
+        del incarnations["ephesus"]
+        assert incarnations.items() <= {node.id: node.incarnation for node in table.nodes}.items(), "none was FAILED"
+
+
+def wait_whole(control: Control) -> PartitionTable:
+    """Wait until all nodes are LIVE, and all partitions ONLINE and in sync."""
+
+    def probe() -> PartitionTable | None:
+        table = control.table()
+        is_live = all(node.state == NodeState.NODE_STATE_LIVE for node in table.nodes)
+        is_in_sync = all(len(row.isr) == 3 for row in table.partitions)
+        is_whole = is_live and is_in_sync and len(table.partitions) == PARTITIONS and settled(table, live=4)
+        return table if is_whole else None
+
+    return eventually("a whole cluster", probe, 60.0)
+
+
+def longest_turn(cluster: LocalCluster) -> float:
+    """The most processor time, in seconds, that a turn of a daemon's loop has taken since its start."""
+    return max(_longest_turn(node.http_address) for node in cluster.nodes.values())
+
+
+def _longest_turn(http_address: str) -> float:
+    with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
+        found = _LONGEST.search(answer.read().decode())
+    assert found is not None, "/metrics says how long the loop's turns are"
+    return float(found[1])

@@ -99,9 +99,7 @@ def _a_table(partitions: int, replicas: int, nodes: int) -> State:
     for slot in range(partitions):
         on = [names[(slot + place) % nodes] for place in range(replicas)]
         row = Partition(id=slot + 1, keyspace_id=1, slot=slot, replicas=on, isr=on, leader=on[0], generation=1)
-        for epoch, now in enumerate(
-            (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE), 1
-        ):
+        for epoch, now in ((1, PartitionState.PARTITION_STATE_ASSIGNED), (2, PartitionState.PARTITION_STATE_ONLINE)):
             row.state, row.leader_epoch, row.partition_epoch = now, 1, epoch
             state.partitions.put(row)
     return state
@@ -149,7 +147,7 @@ class _Table:
             if len(self.rows) == count and all(map(is_so, self.rows.values())):
                 return time.monotonic() - began
             if time.monotonic() - began > _GIVE_UP_S:
-                raise TimeoutError(f"not {what} after {_GIVE_UP_S:g} s")
+                raise TimeoutError(f"{what}: not after {_GIVE_UP_S:g} s")
             time.sleep(_POLL_S)
 
 
@@ -174,7 +172,7 @@ class _Lab:
         self._add("a new client's first put", "s", size.first_put, self._first_put())
         self._add("a plan that empties a node", "s", size.planned, self._plan())
         stall = self._stall()
-        self._add("killed: leaderships elsewhere", "s", size.moved if size.replicas > 1 else None, self._kill())
+        self._kill()
         self._add("restarted: in sync", "s", size.in_sync, self._restart())
         self._add("longest turn of a loop", "ms", 100, 1000 * max(stall, self._stall()))
         self._add("nodes FAILED that lived", "", 1, len(self.table.failed - {VICTIM}))
@@ -195,7 +193,7 @@ class _Lab:
     def _create(self) -> float:
         size, began = self.size, time.monotonic()
         self.control.create_keyspace(KEYSPACE, size.partitions, HashFunction.HASH_FUNCTION_MURMUR3, size.replicas)
-        self.table.until("all are ONLINE", _is_online, size.partitions)
+        self.table.until("are all ONLINE", _is_online, size.partitions)
         return time.monotonic() - began
 
     def _idle(self) -> Iterator[tuple[str, float]]:
@@ -234,19 +232,21 @@ class _Lab:
             self.control.plan_reassign(drain=[VICTIM])
         return time.monotonic() - began
 
-    def _kill(self) -> float:
+    def _kill(self) -> None:
+        """With one replica the partitions that were led are OFFLINE afterwards."""
+        count, began = self.size.partitions, time.monotonic()
         self.cluster.kill(VICTIM)
-        if self.size.replicas == 1:
-            return self.table.until("all led by it are OFFLINE", lambda row: row.leader != VICTIM, self.size.partitions)
-        return self.table.until(
-            "all are ONLINE", lambda row: row.leader != VICTIM and _is_online(row), self.size.partitions
-        )
+        self.table.until("are all led elsewhere or OFFLINE", lambda row: row.leader != VICTIM, count)
+        self._add("killed: leaderships elsewhere", "s", self.size.moved, time.monotonic() - began)
+        if self.size.replicas > 1:
+            self.table.until("are all ONLINE", lambda row: row.leader != VICTIM and _is_online(row), count)
+            self._add("killed: all ONLINE elsewhere", "s", None, time.monotonic() - began)
 
     def _restart(self) -> float:
         began = time.monotonic()
         self.cluster.restart(VICTIM)
         self.table.until(
-            "all are in sync",
+            "are all in sync",
             lambda row: _is_online(row) and len(row.isr) == self.size.replicas,
             self.size.partitions,
         )

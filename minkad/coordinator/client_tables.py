@@ -47,7 +47,7 @@ class ClientTables:
                 response.table.partitions.extend(some)
                 await turn()
             return response
-        without_rows, pieces = state.table_in_pieces()
+        without_rows, pieces = state.table_in_pieces(None if wanted is None else list(wanted))
         response.table.CopyFrom(without_rows)
         for some in pieces:
             kept = some if wanted is None else [row for row in some if _is_wanted(row, wanted)]
@@ -66,10 +66,9 @@ class ClientTables:
 
     async def _find_ids(self, state: State, keyspace: Keyspace) -> "array[int]":
         found = array("L", bytes(array("L").itemsize * keyspace.partition_count))
-        for some in slices(list(state.partitions.values()), ROWS_A_PIECE):
+        for some in slices(state.partitions.of(keyspace.id), ROWS_A_PIECE):
             for row in some:
-                if row.keyspace_id == keyspace.id:
-                    found[row.slot] = row.id
+                found[row.slot] = row.id
             await turn()
         self._ids[keyspace.id] = found
         return found

@@ -14,11 +14,12 @@ from minkad.storage.log_database import LogDatabase
 log: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 2
+_KEPT_SHARE: Final = 0.9  # of the bytes that may be unflushed, when there were too many
 
 
 class Flusher:
     """A replica is flushed once `flush_bytes` of bodies were applied to it since its last flush, or there is too much
-    of it in memory alone. When all together have more than `total_bytes`, the one with the most is flushed.
+    of it in memory alone. When all together have more than `total_bytes`, those with the most are flushed.
     """
 
     def __init__(
@@ -42,9 +43,15 @@ class Flusher:
         if replica.unflushed >= self._flush_bytes or replica.data.is_large:
             self._start(replica)
         elif self._total > self._total_bytes:
-            waiting = [replica for replica in self._replicas.values() if replica.id not in self._flushing]
-            if waiting:
-                self._start(max(waiting, key=lambda replica: replica.unflushed))
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Begin to flush those with the most, so many that the next look at all of them is a while off."""
+        waiting = [one for one in self._replicas.values() if one.unflushed and one.id not in self._flushing]
+        for replica in sorted(waiting, key=lambda replica: replica.unflushed, reverse=True):
+            if self._total <= _KEPT_SHARE * self._total_bytes:
+                return
+            self._start(replica)
 
     def forget(self, replica: Replica) -> None:
         """Count nothing of the replica as unflushed: it is about to be flushed, or is gone."""

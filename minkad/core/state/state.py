@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from typing import Final, Self, TypeVar
 
 from minka.ranges import is_by_ranges
@@ -195,12 +195,19 @@ class State:
             table.partitions.extend(some)
         return table
 
-    def table_in_pieces(self) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
-        """The same table without its partitions; and the partitions, as they are now, some at a time. A keyspace is
-        left out until it has all its partitions.
+    def table_in_pieces(
+        self, keyspaces: Sequence[int] | None = None
+    ) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
+        """The same table without its partitions; and those of these keyspaces, or all, as they are now, some at a time.
+        A keyspace is left out until it has all its partitions.
         """
-        incomplete = set(self.incomplete)
-        complete = (row for row in self.partitions.decoded() if row.keyspace_id not in incomplete)
+        incomplete, partitions = set(self.incomplete), self.partitions
+        rows = (
+            partitions.decoded()
+            if keyspaces is None
+            else chain.from_iterable([partitions.of(id_) for id_ in keyspaces])
+        )
+        complete = (row for row in rows if row.keyspace_id not in incomplete)
         return self.table_without_partitions(), slices(complete, ROWS_A_PIECE)
 
     def table_without_partitions(self) -> PartitionTable:

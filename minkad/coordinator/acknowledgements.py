@@ -4,10 +4,12 @@ being committed, is recorded together.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from minkad.core.controller import ReportReplicas
+from minkad.core.controller.rows import ROWS_A_RECORD
+from minkad.core.state import slices
 
 ROWS_AT_ONCE: Final = 1000  # then other commands have their turn
 
@@ -40,3 +42,11 @@ class Acknowledgements:
             taken.append(self._waiting.popleft())
             rows += len(taken[-1].hosted) + len(taken[-1].deleted)
         return taken
+
+
+def pieces_of(report: ReportReplicas) -> Iterator[ReportReplicas]:
+    """The same report in pieces that are decided at once."""
+    for hosted in slices(report.hosted, ROWS_A_RECORD):
+        yield ReportReplicas(report.node_id, hosted)
+    for deleted in slices(report.deleted, ROWS_A_RECORD):
+        yield ReportReplicas(report.node_id, (), deleted)

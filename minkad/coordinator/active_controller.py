@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from minka.errors import Code, MinkaError
@@ -21,7 +22,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import Record, RecordBatch
-from minkad.coordinator.acknowledgements import Acknowledgements
+from minkad.coordinator.acknowledgements import Acknowledgements, pieces_of
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
@@ -50,7 +51,7 @@ from minkad.core.controller import (
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
-from minkad.core.controller.rows import ROWS_A_RECORD
+from minkad.core.controller.rows import ROWS_A_RECORD, together
 from minkad.core.state import State, is_up, slices
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
@@ -342,6 +343,8 @@ class ActiveController:
         return facts(self.decided, command, unix_ms())
 
     def _record(self, records: list[Record]) -> None:
+        if not records:
+            return
         for record in records:
             self.decided.apply(record)
         self._propose_together([_encoded(records)])
@@ -392,15 +395,20 @@ class ActiveController:
     @failpoint("controller.report")
     async def _record_answers(self, reports: Sequence[ReportReplicas]) -> None:
         async def perform() -> asyncio.Future[None] | None:
-            proposal = None
-            for report in reports:
-                for hosted in slices(report.hosted, ROWS_A_RECORD):
-                    proposal = await self._perform(ReportReplicas(report.node_id, hosted))
+            self._check_active()
+            records: list[Record] = []
+            decided: set[int] = set()  # the partitions that these are about
+            for piece in chain.from_iterable(map(pieces_of, reports)):
+                concerned = {*piece.deleted, *(id_ for id_, _ in piece.hosted)}
+                if decided & concerned or len(decided) >= ROWS_A_RECORD:
+                    self._record(together(records))
+                    records, decided = [], set()
                     await turn()
-                for deleted in slices(report.deleted, ROWS_A_RECORD):
-                    proposal = await self._perform(ReportReplicas(report.node_id, (), deleted))
-                    await turn()
-            return proposal
+                    self._check_active()
+                records += self._decide(piece)
+                decided |= concerned
+            self._record(together(records))
+            return self._last_proposal
 
         try:
             await self._committed_by(perform)

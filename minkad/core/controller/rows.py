@@ -25,6 +25,17 @@ def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
     return [record] if record.partitions_changed.partitions else []
 
 
+def together(records: Iterable[Record]) -> list[Record]:
+    """The same facts with all changed rows of partitions, each of another one, in one record."""
+    changed, others = Record(), list[Record]()
+    for record in records:
+        if record.HasField("partitions_changed"):
+            changed.partitions_changed.partitions.extend(record.partitions_changed.partitions)
+        else:
+            others.append(record)
+    return [changed, *others] if changed.partitions_changed.partitions else others
+
+
 def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
     """The same in as many records as it takes, each valid on its own: the halves of a split change together. The rows
     are read as the records are asked for.

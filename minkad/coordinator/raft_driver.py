@@ -495,6 +495,8 @@ class RaftDriver:
         # one.
         if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
+        if self.applied_index < self._log.first_index():
+            return  # a snapshot of the leader's has taken the log's place, and is about to be restored
         if self._snapshotting is not None:
             if not self._snapshotting.done():
                 return  # this is asked again when it ends
@@ -508,7 +510,7 @@ class RaftDriver:
         """Keep what was captured at the index as the log's beginning. Entries are applied meanwhile."""
         data = await self._in_thread(encode)
         if index < max(self._log.first_index(), self.snapshot_index):
-            return  # a snapshot of the leader's has taken the log's place
+            return  # the same has happened meanwhile
         self._log.stage_snapshot(index, self._log.term(index), conf_state, data)
         # Followers that lag by less than this are sent entries, not the snapshot.
         keep_from = index - self._snapshot_entries // 2

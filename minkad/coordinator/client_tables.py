@@ -33,13 +33,13 @@ class ClientTables:
             return response
         wanted = _wanted(state, request)
         if request.known_version and request.known_cluster == state.cluster.id:
-            changes = state.table_since(request.known_version)
-            if changes is not None:
-                response.changes.CopyFrom(changes)
-                if wanted is not None:
-                    rows = [row for row in changes.partitions if _is_wanted(row, wanted)]
-                    del response.changes.partitions[:]
-                    response.changes.partitions.extend(rows)
+            found = state.table_since_in_pieces(request.known_version)
+            if found is not None:
+                response.changes.CopyFrom(found[0])
+                for some in found[1]:
+                    kept = some if wanted is None else [row for row in some if _is_wanted(row, wanted)]
+                    response.changes.partitions.extend(kept)
+                    await turn()
                 return response
         if wanted is not None and None not in wanted.values():
             response.table.CopyFrom(state.table_without_partitions())

@@ -33,7 +33,7 @@ MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
 MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
-PIECE_BYTES: Final = 8 * 1024  # commands applied before other tasks get a turn
+PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
 LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)

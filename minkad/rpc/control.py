@@ -174,15 +174,14 @@ class AdminService(AdminServicer):
         status = self._without_partitions()
         changes = None
         if request.known_version and request.known_cluster == state.cluster.id:
-            changes = state.table_since(request.known_version)
+            changes = state.table_since_in_pieces(request.known_version)
         if changes is not None:
             status.ClearField("table")
-            status.changes.CopyFrom(changes)
-        else:
-            _, rows = state.table_in_pieces()
-            for some in rows:
-                status.table.partitions.extend(some)
-                await turn()
+            status.changes.CopyFrom(changes[0])
+        partitions = status.table.partitions if changes is None else status.changes.partitions
+        for some in state.table_in_pieces()[1] if changes is None else changes[1]:
+            partitions.extend(some)
+            await turn()
         if (active := self._coordinator.active) is not None:
             for stats in slices(active.reports.each_leaders_stats(), ROWS_A_PIECE):
                 status.replicas.extend(stats)

@@ -222,19 +222,29 @@ class State:
 
     def table_since(self, version: int) -> TableChanges | None:
         """What has changed for clients and people since an older version; None if that isn't remembered."""
+        found = self.table_since_in_pieces(version)
+        if found is None:
+            return None
+        changes, rows = found
+        for some in rows:
+            changes.partitions.extend(some)
+        return changes
+
+    def table_since_in_pieces(self, version: int) -> tuple[TableChanges, Iterator[Sequence[Partition]]] | None:
+        """The same without partitions; and those that have changed, as they are now, some at a time."""
         changed = self.changes.since(version)
         if changed is None:
             return None
-        return TableChanges(
+        changes = TableChanges(
             since=version,
             version=self.version,
             nodes=_found(self.nodes, sorted(changed.nodes)),
             keyspaces=_found(self.keyspaces, sorted(changed.keyspaces)),
-            partitions=_found(self.partitions, sorted(changed.partitions)),
             next_partition_id=self.next_partition_id,
             removed_nodes=sorted(changed.nodes - self.nodes.keys()),
             gone_partitions=sorted(changed.partitions - self.partitions.keys()),
         )
+        return changes, slices(self.partitions.decoded(sorted(changed.partitions)), ROWS_A_PIECE)
 
     # Changing
 

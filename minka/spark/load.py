@@ -385,9 +385,8 @@ class _Run:
                     with suppress(MinkaError):  # the tasks say what is wrong
                         (found,) = client.describe(load_id).loads
                         if found.state == LoadState.LOAD_STATE_ABORTED:
-                            self._spark.interruptTag(tag)
-                            return
-                        if time.monotonic() - touched > _TOUCH_SECONDS:
+                            self._spark.interruptTag(tag)  # again and again: a job may begin just after it
+                        elif time.monotonic() - touched > _TOUCH_SECONDS:
                             client.touch(load_id)
                             touched = time.monotonic()
 

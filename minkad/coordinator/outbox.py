@@ -16,7 +16,7 @@ log: Final = logging.getLogger(__name__)
 
 ROWS_A_REQUEST: Final = 256
 PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
-REQUESTS_IN_FLIGHT: Final = 4
+REQUESTS_IN_FLIGHT: Final = 3
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE

@@ -60,7 +60,8 @@ from minkad.process.turns import InThread, turn
 log: Final = logging.getLogger(__name__)
 
 SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
-TICK: Final = 0.05  # seconds between looks at the failure detector and the migrations
+TICK: Final = 0.05  # seconds between looks at the failure detector
+LOOK_INTERVAL_S: Final = 2 * TICK  # between looks at what has stalled, waits or is out of balance
 CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same operations run
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
@@ -463,7 +464,7 @@ class ActiveController:
                 self._begin_queued()
                 self.reports.forget_gone()
             self._schedule_soon()
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _confirmed(self, asked_at: float) -> None:
         """A quorum has confirmed that this node led at `asked_at`, so nodes could be heard until then: fail those that

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -138,6 +138,7 @@ class Member:
         *,
         controller_address: Callable[[], str | None],
         other_addresses: Callable[[], Sequence[str]],
+        answer_here: Callable[[HeartbeatRequest], HeartbeatResponse],
         data_plane: DataPlane,
         applied_index: Callable[[], int],
         log_is_checked: Callable[[], bool],
@@ -145,6 +146,9 @@ class Member:
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`answer_here` answers heartbeats to this node itself, which raises MinkaError while it isn't the active
+        controller.
+        """
         self.node = node
         self.clearance = Clearance()
         self.registered = asyncio.Event()
@@ -153,6 +157,7 @@ class Member:
         self._stub = stub
         self._controller_address = controller_address
         self._other_addresses = other_addresses
+        self._answer_here = answer_here
         self._unheard_since: float | None = None
         self._asked = 0
         self._is_known = False  # this process is registered, which a new controller knows, too
@@ -332,7 +337,9 @@ class Member:
         """
         self._sent_at.clear()
         reports = HeartbeatReports(self._data_plane)
-        responses = self._stub.heartbeat(address, self._heartbeats(self._stream, reports))
+        requests = self._heartbeats(self._stream, reports)
+        is_here = address == self.node.address
+        responses = self._answered_here(requests) if is_here else self._stub.heartbeat(address, requests)
         heard_at = self._now()
         try:
             while True:
@@ -357,7 +364,14 @@ class Member:
             self._stream += 1
             await responses.aclose()
 
-    async def _heartbeats(self, stream: int, reports: HeartbeatReports) -> AsyncIterator[HeartbeatRequest]:
+    async def _answered_here(
+        self, requests: AsyncGenerator[HeartbeatRequest, None]
+    ) -> AsyncGenerator[HeartbeatResponse, None]:
+        async with aclosing(requests):
+            async for request in requests:
+                yield self._answer_here(request)
+
+    async def _heartbeats(self, stream: int, reports: HeartbeatReports) -> AsyncGenerator[HeartbeatRequest, None]:
         # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
         while stream == self._stream:
             await self._until_disk_answers()

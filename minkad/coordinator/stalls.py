@@ -10,7 +10,7 @@ from minkad.core.controller import CancelMigration, what_blocks
 from minkad.core.controller.movers import mover_of
 from minkad.core.state import Placed, State
 
-WAITING_A_LOOK: Final = 100  # migrations that have not begun; with 10,000 of them each is looked at every five seconds
+WAITING_A_LOOK: Final = 200  # migrations that have not begun; with 10,000 of them each is looked at every five seconds
 
 _Shown = dict[tuple[str, str], tuple[object, ...]]  # the progress of a thing's migrations, by source and target
 _Place = tuple[int, Placed, int]  # an operation, a thing, and the migration's place among the thing's

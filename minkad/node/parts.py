@@ -171,6 +171,7 @@ class Parts:
             self.peers,
             controller_address=self._controller_address,
             other_addresses=self.other_addresses,
+            answer_here=lambda request: self.coordinator.controller().heartbeat(request),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

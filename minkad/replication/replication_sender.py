@@ -21,7 +21,7 @@ log: Final = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 1024 * 1024
 _FRAME_APPENDS: Final = 256  # partitions in one frame, so that neither side holds the loop for long
 _BACKOFF_S: Final = (0.02, 0.5)
-_BEAT_S: Final = 0.1  # at most between two frames that tell all high watermarks
+_BEAT_S: Final = 0.2  # at most between two frames that tell all high watermarks
 _WATERMARK_S: Final = 0.01  # a high watermark may wait so long for entries to be sent with
 _SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up
 

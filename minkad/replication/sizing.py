@@ -88,8 +88,9 @@ class SizeCheck(BackgroundTask):
         return [*self._changed, *(id_ for id_ in others if id_ not in self._changed)]
 
     def _is_to_be_checked(self, replica: Replica) -> bool:
-        is_changing = replica.is_restructured or replica.trim.has_foreign
-        return replica.is_ready and not is_changing and replica.data.is_open
+        if not (replica.data.is_open and replica.is_ready):
+            return False
+        return not (replica.is_restructured or replica.trim.has_foreign)
 
     async def _check(self, replica: Replica) -> None:
         """Measure the partition or propose its split, if it is time. Raises MinkaError; the next try follows later."""

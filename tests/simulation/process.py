@@ -185,6 +185,7 @@ class Process(Endpoint):
             self.calls,
             controller_address=self._controller_address,
             other_addresses=lambda: world.addresses(but=machine),
+            answer_here=self.requests.heartbeat,
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

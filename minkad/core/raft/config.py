@@ -26,8 +26,8 @@ class Config:
     random: Callable[[int], int]
     election_tick: int = 10
     heartbeat_tick: int = 1
-    # A heartbeat goes to so many learners in turn, and a read asks voters alone. 0: both go to all, as in etcd/raft,
-    # which would be most of what a leader of 1,000 learners does.
+    # A heartbeat goes to a quarter of the learners in turn, and to so many at most; a read asks voters alone. 0: both
+    # go to all, as in etcd/raft, which would be most of what a leader of 1,000 learners does.
     learners_a_beat: int = 0
     applied: int = 0  # on a restart: what the application has applied; nothing up to there is handed out again
     max_size_per_msg: int = MIB  # entries in one MSG_APP, encoded; at least one goes

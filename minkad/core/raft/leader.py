@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from minkad.core.raft.raft import Raft
 
 
+LEARNERS_TURNS = 4  # a learner hears one heartbeat of so many: it needs none to know who leads, nor to have all entries
+
 Built = dict[int, tuple[Message, int]]  # index that the entries follow → (MSG_APP, payload bytes)
 
 
@@ -271,12 +273,10 @@ def _handle_unreachable(r: "Raft", m: Message, progress: Progress) -> None:
 def _beat(r: "Raft", _m: Message) -> None:
     """Send a heartbeat to the voters, unless a read has just asked them, and to the learners whose turn it is."""
     learners = [id_ for id_, progress in r.tracker.progress.items() if progress.is_learner]
-    at_once = r.config.learners_a_beat or len(learners)
-    if len(learners) > at_once:
-        first = r.beats * at_once % len(learners)
-        learners = (learners + learners)[first : first + at_once]
+    at_once = r.config.learners_a_beat
+    turns = max(LEARNERS_TURNS, -(-len(learners) // at_once)) if at_once else 1
+    turn = frozenset(learners[r.beats % turns :: turns])
     asked, r.voters_asked, r.beats = r.voters_asked, False, r.beats + 1
-    turn = frozenset(learners)
     _send_heartbeats(r, lambda id_, progress: id_ in turn if progress.is_learner else not asked)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
-from minka.v1.coordinator_pb2 import LeaveRequest
+from minka.v1.coordinator_pb2 import HeartbeatResponse, LeaveRequest
 from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
@@ -44,6 +44,7 @@ class Coordinators:
             cast("ControllerStub", self),
             controller_address=lambda: self.known,
             other_addresses=lambda: (),
+            answer_here=lambda _: HeartbeatResponse(),
             data_plane=cast("DataPlane", None),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,

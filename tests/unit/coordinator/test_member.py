@@ -54,6 +54,7 @@ class Athens:
             cast("ControllerStub", self),
             controller_address=lambda: self.known,
             other_addresses=lambda: (OLD, NEXT, THIRD),
+            answer_here=self.answer_here,
             data_plane=cast("DataPlane", self),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
@@ -120,6 +121,12 @@ class Athens:
             if not self.is_registered:
                 raise MinkaError(Code.NOT_REGISTERED, "register")
             yield HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+
+    def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        self.heartbeats.append((self.seconds, OWN))
+        if self.leader != OWN:
+            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+        return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         await self._reach(address, timeout)

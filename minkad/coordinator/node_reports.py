@@ -36,9 +36,9 @@ class NodeReports:
             self._low_disks[node.id] = None
         else:
             self._low_disks.pop(node.id, None)
+        led = self._committed.partitions.led.get(node.id, {})
         for stats in request.replicas:
-            row = self._committed.partitions.get(stats.partition_id)
-            if row is not None and row.leader == node.id:  # a former leader may not know it yet
+            if stats.partition_id in led:  # a former leader may not know it yet
                 self._stats[stats.partition_id] = stats
                 self._fresh.add(stats.partition_id)
         is_known = node.id in self._progress or request.from_start

@@ -9,7 +9,7 @@ from typing import Final
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minkad.core.controller import ReportReplicas, is_confirmation
+from minkad.core.controller import ReportReplicas
 from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
@@ -111,11 +111,15 @@ class NodeOutbox:
     async def _deliver(self, batch: dict[int, bool]) -> None:
         await turn()
         request = UpdateReplicasRequest(controller_term=self._term, incarnation=self.incarnation)
+        awaited: dict[int, int] = {}  # by partition: the epoch of the row that the controller waits for
         for partition_id, may_know in batch.items():
             row = self._row(partition_id)
             if row is None:
                 continue
-            if may_know and not self._is_awaited(row):
+            is_awaited = self._is_awaited(row)
+            if is_awaited:
+                awaited[partition_id] = row.partition_epoch
+            if may_know and not is_awaited:
                 request.known_ids.append(partition_id)
                 request.known_epochs.append(row.partition_epoch)
             else:
@@ -133,20 +137,11 @@ class NodeOutbox:
         self._succeeded(id_ for id_ in request.known_ids if id_ not in unknown)
         if unknown:
             self.add(unknown)
-        if report := self._report_of(response):
-            self._report(report)
-
-    def _report_of(self, response: UpdateReplicasResponse) -> ReportReplicas | None:
-        """The part of the answer from which something follows; None if nothing does, as for most followers."""
+        # Nothing follows from the answers of followers. A row that has changed meanwhile is sent again.
         hosted = zip(response.hosted_ids, response.hosted_epochs, strict=True)
-        confirmed = [
-            (id_, epoch)
-            for id_, epoch in hosted
-            if (row := self._row(id_)) is not None and is_confirmation(row, self.node, epoch)
-        ]
-        if not confirmed and not response.deleted_ids:
-            return None
-        return ReportReplicas(self.node, confirmed, list(response.deleted_ids))
+        confirmed = [(id_, epoch) for id_, epoch in hosted if awaited.get(id_) == epoch]
+        if confirmed or response.deleted_ids:
+            self._report(ReportReplicas(self.node, confirmed, list(response.deleted_ids)))
 
     def _is_awaited(self, row: Partition) -> bool:
         """Whether the controller waits for the node's answer to the row."""

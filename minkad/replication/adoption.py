@@ -118,7 +118,7 @@ class Adoption:
         """Host a partition that was not here before. Raises CORRUPT_DATA if there is a folder of it already."""
         replica = self._new_replica(row)
         failed = self._replicas.node.failed
-        if replica.data.exists():
+        if replica.data.is_closed:
             text = f"{replica.data.path} has data of which the log database knows nothing"
             failed[row.id] = MinkaError(Code.CORRUPT_DATA, text)
             raise failed[row.id]

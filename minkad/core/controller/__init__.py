@@ -55,7 +55,6 @@ from minkad.core.controller.merges import Merge
 from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.controller.reassigns import ApplyPlan
-from minkad.core.controller.replicas import is_confirmation
 from minkad.core.controller.schedule import Scheduler, unfinished
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
@@ -118,7 +117,6 @@ __all__ = [
     "describe_unplaced",
     "facts",
     "held_back",
-    "is_confirmation",
     "is_process",
     "is_registered",
     "isr_refusal",

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from typing import Self
 
-from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_ASSIGNED,
+    PARTITION_STATE_OFFLINE,
+    PARTITION_STATE_ONLINE,
+    Partition,
+)
 from minkad.core.controller.selectors import Selection
 
 
@@ -36,13 +41,13 @@ class PartitionChange:
         if selection is not None:
             elect(row, selection)
         else:
-            row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
+            row.leader, row.state = "", PARTITION_STATE_OFFLINE
         row.successor = ""
         return self
 
     def confirm_leader(self) -> Self:
         """ASSIGNED → ONLINE: the leader knows that it leads."""
-        self._row.state = PartitionState.PARTITION_STATE_ONLINE
+        self._row.state = PARTITION_STATE_ONLINE
         return self
 
     def appoint(self, successor: str) -> Self:
@@ -62,7 +67,7 @@ class PartitionChange:
         row.leader_epoch += 1
         row.generation += bool(row.target_replicas)
         row.successor = ""
-        row.state = PartitionState.PARTITION_STATE_ONLINE
+        row.state = PARTITION_STATE_ONLINE
         return self
 
     # The in-sync set
@@ -163,7 +168,7 @@ class PartitionChange:
         row = self._row
         row.generation = generation
         row.removing_replicas[:] = dict.fromkeys([*row.removing_replicas, *row.replicas])
-        row.state, row.leader = PartitionState.PARTITION_STATE_OFFLINE, ""
+        row.state, row.leader = PARTITION_STATE_OFFLINE, ""
         del row.replicas[:], row.isr[:]
         return self
 
@@ -176,4 +181,4 @@ def elect(row: Partition, selection: Selection) -> None:
     row.leader_epoch += 1
     row.isr[:] = selection.isr
     row.unclean_elections += selection.unclean
-    row.state = PartitionState.PARTITION_STATE_ASSIGNED
+    row.state = PARTITION_STATE_ASSIGNED

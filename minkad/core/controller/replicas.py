@@ -1,6 +1,9 @@
 """What follows from the answers of nodes that were sent rows."""
 
-from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_ASSIGNED,
+    Partition,
+)
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.commands import ReportReplicas
 from minkad.core.controller.partition_change import PartitionChange
@@ -16,7 +19,7 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
     rows: dict[int, Partition] = {}
     for partition_id, epoch in command.hosted:
         partition = state.partitions.get(partition_id)
-        if partition is not None and is_confirmation(partition, node, epoch):
+        if partition is not None and _is_confirmation(partition, node, epoch):
             rows[partition_id] = PartitionChange(partition).confirm_leader().row()
     merged: dict[int, Record] = {}
     for partition_id in command.deleted:
@@ -31,12 +34,10 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
     return [*partitions_changed(rows.values()), *merged.values()]
 
 
-def is_confirmation(partition: Partition, node: str, epoch: int) -> bool:
+def _is_confirmation(partition: Partition, node: str, epoch: int) -> bool:
     """Whether it makes the partition ONLINE that the node hosts it as the row of this partition_epoch says."""
     return (
-        partition.leader == node
-        and partition.partition_epoch == epoch
-        and partition.state == PartitionState.PARTITION_STATE_ASSIGNED
+        partition.leader == node and partition.partition_epoch == epoch and partition.state == PARTITION_STATE_ASSIGNED
     )
 
 

@@ -2,14 +2,19 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, overload
 
-from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_NEW,
+    PARTITION_STATE_OFFLINE,
+    Partition,
+)
 
-_WITHOUT_LEADER: Final = (PartitionState.PARTITION_STATE_NEW, PartitionState.PARTITION_STATE_OFFLINE)
+_WITHOUT_LEADER: Final = (PARTITION_STATE_NEW, PARTITION_STATE_OFFLINE)
 _NO_PARTITION: Final = Partition()
 
 K = TypeVar("K")
+V = TypeVar("V")
 Ids = dict[int, None]  # a set that keeps the order in which the ids came
 
 
@@ -65,6 +70,15 @@ class Partitions(MutableMapping[int, Partition]):
 
     def __getitem__(self, id_: int) -> Partition:
         return Partition.FromString(self._encoded[id_])
+
+    @overload
+    def get(self, id_: int, default: None = None, /) -> Partition | None: ...
+    @overload
+    def get(self, id_: int, default: Partition | V, /) -> Partition | V: ...
+    def get(self, id_: int, default: Partition | V | None = None, /) -> Partition | V | None:
+        """Without the exception of `Mapping.get`: this is called for each row that is sent, answered or applied."""
+        encoded = self._encoded.get(id_)
+        return default if encoded is None else Partition.FromString(encoded)
 
     def __contains__(self, id_: object) -> bool:
         return id_ in self._encoded

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from minka.v1.cluster_pb2 import Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_NEW,
+    Node,
+    NodeState,
+    Partition,
+)
 
 UP: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING})
 
@@ -46,7 +51,7 @@ def replica_state(row: Partition | None, node_id: str, nodes: Mapping[str, Node]
         return _S.NON_EXISTENT
     if node_id in row.removing_replicas or not is_up(nodes.get(node_id)):
         return _S.OFFLINE
-    is_new = row.state == PartitionState.PARTITION_STATE_NEW or node_id in row.adding_replicas
+    is_new = row.state == PARTITION_STATE_NEW or node_id in row.adding_replicas
     return _S.NEW if is_new else _S.ONLINE
 
 
@@ -54,6 +59,8 @@ def invalid_replica_changes(
     old: Partition | None, new: Partition, nodes: Mapping[str, Node]
 ) -> list[tuple[str, ReplicaStateName, ReplicaStateName]]:
     """The replicas that would make an invalid transition if `new` took the place of `old`: node, before, after."""
+    if old is not None and _says_the_same(old, new):
+        return []
     before, after = _states(old, nodes), _states(new, nodes)
     if before == after:
         return []
@@ -61,11 +68,21 @@ def invalid_replica_changes(
     return [change for change in changes if not _is_valid(*change[1:])]
 
 
+def _says_the_same(old: Partition, new: Partition) -> bool:
+    """Whether the replicas are in the same states, by what `_states` reads."""
+    return (
+        old.replicas == new.replicas
+        and old.adding_replicas == new.adding_replicas
+        and old.removing_replicas == new.removing_replicas
+        and (old.state == PARTITION_STATE_NEW) is (new.state == PARTITION_STATE_NEW)
+    )
+
+
 def _states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
     """`replica_state` of all that the row names. A record may have thousands of rows, so each field is read once."""
     if row is None:
         return {}
-    is_new, adding = row.state == PartitionState.PARTITION_STATE_NEW, row.adding_replicas
+    is_new, adding = row.state == PARTITION_STATE_NEW, row.adding_replicas
     up = _S.NEW if is_new else _S.ONLINE
     states = {n: up if is_up(nodes.get(n)) else _S.OFFLINE for n in row.replicas}
     states |= {n: _S.NEW for n in adding if states[n] is _S.ONLINE}

@@ -7,6 +7,8 @@ from typing import Final, Self, TypeVar
 
 from minka.ranges import is_by_ranges
 from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_ASSIGNED,
+    PARTITION_STATE_ONLINE,
     Cluster,
     Keyspace,
     Migration,
@@ -15,7 +17,6 @@ from minka.v1.cluster_pb2 import (
     Operation,
     OperationState,
     Partition,
-    PartitionState,
     PartitionTable,
     StateSnapshot,
     TableChanges,
@@ -565,10 +566,7 @@ def _affected(old: Partition, new: Partition) -> list[str]:
     """The nodes that the change concerns. If it only says that the leader leads now, that concerns the leader alone.
     The leader_epoch is compared, since a leader may hand over before it has said that it leads.
     """
-    went_online = (old.state, new.state) == (
-        PartitionState.PARTITION_STATE_ASSIGNED,
-        PartitionState.PARTITION_STATE_ONLINE,
-    )
+    went_online = old.state == PARTITION_STATE_ASSIGNED and new.state == PARTITION_STATE_ONLINE
     if went_online and old.leader_epoch == new.leader_epoch:
         return [new.leader]
     return sorted({*old.replicas, *new.replicas, *new.removing_replicas})

@@ -3,11 +3,20 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import (
+    PARTITION_STATE_ASSIGNED,
+    PARTITION_STATE_NEW,
+    PARTITION_STATE_OFFLINE,
+    Migration,
+    MigrationState,
+    Node,
+    NodeState,
+    Partition,
+)
 from minkad.core.state.partition_states import is_valid_partition_change
 from minkad.core.state.replica_states import invalid_replica_changes, is_up
 
-_N, _P, _M = NodeState, PartitionState, MigrationState
+_N, _M = NodeState, MigrationState
 
 NODE_TRANSITIONS: Final[dict[int, set[int]]] = {
     _N.NODE_STATE_JOINING: {_N.NODE_STATE_LIVE},
@@ -84,7 +93,7 @@ def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping
 
 def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
     """Assert that the row may be a new one: NewPartition, or with a leader at once, which is up."""
-    first = (_P.PARTITION_STATE_NEW, 0), (_P.PARTITION_STATE_ASSIGNED, 1)
+    first = (PARTITION_STATE_NEW, 0), (PARTITION_STATE_ASSIGNED, 1)
     assert (new.state, new.leader_epoch) in first, new
     assert not new.leader or is_up(nodes.get(new.leader)), new
     assert not new.removing_replicas, new
@@ -97,14 +106,14 @@ def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[st
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)
     if old is None:
-        assert new.state == _P.PARTITION_STATE_NEW, new
+        assert new.state == PARTITION_STATE_NEW, new
         return
     assert new.partition_epoch == old.partition_epoch + 1, (old, new)
     assert (new.keyspace_id, new.slot) == (old.keyspace_id, old.slot), (old, new)
     assert new.leader_epoch >= old.leader_epoch, (old, new)
     assert new.generation >= old.generation, (old, new)
     elected = new.leader not in (old.leader, "") or (
-        new.state == _P.PARTITION_STATE_ASSIGNED and old.state != _P.PARTITION_STATE_ASSIGNED
+        new.state == PARTITION_STATE_ASSIGNED and old.state != PARTITION_STATE_ASSIGNED
     )
     assert not elected or new.leader_epoch > old.leader_epoch, (old, new)
     unclean = new.unclean_elections - old.unclean_elections
@@ -118,10 +127,10 @@ def check_partition(row: Partition) -> None:
     """Assert that the row makes sense by itself."""
     replicas, isr, removing = set(row.replicas), set(row.isr), set(row.removing_replicas)
     target = set(row.target_replicas)
-    has_no_leader = row.state in (_P.PARTITION_STATE_NEW, _P.PARTITION_STATE_OFFLINE)
+    has_no_leader = row.state in (PARTITION_STATE_NEW, PARTITION_STATE_OFFLINE)
     assert (row.leader == "") == has_no_leader, row
     assert not row.leader or row.leader in isr, row
-    assert isr or row.state == _P.PARTITION_STATE_NEW, row
+    assert isr or row.state == PARTITION_STATE_NEW, row
     assert isr <= replicas - removing, row
     assert target <= replicas - removing, row
     assert set(row.adding_replicas) <= target - isr, row

@@ -185,9 +185,10 @@ class SimDataDatabase:
             if self.is_database:
                 return
             self._check()
-            is_new = self._id not in self._disk.folders
+            # A caller that gave up may have left a folder, and what is in memory still counts.
+            is_new = self.in_memory or self._id not in self._disk.folders
             if is_new and self._process.alive:
-                self._disk.folders[self._id] = Image()
+                self._disk.folders.setdefault(self._id, Image())
             if is_new and not self.in_memory:
                 self._begin()
             await self._process.disk_work()

@@ -8,6 +8,7 @@ import grpc
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (
+    Blocker,
     ChangeVotersRequest,
     ChangeVotersResponse,
     CoordinatorStatus,
@@ -264,7 +265,10 @@ class AdminService(AdminServicer):
         node = state.nodes.get(request.node)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
-        blockers = drains.blockers(state, node.id)
+        blockers: list[Blocker] = []
+        for some in drains.blockers(state, node.id):
+            blockers += some
+            await turn()
         return GetDrainStatusResponse(
             state=node.state,
             leaders=len(state.partitions.led.get(node.id, ())),

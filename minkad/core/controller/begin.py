@@ -1,7 +1,7 @@
 """How an operation begins. Operations that touch different things run side by side; others are refused, or queued."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
@@ -9,7 +9,7 @@ from minka.v1.records_pb2 import OperationStarted, Record
 from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
 from minkad.core.controller.commands import BeginQueued
 from minkad.core.controller.movers import name_of
-from minkad.core.controller.operation_kind import Begins, Touch, Touched, Usage
+from minkad.core.controller.operation_kind import Begins, Steps, Touch, Touched, Usage
 from minkad.core.controller.operation_kinds import kind_of
 from minkad.core.controller.operations import give_up
 from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, slices
@@ -17,6 +17,8 @@ from minkad.core.state import MIGRATIONS_ENDED, Placed, State, partition_name, s
 MAX_QUEUED = 100
 _NAMED = 3  # of the things that two operations touch, in a refusal
 _S = OperationState
+
+T = TypeVar("T")
 
 
 def begin(state: State, command: Begins, now_ms: int) -> AtOnce:
@@ -39,7 +41,7 @@ def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]
         migrations += some
         yield []
     try:
-        operation, moves, records = _begun(state, operation, migrations, command.usage, now_ms)
+        operation, moves, records = yield from _begun(state, operation, migrations, command.usage, now_ms)
     except MinkaError as refusal:
         if not command.queue or refusal.code is not Code.OPERATION_RUNNING:
             raise
@@ -59,7 +61,8 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
         operation.CopyFrom(queued)
         migrations = list(state.migrations[queued.id].values())
         try:
-            begun, moves, records = _begun(state, operation, migrations, Usage(command.sizes, command.disks), now_ms)
+            usage = Usage(command.sizes, command.disks)
+            begun, moves, records = _at_once(_begun(state, operation, migrations, usage, now_ms))
             return [Record(operation_started=OperationStarted(operation=begun, migrations=moves)), *records]
         except MinkaError as refusal:
             if refusal.code is not Code.OPERATION_RUNNING:
@@ -67,16 +70,26 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
     return []
 
 
+def _at_once(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
 def _begun(
     state: State, operation: Operation, migrations: Sequence[Migration], usage: Usage, now_ms: int
-) -> tuple[Operation, Sequence[Migration], Sequence[Record]]:
+) -> Steps[tuple[Operation, Sequence[Migration], Sequence[Record]]]:
     """The operation as it begins, all of its migrations, and what else is to be recorded."""
     operation.state = _S.OPERATION_STATE_RUNNING
-    found = kind_of(operation).begin(state, operation, usage, now_ms)
+    found = yield from kind_of(operation).begin(state, operation, usage, now_ms)
     moves = [*migrations, *found.migrations]
     for migration in found.migrations:
         migration.operation_id = operation.id
     operation.migration_count = len(moves)
+    yield []
     conflict = next(conflicts(state, operation, moves), None)
     if conflict is not None:
         raise MinkaError(Code.OPERATION_RUNNING, conflict.text, operation=str(conflict.operation.id))

@@ -31,7 +31,7 @@ def blockers_of(state: State, operation: Operation, at_most: int = MAX_BLOCKERS)
     pending = (one for one in unfinished(state, operation) if one.state == MigrationState.MIGRATION_STATE_PENDING)
     found = (what_blocks(state, migration) for migration in chain(begun, islice(pending, PENDING_LOOKED_AT)))
     blockers = list(islice((blocker for blocker in found if blocker is not None), at_most))
-    blockers += kind_of(operation).blockers(state, operation)[: at_most - len(blockers)]
+    blockers += islice(kind_of(operation).blockers(state, operation), at_most - len(blockers))
     for blocker in blockers:
         blocker.operation_id = operation.id
     return blockers

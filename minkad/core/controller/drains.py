@@ -13,14 +13,25 @@ from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.at_once import ROWS_A_STEP
 from minkad.core.controller.commands import ControlledShutdown
-from minkad.core.controller.operation_kind import Beginning, Begins, Due, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.operation_kind import (
+    Beginning,
+    Begins,
+    Due,
+    End,
+    OperationKind,
+    Steps,
+    Touch,
+    Touched,
+    Usage,
+)
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.reassigns import migrations_of
 from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.placement.reassign import plan_reassign
-from minkad.core.state import Placed, State, is_up, partition_name
+from minkad.core.state import Placed, State, is_up, partition_name, slices
 
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
 
@@ -62,9 +73,13 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] =
     return [node_in_state(node, _LIVE, "stays after all", now_ms), *partitions_changed(kept)]
 
 
-def blockers(state: State, node_id: str) -> list[Blocker]:
-    """What would be hurt if the node stopped now; it is safe to stop if this is empty."""
-    return list(_blockers(state, state.partitions_on(node_id), node_id))
+def blockers(state: State, node_id: str) -> Iterator[list[Blocker]]:
+    """What would be hurt if the node stopped now, a few hundred partitions at a time; it is safe to stop if there is
+    nothing.
+    """
+    yield list(_shard_blockers(state, node_id))
+    for rows in slices(state.partitions_on(node_id), ROWS_A_STEP):
+        yield list(_partition_blockers(state, rows, node_id))
 
 
 def shards_on(state: State, node_id: str) -> Iterator[tuple[str, int]]:
@@ -95,6 +110,10 @@ def _why_they_stay(state: State, shard: str) -> str:
 
 def _blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator[Blocker]:
     yield from _shard_blockers(state, node_id)
+    yield from _partition_blockers(state, rows, node_id)
+
+
+def _partition_blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator[Blocker]:
     live = Live.of(state).without(node_id)
     for row in rows:
         if node_id in row.isr:
@@ -169,16 +188,19 @@ class Drains(OperationKind):
         flag = " --decommission" if operation.drain.decommission else ""
         return f"drain {operation.drain.node}{flag}"
 
-    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
         """The node is DRAINING from now on; for a decommission, it is planned where its replicas go."""
         drain = operation.drain
         node = _node(state, drain.node)
         migrations: list[Migration] = []
         if drain.decommission:
             plan = usage.plan
-            if plan is None or not _still_holds(state, plan, drain.node):
+            if plan is None or not (yield from _still_holds(state, plan, drain.node)):
                 plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
-            migrations, drain.plan_digest = list(migrations_of(plan)), plan.digest
+            drain.plan_digest = plan.digest
+            for some in slices(migrations_of(plan), ROWS_A_STEP):
+                migrations += some
+                yield []
         leaves: list[Record] = []
         if is_up(node) and not node.emptied:
             leaves = [node_in_state(node, _DRAINING, "is being drained", now_ms, emptied=True)]
@@ -188,12 +210,14 @@ class Drains(OperationKind):
         """No other operation may drain the node."""
         return [(Touch.DRAINS, operation.drain.node)]
 
-    def blockers(self, state: State, operation: Operation) -> list[Blocker]:
+    def blockers(self, state: State, operation: Operation) -> Iterator[Blocker]:
         """What would be hurt if the node stopped now. A decommission waits for its own migrations, and for those of
         other operations that move something off the node.
         """
         node = operation.drain.node
-        return _moved_by_others(state, operation) if operation.drain.decommission else blockers(state, node)
+        if operation.drain.decommission:
+            return _moved_by_others(state, operation)
+        return _blockers(state, state.partitions_on(node), node)
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
         """The node stays in service."""
@@ -216,9 +240,11 @@ class Drains(OperationKind):
         return End(f"{node.id} is safe to stop") if _is_safe(state, node.id) else None
 
 
-def _still_holds(state: State, plan: Plan, node_id: str) -> bool:
+def _still_holds(state: State, plan: Plan, node_id: str) -> Steps[bool]:
     """Whether what the plan moves is as it was, and it leaves nothing on the node but what others move."""
-    for move in plan.moves:
+    for number, move in enumerate(plan.moves):
+        if number % ROWS_A_STEP == 0:
+            yield []
         row = state.partitions.get(move.partition_id)
         if row is None or row.partition_epoch != move.partition_epoch:
             return False
@@ -226,20 +252,26 @@ def _still_holds(state: State, plan: Plan, node_id: str) -> bool:
         if target is None or target.state != NodeState.NODE_STATE_LIVE:
             return False
     planned = {Placed.partition(move.partition_id) for move in plan.moves}
-    held = {Placed.partition(row.id) for row in state.partitions_on(node_id) if node_id in row.replicas}
-    return planned.isdisjoint(state.moving) and all(thing in planned or thing in state.moving for thing in held)
+    if not planned.isdisjoint(state.moving):
+        return False
+    for rows in slices(state.partitions_on(node_id), ROWS_A_STEP):
+        yield []
+        held = (Placed.partition(row.id) for row in rows if node_id in row.replicas)
+        if any(thing not in planned and thing not in state.moving for thing in held):
+            return False
+    return True
 
 
-def _moved_by_others(state: State, operation: Operation) -> list[Blocker]:
+def _moved_by_others(state: State, operation: Operation) -> Iterator[Blocker]:
     node = operation.drain.node
-    found = []
+    if all(other.id == operation.id for other in state.moving_operations()):
+        return
     for row in state.partitions_on(node):
         by = state.moving.get(Placed.partition(row.id), operation.id)
         if node in row.replicas and by != operation.id:
             name = partition_name(state.keyspaces, row)
             remedy = f"minkactl operations show {by}"
-            found.append(Blocker(partition_id=row.id, partition=name, reason=f"operation {by} moves it", remedy=remedy))
-    return found
+            yield Blocker(partition_id=row.id, partition=name, reason=f"operation {by} moves it", remedy=remedy)
 
 
 def _decommissioned(state: State, node: Node) -> End | None:

@@ -25,7 +25,7 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.records_pb2 import PartitionsMerged, Record
 from minkad.core.controller.commands import FinishMerge
-from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Touch, Touched, Usage
+from minkad.core.controller.operation_kind import Beginning, Begins, End, OperationKind, Steps, Touch, Touched, Usage
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import migration_in_state, operation_with, partitions_changed
 from minkad.core.controller.selectors import Live
@@ -128,8 +128,9 @@ class Merges(OperationKind):
         """The command's name, and the keyspace's."""
         return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
 
-    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
         """Neighbours that have no node in common are brought together."""
+        yield from ()
         return Beginning(list(_bring_together(_pairs(state, operation))))
 
     def touches(self, state: State, operation: Operation) -> Iterator[Touched]:

@@ -1,10 +1,10 @@
 """The interface of the kinds of operations. `operation_kinds.py` lists all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from minka.v1.admin_pb2 import Blocker, Plan
 from minka.v1.cluster_pb2 import Migration, Operation, Partition
@@ -12,6 +12,8 @@ from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.selectors import Live
 from minkad.core.state import Placed, State
+
+T = TypeVar("T")
 
 
 class Touch(Enum):
@@ -24,6 +26,7 @@ class Touch(Enum):
 
 
 Due = tuple[Partition, str]  # a partition that is to get another leader, and that leader
+Steps = Generator[list[Record], None, T]  # a few milliseconds of work each, without a record
 Touched = tuple[Touch, Placed | int | str]  # to a thing, or to a partition, keyspace or node by its id
 
 
@@ -92,10 +95,11 @@ class OperationKind:
         """The operation as the command that began it: drain cyrene --decommission."""
         return (operation.WhichOneof("kind") or "").replace("_", "-")
 
-    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Beginning:
+    def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
         """What follows when the operation begins; this may set fields of `operation`. Raises MinkaError if it can't
         begin.
         """
+        yield from ()
         return Beginning()
 
     def touches(self, state: State, operation: Operation) -> Iterable[Touched]:
@@ -112,8 +116,8 @@ class OperationKind:
         """
         return []
 
-    def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What an operation that runs waits for."""
+    def blockers(self, state: State, operation: Operation) -> Iterable[Blocker]:
+        """What an operation that runs waits for; the first of them are asked for."""
         return []
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:

@@ -356,7 +356,7 @@ def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
     assert c.counts() == {"a": 0, "b": 3, "c": 3}
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED
     assert c.operation(operation).outcome == "a is safe to stop"
-    assert drains.blockers(c.state, "a") == []
+    assert not any(drains.blockers(c.state, "a"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_DRAINING
     c.run(UndrainNode("a"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE

@@ -144,6 +144,8 @@ class ActiveController:
             asyncio.create_task(self._tick(), name="active controller"),
             asyncio.create_task(self._acknowledgements.run(), name="nodes' answers"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self.task_ended)
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
         """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
@@ -163,6 +165,12 @@ class ActiveController:
         for task in self._tasks:
             task.cancel()
         self.outboxes.close()
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """After a bug this controller ends, and the next one begins with what is committed."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the active controller ended", exc_info=error, extra={"task": task.get_name()})
+            self.failed = True
 
     # Deciding
 
@@ -473,6 +481,7 @@ class ActiveController:
         self.confirmed_at = max(self.confirmed_at, asked_at)
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
             self._judging = asyncio.create_task(self._fail_silent_nodes(), name="failing nodes")
+            self._judging.add_done_callback(self.task_ended)
         self.shards.judge()
 
     def suspects_itself(self) -> bool:

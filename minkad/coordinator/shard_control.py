@@ -55,6 +55,9 @@ class Controller(Protocol):
     def confirmed_at(self) -> float:
         """When a quorum last confirmed that this node leads."""
 
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task has ended, perhaps by a bug."""
+
     def suspects_itself(self) -> bool:
         """Whether much of the cluster is silent, so that the fault may be here."""
 
@@ -93,6 +96,7 @@ class ShardControl:
         self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
         self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
+        self._balancing.add_done_callback(controller.task_ended)
 
     def close(self) -> None:
         """This node is no longer the leader."""
@@ -157,6 +161,7 @@ class ShardControl:
         """A quorum has just confirmed that this node leads: fail the shards that were silent until then."""
         if self._silent() and (self._judging is None or self._judging.done()):
             self._judging = asyncio.create_task(self._fail_silent(), name="failing shards")
+            self._judging.add_done_callback(self._controller.task_ended)
 
     def _silent(self) -> list[str]:
         if self._controller.suspects_itself():

@@ -269,6 +269,7 @@ STEP = 0.05
 async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness:
     """A harness whose controller is on the first of five nodes, and has heard all of them."""
     monkeypatch.setattr(active_controller, "TICK", 0.001)
+    monkeypatch.setattr(active_controller, "LOOK_INTERVAL_S", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
     h.controller.detector.tick = STEP
     await h.begin("a", "b", "c", "d", "e", replicas=3)
@@ -290,6 +291,20 @@ async def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.
     first = next(batch for batch in h.batches if any(r.HasField("node_changed") for r in batch.records))
     assert [r.node_changed.id for r in first.records if r.HasField("node_changed")] == ["b", "c"]
     assert not [p for p in h.state.partitions.values() if p.leader in ("b", "c", "")]
+    h.controller.close()
+
+
+async def test_a_controller_with_a_task_that_has_died_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    h = await judge(monkeypatch)
+
+    def die() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(h.controller, "_balance", die)
+    await until(lambda: h.controller.failed)
+    assert "a task of the active controller ended" in caplog.text
     h.controller.close()
 
 

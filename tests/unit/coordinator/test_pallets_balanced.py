@@ -21,6 +21,9 @@ class Controller:
         self.confirmed_at = 0.0
         self.begun: asyncio.Queue[Command] = asyncio.Queue()
 
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """Until the test ends."""
+
     def suspects_itself(self) -> bool:
         return False
 

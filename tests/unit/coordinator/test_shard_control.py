@@ -47,6 +47,9 @@ class Harness:
             in_thread=_at_once,
         )
 
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """Until the test ends."""
+
     def suspects_itself(self) -> bool:
         """Whether many nodes are silent."""
         return self.nodes_are_silent

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import zlib
 from collections.abc import Sequence
 from random import Random
 from typing import Final
@@ -279,7 +280,9 @@ class Core:
         raise unreachable(tried)
 
     async def _ask_for_table(self, address: str, request: admin_pb2.GetTableRequest) -> admin_pb2.GetTableResponse:
-        return await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+        request.accepts_zlib = True
+        response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
+        return admin_pb2.GetTableResponse.FromString(zlib.decompress(response.zlib)) if response.zlib else response
 
     def _moved_reads(self) -> list[Part]:
         """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""

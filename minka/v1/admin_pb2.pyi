@@ -29,8 +29,10 @@ class GetTableRequest(_message.Message):
     KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     KNOWN_CLUSTER_FIELD_NUMBER: _builtins.int
     KEYSPACES_FIELD_NUMBER: _builtins.int
+    ACCEPTS_ZLIB_FIELD_NUMBER: _builtins.int
     known_version: _builtins.int
     known_cluster: _builtins.str
+    accepts_zlib: _builtins.bool
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedRows]:
         """none: all partitions of all; else only these. Nodes and keyspaces are always sent"""
@@ -41,10 +43,11 @@ class GetTableRequest(_message.Message):
         known_version: _builtins.int = ...,
         known_cluster: _builtins.str = ...,
         keyspaces: _abc.Iterable[Global___WantedRows] | None = ...,
+        accepts_zlib: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_zlib", b"accepts_zlib", "keyspaces", b"keyspaces", "known_cluster", b"known_cluster", "known_version", b"known_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -85,6 +88,9 @@ class GetTableResponse(_message.Message):
 
     TABLE_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    ZLIB_FIELD_NUMBER: _builtins.int
+    zlib: _builtins.bytes
+    """instead of both, if they are large and the caller accepts it: such a response, compressed"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
         """absent when the version is still known_version, or when there are changes"""
@@ -98,10 +104,11 @@ class GetTableResponse(_message.Message):
         *,
         table: _cluster_pb2.PartitionTable | None = ...,
         changes: _cluster_pb2.TableChanges | None = ...,
+        zlib: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "table", b"table", "zlib", b"zlib"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -215,6 +215,7 @@ _FLAGS: Final = (
         "queued",
         "unclean_election",
         "with_migrations",
+        "accepts_zlib",
         "decommission",
         "splitting",
         "keeps_start",

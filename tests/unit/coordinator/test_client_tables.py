@@ -1,5 +1,6 @@
 """What a client is told of the table: what it wants, and lacks."""
 
+import zlib
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -58,6 +59,18 @@ async def test_the_keyspaces_that_are_wanted(world: World) -> None:
     assert [one.name for one in answer.table.keyspaces] == ["flights", "fares", "authors"]
     assert [one.id for one in answer.table.nodes] == ["a"]
     assert ids(await world.ask(WantedRows(keyspace="x"))) == []
+
+
+async def test_much_is_compressed_for_those_who_accept_it(world: World) -> None:
+    for slot in range(4, 2000):
+        world.put(FARES, slot)
+    plain = await world.tables.answer(GetTableRequest())
+    compressed = await world.tables.answer(GetTableRequest(accepts_zlib=True))
+    assert not plain.zlib
+    assert GetTableResponse.FromString(zlib.decompress(compressed.zlib)) == plain
+    assert compressed.ByteSize() < plain.ByteSize() / 8
+    few = await world.tables.answer(GetTableRequest(accepts_zlib=True, keyspaces=[WantedRows(keyspace="authors")]))
+    assert ids(few) == [300], "it is not worth it"
 
 
 async def test_some_slots_of_a_large_keyspace(world: World) -> None:

@@ -62,7 +62,7 @@ async def test_the_keyspaces_that_are_wanted(world: World) -> None:
 
 
 async def test_much_is_compressed_for_those_who_accept_it(world: World) -> None:
-    for slot in range(4, 2000):
+    for slot in range(4, 8000):
         world.put(FARES, slot)
     plain = await world.tables.answer(GetTableRequest())
     compressed = await world.tables.answer(GetTableRequest(accepts_zlib=True))

@@ -1,6 +1,7 @@
 """Pieces of long work take turns, and leave rounds of the loop to what comes and goes."""
 
 import asyncio
+from itertools import pairwise
 
 from minkad.process.turns import ROUNDS, turn
 
@@ -22,7 +23,7 @@ async def test_one_round_of_several_has_a_piece() -> None:
     await asyncio.gather(work("a"), work("b"), count_rounds())
     assert [name for name, _ in pieces] == list("ababab")
     at = [round_ for _, round_ in pieces]
-    assert all(after - before >= ROUNDS - 1 for before, after in zip(at, at[1:], strict=False))
+    assert all(after - before >= ROUNDS - 1 for before, after in pairwise(at))
 
 
 async def test_work_that_was_cancelled_takes_no_turn() -> None:

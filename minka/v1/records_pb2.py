@@ -27,7 +27,7 @@ from minka.v1 import duties_pb2 as minka_dot_v1_dot_duties__pb2
 from minka.v1 import loads_pb2 as minka_dot_v1_dot_loads__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16minka/v1/records.proto\x12\x08minka.v1\x1a\x16minka/v1/cluster.proto\x1a\x15minka/v1/duties.proto\x1a\x14minka/v1/loads.proto\"A\n\x0bRecordBatch\x12!\n\x07records\x18\x01 \x03(\x0b\x32\x10.minka.v1.Record\x12\x0f\n\x07time_ms\x18\x02 \x01(\x04\"\xb6\x08\n\x06Record\x12,\n\x0f\x63luster_created\x18\x01 \x01(\x0b\x32\x11.minka.v1.ClusterH\x00\x12&\n\x0cnode_changed\x18\x02 \x01(\x0b\x32\x0e.minka.v1.NodeH\x00\x12\x35\n\x10keyspace_created\x18\x03 \x01(\x0b\x32\x19.minka.v1.KeyspaceCreatedH\x00\x12\x39\n\x12partitions_changed\x18\x04 \x01(\x0b\x32\x1b.minka.v1.PartitionsChangedH\x00\x12\x37\n\x11operation_started\x18\x05 \x01(\x0b\x32\x1a.minka.v1.OperationStartedH\x00\x12\x30\n\x11migration_changed\x18\x06 \x01(\x0b\x32\x13.minka.v1.MigrationH\x00\x12\x31\n\x12operation_finished\x18\x07 \x01(\x0b\x32\x13.minka.v1.OperationH\x00\x12&\n\x0cnode_removed\x18\x08 \x01(\x0b\x32\x0e.minka.v1.NodeH\x00\x12\x30\n\x11operation_changed\x18\t \x01(\x0b\x32\x13.minka.v1.OperationH\x00\x12\x33\n\x0fpartition_split\x18\n \x01(\x0b\x32\x18.minka.v1.PartitionSplitH\x00\x12\x37\n\x11partitions_merged\x18\x0b \x01(\x0b\x32\x1a.minka.v1.PartitionsMergedH\x00\x12\x30\n\x11tombstone_changed\x18\x0c \x01(\x0b\x32\x13.minka.v1.PartitionH\x00\x12\x39\n\x12partitions_created\x18\r \x01(\x0b\x32\x1b.minka.v1.PartitionsCreatedH\x00\x12*\n\x0epallet_changed\x18\x0e \x01(\x0b\x32\x10.minka.v1.PalletH\x00\x12\x18\n\x0epallet_removed\x18\x0f \x01(\tH\x00\x12\x31\n\x0e\x64uties_changed\x18\x10 \x01(\x0b\x32\x17.minka.v1.DutiesChangedH\x00\x12;\n\x13\x61ssignments_changed\x18\x11 \x01(\x0b\x32\x1c.minka.v1.AssignmentsChangedH\x00\x12(\n\rshard_changed\x18\x12 \x01(\x0b\x32\x0f.minka.v1.ShardH\x00\x12\x17\n\rshard_removed\x18\x13 \x01(\tH\x00\x12&\n\x0cload_changed\x18\x14 \x01(\x0b\x32\x0e.minka.v1.LoadH\x00\x12\x34\n\x10load_parts_added\x18\x15 \x01(\x0b\x32\x18.minka.v1.LoadPartsAddedH\x00\x12\x32\n\x0fload_parts_done\x18\x16 \x01(\x0b\x32\x17.minka.v1.LoadPartsDoneH\x00\x42\x06\n\x04\x66\x61\x63t\"y\n\x0fKeyspaceCreated\x12$\n\x08keyspace\x18\x01 \x01(\x0b\x32\x12.minka.v1.Keyspace\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x17\n\x0fmore_partitions\x18\x03 \x01(\x08\"N\n\x11PartitionsCreated\x12\'\n\npartitions\x18\x01 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"<\n\x11PartitionsChanged\x12\'\n\npartitions\x18\x01 \x03(\x0b\x32\x13.minka.v1.Partition\"Y\n\x0ePartitionSplit\x12#\n\x06parent\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\x12\"\n\x05\x63hild\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\"]\n\x10PartitionsMerged\x12&\n\tremaining\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\x12!\n\x04gone\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\"c\n\x10OperationStarted\x12&\n\toperation\x18\x01 \x01(\x0b\x32\x13.minka.v1.Operation\x12\'\n\nmigrations\x18\x02 \x03(\x0b\x32\x13.minka.v1.Migrationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16minka/v1/records.proto\x12\x08minka.v1\x1a\x16minka/v1/cluster.proto\x1a\x15minka/v1/duties.proto\x1a\x14minka/v1/loads.proto\"A\n\x0bRecordBatch\x12!\n\x07records\x18\x01 \x03(\x0b\x32\x10.minka.v1.Record\x12\x0f\n\x07time_ms\x18\x02 \x01(\x04\"\xed\x08\n\x06Record\x12,\n\x0f\x63luster_created\x18\x01 \x01(\x0b\x32\x11.minka.v1.ClusterH\x00\x12&\n\x0cnode_changed\x18\x02 \x01(\x0b\x32\x0e.minka.v1.NodeH\x00\x12\x35\n\x10keyspace_created\x18\x03 \x01(\x0b\x32\x19.minka.v1.KeyspaceCreatedH\x00\x12\x39\n\x12partitions_changed\x18\x04 \x01(\x0b\x32\x1b.minka.v1.PartitionsChangedH\x00\x12\x37\n\x11operation_started\x18\x05 \x01(\x0b\x32\x1a.minka.v1.OperationStartedH\x00\x12\x30\n\x11migration_changed\x18\x06 \x01(\x0b\x32\x13.minka.v1.MigrationH\x00\x12\x31\n\x12operation_finished\x18\x07 \x01(\x0b\x32\x13.minka.v1.OperationH\x00\x12&\n\x0cnode_removed\x18\x08 \x01(\x0b\x32\x0e.minka.v1.NodeH\x00\x12\x30\n\x11operation_changed\x18\t \x01(\x0b\x32\x13.minka.v1.OperationH\x00\x12\x33\n\x0fpartition_split\x18\n \x01(\x0b\x32\x18.minka.v1.PartitionSplitH\x00\x12\x37\n\x11partitions_merged\x18\x0b \x01(\x0b\x32\x1a.minka.v1.PartitionsMergedH\x00\x12\x30\n\x11tombstone_changed\x18\x0c \x01(\x0b\x32\x13.minka.v1.PartitionH\x00\x12\x39\n\x12partitions_created\x18\r \x01(\x0b\x32\x1b.minka.v1.PartitionsCreatedH\x00\x12*\n\x0epallet_changed\x18\x0e \x01(\x0b\x32\x10.minka.v1.PalletH\x00\x12\x18\n\x0epallet_removed\x18\x0f \x01(\tH\x00\x12\x31\n\x0e\x64uties_changed\x18\x10 \x01(\x0b\x32\x17.minka.v1.DutiesChangedH\x00\x12;\n\x13\x61ssignments_changed\x18\x11 \x01(\x0b\x32\x1c.minka.v1.AssignmentsChangedH\x00\x12(\n\rshard_changed\x18\x12 \x01(\x0b\x32\x0f.minka.v1.ShardH\x00\x12\x17\n\rshard_removed\x18\x13 \x01(\tH\x00\x12&\n\x0cload_changed\x18\x14 \x01(\x0b\x32\x0e.minka.v1.LoadH\x00\x12\x34\n\x10load_parts_added\x18\x15 \x01(\x0b\x32\x18.minka.v1.LoadPartsAddedH\x00\x12\x32\n\x0fload_parts_done\x18\x16 \x01(\x0b\x32\x17.minka.v1.LoadPartsDoneH\x00\x12\x35\n\x10migrations_added\x18\x17 \x01(\x0b\x32\x19.minka.v1.MigrationsAddedH\x00\x42\x06\n\x04\x66\x61\x63t\"y\n\x0fKeyspaceCreated\x12$\n\x08keyspace\x18\x01 \x01(\x0b\x32\x12.minka.v1.Keyspace\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x17\n\x0fmore_partitions\x18\x03 \x01(\x08\"N\n\x11PartitionsCreated\x12\'\n\npartitions\x18\x01 \x03(\x0b\x32\x13.minka.v1.Partition\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"<\n\x11PartitionsChanged\x12\'\n\npartitions\x18\x01 \x03(\x0b\x32\x13.minka.v1.Partition\"Y\n\x0ePartitionSplit\x12#\n\x06parent\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\x12\"\n\x05\x63hild\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\"]\n\x10PartitionsMerged\x12&\n\tremaining\x18\x01 \x01(\x0b\x32\x13.minka.v1.Partition\x12!\n\x04gone\x18\x02 \x01(\x0b\x32\x13.minka.v1.Partition\"c\n\x10OperationStarted\x12&\n\toperation\x18\x01 \x01(\x0b\x32\x13.minka.v1.Operation\x12\'\n\nmigrations\x18\x02 \x03(\x0b\x32\x13.minka.v1.Migration\"P\n\x0fMigrationsAdded\x12\x14\n\x0coperation_id\x18\x01 \x01(\x04\x12\'\n\nmigrations\x18\x02 \x03(\x0b\x32\x13.minka.v1.Migrationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,17 +37,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDBATCH']._serialized_start=105
   _globals['_RECORDBATCH']._serialized_end=170
   _globals['_RECORD']._serialized_start=173
-  _globals['_RECORD']._serialized_end=1251
-  _globals['_KEYSPACECREATED']._serialized_start=1253
-  _globals['_KEYSPACECREATED']._serialized_end=1374
-  _globals['_PARTITIONSCREATED']._serialized_start=1376
-  _globals['_PARTITIONSCREATED']._serialized_end=1454
-  _globals['_PARTITIONSCHANGED']._serialized_start=1456
-  _globals['_PARTITIONSCHANGED']._serialized_end=1516
-  _globals['_PARTITIONSPLIT']._serialized_start=1518
-  _globals['_PARTITIONSPLIT']._serialized_end=1607
-  _globals['_PARTITIONSMERGED']._serialized_start=1609
-  _globals['_PARTITIONSMERGED']._serialized_end=1702
-  _globals['_OPERATIONSTARTED']._serialized_start=1704
-  _globals['_OPERATIONSTARTED']._serialized_end=1803
+  _globals['_RECORD']._serialized_end=1306
+  _globals['_KEYSPACECREATED']._serialized_start=1308
+  _globals['_KEYSPACECREATED']._serialized_end=1429
+  _globals['_PARTITIONSCREATED']._serialized_start=1431
+  _globals['_PARTITIONSCREATED']._serialized_end=1509
+  _globals['_PARTITIONSCHANGED']._serialized_start=1511
+  _globals['_PARTITIONSCHANGED']._serialized_end=1571
+  _globals['_PARTITIONSPLIT']._serialized_start=1573
+  _globals['_PARTITIONSPLIT']._serialized_end=1662
+  _globals['_PARTITIONSMERGED']._serialized_start=1664
+  _globals['_PARTITIONSMERGED']._serialized_end=1757
+  _globals['_OPERATIONSTARTED']._serialized_start=1759
+  _globals['_OPERATIONSTARTED']._serialized_end=1858
+  _globals['_MIGRATIONSADDED']._serialized_start=1860
+  _globals['_MIGRATIONSADDED']._serialized_end=1940
 # @@protoc_insertion_point(module_scope)

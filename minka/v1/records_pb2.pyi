@@ -75,6 +75,7 @@ class Record(_message.Message):
     LOAD_CHANGED_FIELD_NUMBER: _builtins.int
     LOAD_PARTS_ADDED_FIELD_NUMBER: _builtins.int
     LOAD_PARTS_DONE_FIELD_NUMBER: _builtins.int
+    MIGRATIONS_ADDED_FIELD_NUMBER: _builtins.int
     pallet_removed: _builtins.str
     shard_removed: _builtins.str
     @_builtins.property
@@ -119,6 +120,8 @@ class Record(_message.Message):
     def load_parts_added(self) -> _loads_pb2.LoadPartsAdded: ...
     @_builtins.property
     def load_parts_done(self) -> _loads_pb2.LoadPartsDone: ...
+    @_builtins.property
+    def migrations_added(self) -> Global___MigrationsAdded: ...
     def __init__(
         self,
         *,
@@ -144,12 +147,13 @@ class Record(_message.Message):
         load_changed: _loads_pb2.Load | None = ...,
         load_parts_added: _loads_pb2.LoadPartsAdded | None = ...,
         load_parts_done: _loads_pb2.LoadPartsDone | None = ...,
+        migrations_added: Global___MigrationsAdded | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "migrations_added", b"migrations_added", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments_changed", b"assignments_changed", "cluster_created", b"cluster_created", "duties_changed", b"duties_changed", "fact", b"fact", "keyspace_created", b"keyspace_created", "load_changed", b"load_changed", "load_parts_added", b"load_parts_added", "load_parts_done", b"load_parts_done", "migration_changed", b"migration_changed", "migrations_added", b"migrations_added", "node_changed", b"node_changed", "node_removed", b"node_removed", "operation_changed", b"operation_changed", "operation_finished", b"operation_finished", "operation_started", b"operation_started", "pallet_changed", b"pallet_changed", "pallet_removed", b"pallet_removed", "partition_split", b"partition_split", "partitions_changed", b"partitions_changed", "partitions_created", b"partitions_created", "partitions_merged", b"partitions_merged", "shard_changed", b"shard_changed", "shard_removed", b"shard_removed", "tombstone_changed", b"tombstone_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created", "pallet_changed", "pallet_removed", "duties_changed", "assignments_changed", "shard_changed", "shard_removed", "load_changed", "load_parts_added", "load_parts_done"]  # noqa: Y015
+    _WhichOneofReturnType_fact: _TypeAlias = _typing.Literal["cluster_created", "node_changed", "keyspace_created", "partitions_changed", "operation_started", "migration_changed", "operation_finished", "node_removed", "operation_changed", "partition_split", "partitions_merged", "tombstone_changed", "partitions_created", "pallet_changed", "pallet_removed", "duties_changed", "assignments_changed", "shard_changed", "shard_removed", "load_changed", "load_parts_added", "load_parts_done", "migrations_added"]  # noqa: Y015
     _WhichOneofArgType_fact: _TypeAlias = _typing.Literal["fact", b"fact"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -286,6 +290,8 @@ Global___PartitionsMerged: _TypeAlias = PartitionsMerged  # noqa: Y015
 
 @_typing.final
 class OperationStarted(_message.Message):
+    """It has as many migrations as it says: those here, and those of the MigrationsAdded in the same Raft entry."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OPERATION_FIELD_NUMBER: _builtins.int
@@ -307,3 +313,26 @@ class OperationStarted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperationStarted: _TypeAlias = OperationStarted  # noqa: Y015
+
+@_typing.final
+class MigrationsAdded(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    MIGRATIONS_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.int
+    @_builtins.property
+    def migrations(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Migration]: ...
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.int = ...,
+        migrations: _abc.Iterable[_cluster_pb2.Migration] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["migrations", b"migrations", "operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MigrationsAdded: _TypeAlias = MigrationsAdded  # noqa: Y015

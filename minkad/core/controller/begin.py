@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Migration, Operation, OperationState
-from minka.v1.records_pb2 import OperationStarted, Record
+from minka.v1.records_pb2 import MigrationsAdded, OperationStarted, Record
 from minkad.core.controller.at_once import ROWS_A_STEP, AtOnce
 from minkad.core.controller.commands import BeginQueued
 from minkad.core.controller.movers import name_of
@@ -51,7 +51,8 @@ def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]
         operation.state, operation.migration_count = _S.OPERATION_STATE_QUEUED, len(migrations)
         moves, records = migrations, []
     yield []
-    yield [Record(operation_started=OperationStarted(operation=operation, migrations=moves)), *records]
+    yield from _recorded(operation, moves)
+    yield list(records)
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
@@ -63,11 +64,18 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
         try:
             usage = Usage(command.sizes, command.disks)
             begun, moves, records = _at_once(_begun(state, operation, migrations, usage, now_ms))
-            return [Record(operation_started=OperationStarted(operation=begun, migrations=moves)), *records]
+            return [*AtOnce(_recorded(begun, moves)), *records]
         except MinkaError as refusal:
             if refusal.code is not Code.OPERATION_RUNNING:
                 return list(AtOnce(give_up(state, queued, str(refusal), now_ms)))
     return []
+
+
+def _recorded(operation: Operation, migrations: Sequence[Migration]) -> Iterator[list[Record]]:
+    first = migrations[:ROWS_A_STEP]
+    yield [Record(operation_started=OperationStarted(operation=operation, migrations=first))]
+    for some in slices(migrations[ROWS_A_STEP:], ROWS_A_STEP):
+        yield [Record(migrations_added=MigrationsAdded(operation_id=operation.id, migrations=some))]
 
 
 def _at_once(steps: Steps[T]) -> T:

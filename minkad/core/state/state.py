@@ -290,6 +290,10 @@ class State:
                 return []
             case "operation_started":
                 return self._apply_operation_started(record.operation_started)
+            case "migrations_added":
+                added = record.migrations_added
+                self._add_migrations(self.operations[added.operation_id], added.migrations)
+                return []
             case "migration_changed":
                 self._apply_migration(record.migration_changed)
                 return []
@@ -435,19 +439,25 @@ class State:
         known = self.operations.get(operation.id)
         is_queued = known is not None and known.state == OperationState.OPERATION_STATE_QUEUED
         assert is_queued or operation.id >= self.next_operation_id, f"operation id {operation.id} was used before"
-        assert operation.migration_count == len(started.migrations), started
         self.operations[operation.id] = operation
         self.next_operation_id = max(self.next_operation_id, operation.id + 1)
-        self.migrations[operation.id] = _by(started.migrations, _place)
-        assert len(self.migrations[operation.id]) == len(started.migrations), started
-        if operation.state == OperationState.OPERATION_STATE_RUNNING:
-            self._move(operation, self.migrations[operation.id])
+        self.migrations[operation.id] = {}
+        self._add_migrations(operation, started.migrations)
         self._forget_old_operations()
         return []
 
+    def _add_migrations(self, operation: Operation, migrations: Sequence[Migration]) -> None:
+        rows, added = self.migrations[operation.id], _by(migrations, _place)
+        assert len(added) == len(migrations), operation
+        assert rows.keys().isdisjoint(added), operation
+        rows.update(added)
+        assert len(rows) <= operation.migration_count, operation
+        if operation.state == OperationState.OPERATION_STATE_RUNNING:
+            self._move(operation, added)
+
     def _move(self, operation: Operation, migrations: Mapping[tuple[Placed, int], Migration]) -> None:
         unended = {place: one for place, one in migrations.items() if one.state not in MIGRATIONS_ENDED}
-        self.unended[operation.id] = unended
+        self.unended.setdefault(operation.id, {}).update(unended)
         for thing, _ in unended:
             by = self.moving.setdefault(thing, operation.id)
             assert by == operation.id, f"operation {by} moves {thing}"

@@ -100,14 +100,17 @@ async def test_a_large_operation_is_checked_paused_and_cancelled_in_pieces(monke
     assert operation is not None
     assert operation.migration_count == MANY
     assert work.most["_problem_of"] == ROWS_A_STEP
-    ((batch,),) = started(h.proposed)
-    assert len(batch.records[0].operation_started.migrations) == MANY
+    # All of them or none: they are one entry of the Raft log.
+    (entry,) = started(h.proposed)
+    facts = [record for batch in entry for record in batch.records]
+    some = [len(fact.operation_started.migrations) + len(fact.migrations_added.migrations) for fact in facts]
+    assert sum(some) == MANY
+    assert max(some) == ROWS_A_STEP
 
     await h.controller.submit(PauseOperation(operation.id, True))
     h.proposed.clear()
     await h.controller.submit(CancelOperation(operation.id, "tester", ""))
     assert work.most["migration_in_state"] <= ROWS_A_STEP
-    # All of them or none: what follows from the command is one entry of the Raft log.
     (entry,) = [entry for entry in h.proposed if any(r.HasField("operation_changed") for b in entry for r in b.records)]
     dropped = [sum(r.migration_changed.state == CANCELLED for r in batch.records) for batch in entry]
     assert sum(dropped) >= MANY - 32

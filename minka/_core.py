@@ -280,7 +280,6 @@ class Core:
         raise unreachable(tried)
 
     async def _ask_for_table(self, address: str, request: admin_pb2.GetTableRequest) -> admin_pb2.GetTableResponse:
-        request.accepts_zlib = True
         response = await MetadataStub(self._channel(address)).GetTable(request, timeout=_TABLE_TIMEOUT_S)
         return admin_pb2.GetTableResponse.FromString(zlib.decompress(response.zlib)) if response.zlib else response
 

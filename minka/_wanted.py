@@ -54,12 +54,13 @@ class Wanted:
         """What asks for the rows that have not come; None if there are none."""
         if not self._lacks:
             return None
-        return GetTableRequest(keyspaces=[_asked(name, rows) for name, rows in self._lacks.items()])
+        keyspaces = [_asked(name, rows) for name, rows in self._lacks.items()]
+        return GetTableRequest(keyspaces=keyspaces, accepts_zlib=True)
 
     def newer(self, version: int, cluster_id: str) -> GetTableRequest:
         """What asks for the rows that have changed since a version."""
         keyspaces = [_asked(name, rows) for name, rows in self._has.items()]
-        return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces)
+        return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces, accepts_zlib=True)
 
     def came(self, request: GetTableRequest, keyspaces: list[Keyspace]) -> None:
         """The rows that were missing have come, with these keyspaces."""

@@ -139,13 +139,11 @@ class ActiveController:
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
         self._tasks = [
-            asyncio.create_task(self.outboxes.ask_all(), name="asking all nodes"),
-            asyncio.create_task(self._keep_leading(), name="leadership"),
-            asyncio.create_task(self._tick(), name="active controller"),
-            asyncio.create_task(self._acknowledgements.run(), name="nodes' answers"),
+            self._begin_task(self.outboxes.ask_all(), "asking all nodes"),
+            self._begin_task(self._keep_leading(), "leadership"),
+            self._begin_task(self._tick(), "active controller"),
+            self._begin_task(self._acknowledgements.run(), "nodes' answers"),
         ]
-        for task in self._tasks:
-            task.add_done_callback(self.task_ended)
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
         """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
@@ -165,6 +163,11 @@ class ActiveController:
         for task in self._tasks:
             task.cancel()
         self.outboxes.close()
+
+    def _begin_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self.task_ended)
+        return task
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
         """After a bug this controller ends, and the next one begins with what is committed."""
@@ -480,8 +483,7 @@ class ActiveController:
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
-            self._judging = asyncio.create_task(self._fail_silent_nodes(), name="failing nodes")
-            self._judging.add_done_callback(self.task_ended)
+            self._judging = self._begin_task(self._fail_silent_nodes(), "failing nodes")
         self.shards.judge()
 
     def suspects_itself(self) -> bool:

@@ -146,8 +146,8 @@ class Member:
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`answer_here` answers heartbeats to this node itself, which raises MinkaError while it isn't the active
-        controller.
+        """`answer_here` answers this node's heartbeats while it is the active controller itself; else it raises
+        MinkaError.
         """
         self.node = node
         self.clearance = Clearance()

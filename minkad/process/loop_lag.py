@@ -69,7 +69,7 @@ class LoopLag:
     def _watch(self) -> None:
         """Look, on a thread, at what the loop is doing when it is late."""
         while not self._is_stopped:
-            time.sleep(LONG_S / 2)  # a tenth of what waiting for an event takes, forty times a second
+            time.sleep(LONG_S / 2)  # cheaper than waiting for an event, forty times a second
             if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
                 frame = sys._current_frames().get(self._thread_id)
                 own = [f for f in traceback.extract_stack(frame) if any(f"/{p}/" in f.filename for p in _PACKAGES)]

@@ -63,7 +63,7 @@ def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record
         migrations = list(state.migrations[queued.id].values())
         try:
             usage = Usage(command.sizes, command.disks)
-            begun, moves, records = _at_once(_begun(state, operation, migrations, usage, now_ms))
+            begun, moves, records = _result_of(_begun(state, operation, migrations, usage, now_ms))
             return [*AtOnce(_recorded(begun, moves)), *records]
         except MinkaError as refusal:
             if refusal.code is not Code.OPERATION_RUNNING:
@@ -78,7 +78,7 @@ def _recorded(operation: Operation, migrations: Sequence[Migration]) -> Iterator
         yield [Record(migrations_added=MigrationsAdded(operation_id=operation.id, migrations=some))]
 
 
-def _at_once(steps: Steps[T]) -> T:
+def _result_of(steps: Steps[T]) -> T:
     while True:
         try:
             next(steps)

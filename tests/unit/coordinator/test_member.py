@@ -234,6 +234,13 @@ def test_a_controller_that_has_moved_registers_at_itself() -> None:
     athens.end()
 
 
+def test_the_controller_s_own_node_needs_no_connection_to_itself(athens: Athens) -> None:
+    athens.silent.add(OWN)
+    athens.elect(OWN)
+    athens.run(5 * CLEARANCE)
+    assert athens.member.has_clearance()
+
+
 def test_a_controller_that_has_just_begun_is_asked_again_soon(athens: Athens) -> None:
     """That controller grants nothing before a quorum has confirmed that it leads."""
     athens.elect(NEXT)

@@ -352,6 +352,9 @@ def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
     with pytest.raises(MinkaError) as again:
         drain(c, "a")
     assert again.value.code is Code.OPERATION_RUNNING
+    assert [blocker.partition_id for some in drains.blockers(c.state, "a") for blocker in some] == [
+        row.id for row in rows(c) if row.leader == "a"
+    ]
     c.settle()
     assert c.counts() == {"a": 0, "b": 3, "c": 3}
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED

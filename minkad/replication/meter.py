@@ -44,7 +44,8 @@ class Meter:
             load.last = load.served / seconds
             ops = load.ops * kept + load.last * (1 - kept)
             load.ops = ops if load.served or ops >= 0.5 else 0.0
-            load.cpu_percent = 100 * self.processors * load.ops / self.ops
+            # A request for no key is all that there was, or the replica that was used has been replaced.
+            load.cpu_percent = 100 * self.processors * load.ops / self.ops if self.ops else 0.0
             load.served = 0
         self.at, self._cpu_at = now, cpu
         self._used.clear()

@@ -49,6 +49,14 @@ def test_rates_follow_and_come_to_rest() -> None:
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
+def test_a_request_for_no_key_is_no_load() -> None:
+    """It may be all that a node has been asked since its start."""
+    node = Node(1)
+    node.stubs[1].load.count([])
+    assert node.second(cpu=0.5) == [1]
+    assert node.stubs[1].load.reported() == (0, 0, "")
+
+
 def test_a_peak_does_not_last() -> None:
     """However high it is, it lasts for two seconds; the time in which the rate fades does not count."""
     node = Node(1)

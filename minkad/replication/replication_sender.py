@@ -21,7 +21,8 @@ log: Final = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 1024 * 1024
 _FRAME_APPENDS: Final = 256  # partitions in one frame, so that neither side holds the loop for long
 _BACKOFF_S: Final = (0.02, 0.5)
-_BEAT_S: Final = 0.2  # at most between two frames that tell all high watermarks
+_BEAT_S: Final = 0.5  # at most between two frames that tell all high watermarks
+_ECHO_S: Final = 0.05  # at least between two that echo the follower's clock, if they are sent anyway
 _WATERMARK_S: Final = 0.01  # a high watermark may wait so long for entries to be sent with
 _SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up
 
@@ -49,6 +50,7 @@ class ReplicationSender:
         self._untold: dict[Progress, None] = {}  # followers that are yet to be told a new high watermark
         self._dropped: list[int] = []
         self._stamp = 0.0  # the newest stamp of the follower's clock
+        self._echoed_at = float("-inf")
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connection = 0
@@ -164,6 +166,9 @@ class ReplicationSender:
 
     async def _answered(self, data: bytes) -> None:
         answer = decode_answer(data)
+        if not self._stamp:  # the first of the stream; from the echo on the follower knows how old its data is
+            self._beat_due = True
+            self._wake.set()
         self._stamp = answer.stamp
         now = self._context.clock()
         for number, ack in enumerate(answer.acks, 1):
@@ -212,10 +217,18 @@ class ReplicationSender:
         if left > 0 and (self._untold_due or self._beat_due):
             appends += [append for one in self._untold if (append := one.next_watermark()) is not None]
             self._untold.clear()
-            if self._beat_due:
-                # Without clearance this node may have been replaced as leader, and its high watermarks may be old.
-                echo = self._stamp if self._context.has_clearance() else 0.0
+            echo = self._echo()
             self._beat_due = self._untold_due = False
         if not appends and not dropped and echo is None:
             return None
         return Frame(appends, dropped, echo, self._connection)
+
+    def _echo(self) -> float | None:
+        """The newest stamp, in a frame with which all high watermarks are told. Without clearance this node may have
+        been replaced as leader, and its high watermarks may be old.
+        """
+        now = self._context.clock()
+        if not self._beat_due and now - self._echoed_at < _ECHO_S:
+            return None
+        self._echoed_at = now
+        return self._stamp if self._context.has_clearance() else 0.0

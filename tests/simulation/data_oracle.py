@@ -32,6 +32,7 @@ class _Group:
     rewritten: set[bytes]  # keys of loads that clients have written since
     either: dict[bytes, bytes]  # values that are to replace a known one, and may have
     files: dict[bytes, bytes]  # by key: the file of the load that has brought it; its name is in the mark
+    loaded: dict[bytes, bytes]  # by key: the value that it has there
     doubtful: set[bytes]  # a power cut came before they were synced, so they may be lost even if they are acknowledged
 
 
@@ -40,7 +41,7 @@ class DataOracle:
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
-        self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, set()))
+        self._groups: defaultdict[int, _Group] = defaultdict(lambda: _Group({}, {}, set(), set(), {}, {}, {}, set()))
         self._epochs: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the node that led
         self._unclean_epochs: dict[int, int] = {}  # by partition: the leader_epoch of its last unclean election
         self.acknowledged_at: dict[int, float] = {}  # by partition: the time of the last acknowledgement
@@ -81,6 +82,7 @@ class DataOracle:
         group = self._group(row)
         group.open.update(pairs)
         group.files.update(dict.fromkeys(pairs, file.encode()))
+        group.loaded.update(pairs)
 
     def has_brought(self, row: Partition, pairs: Mapping[bytes, bytes]) -> None:
         """The load is taken in, so each replica in sync has it. A value that was written since then stays."""
@@ -204,8 +206,13 @@ class DataOracle:
         self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
-        lost = (key for key in self.known_in(row) if key not in there and group.files.get(key) not in there)
-        self._doubt(group, list(lost))
+        for key, value in self.known_in(row).items():
+            loaded = group.loaded.get(key)
+            found = there.get(key, loaded if group.files.get(key) in there else None)
+            if found != value:
+                self._doubt(group, [key])
+                if found is not None:
+                    group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
         """Writes to `async` keyspaces that this machine had not synced may be lost."""
@@ -302,22 +309,22 @@ def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
     return b"".join([disk.get(key) or b"" for key in keys if not durably or disk.is_durable(key)])
 
 
-def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> set[bytes]:
-    """The keys that a replica has once it has applied its log, and the names of the files that the log's marks name."""
+def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[bytes, bytes | None]:
+    """The rows that a replica has once it has applied its log, and the names of the files that the log's marks name."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
-    keys = set(image.rows) if image is not None else set[bytes]()
+    rows: dict[bytes, bytes | None] = dict(image.rows) if image is not None else {}
     applied = image.applied.offset if image is not None else 0
     for entry in entry_keys(disk, partition_id):
         if offset_of(entry) <= applied or (durably and not disk.is_durable(entry)):
             continue
         mark = mark_in(disk.get(entry) or b"")
         if isinstance(mark, TrimToRange):
-            keys = {key for key in keys if mark.range.contains(key)}
+            rows = {key: value for key, value in rows.items() if mark.range.contains(key)}
         elif isinstance(mark, IngestMark):
-            keys.add(mark.name.encode())
+            rows[mark.name.encode()] = b""
         elif mark is None:
-            keys.update(_keys_in(disk.get(entry) or b""))
-    return keys
+            rows.update(_pairs_in(disk.get(entry) or b""))
+    return rows
 
 
 def _keys_in(entry: bytes) -> list[bytes]:

@@ -44,6 +44,26 @@ async def test_stale_reads(tmp_path: Path) -> None:
         assert caught.value.error.code is Code.AGE_UNKNOWN
 
 
+async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> None:
+    """An idle follower is told seldom; one that is sent something is told with it."""
+    async with cluster(tmp_path) as c:
+        athens, _, cyrene = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await until(lambda: 0.4 < cyrene.manager.receiver.age(cyrene.replica()) < 2)
+        await athens.put(1, {b"a": b"2"})
+        await until_fresh(cyrene, 200)
+
+
+async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) -> None:
+    """It goes on sending, but others may have been written to since."""
+    async with cluster(tmp_path) as c:
+        athens, _, cyrene = await three(c)
+        await athens.put(1, {b"a": b"1"})
+        await until_fresh(cyrene, 1000)
+        athens.clearance = False
+        await until(lambda: cyrene.manager.receiver.age(cyrene.replica()) > 1.5)
+
+
 async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
     """A counter: the value that a follower answers was the newest one no longer ago than the age that it states."""
     async with cluster(tmp_path) as c:

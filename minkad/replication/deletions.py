@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
@@ -38,10 +39,17 @@ class Deletions:
         self._gone = gone
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def __contains__(self, partition_id: int) -> bool:
         """Whether the partition's replica is being deleted."""
         return partition_id in self._under_way
+
+    def folder(self, partition_id: int) -> asyncio.Lock:
+        """To be held while the folder of a partition without a replica is read: it is not removed meanwhile. RocksDB
+        would write its own log into a folder that is being removed, and leave it there.
+        """
+        return self._folders.setdefault(partition_id, asyncio.Lock())
 
     async def delete(self, row: Partition) -> None:
         """Nothing is left of the partition when this returns. Raises STORAGE_FAILED."""
@@ -64,7 +72,8 @@ class Deletions:
                 async with replica.lock:
                     await self.delete_replica(replica)
             await self._receiver.discard(row.id)
-            await self._store.remove(row.id)
+            async with self.folder(row.id):
+                await self._store.remove(row.id)
             self._failed.pop(row.id, None)
 
     @failpoint("replica.delete")

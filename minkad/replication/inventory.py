@@ -7,8 +7,8 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import PartitionCount
-from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.state import Role
+from minkad.replication.deletions import Deletions
 from minkad.replication.replica import Replica
 from minkad.storage.replica_store import ReplicaStore
 from minkad.storage.split_keys import split_keys
@@ -24,40 +24,52 @@ class Inventory:
         self,
         replicas: Mapping[int, Replica],
         store: ReplicaStore,
+        deletions: Deletions,
         changed: Callable[[int], asyncio.Future[None]],
     ) -> None:
         """`changed` is done when a partition's row or replica changes."""
         self._replicas = replicas
         self._store = store
+        self._deletions = deletions
         self._changed = changed
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """Count the keys on this node's disks by reading them; those of all partitions, also ones that it should not
         have, if none is named. A partition that is deleted meanwhile is left out. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
-        ids = partition_ids or sorted({*self._replicas, *self._store.partition_ids()})
         counts = []
-        for id_ in ids:
+        for id_ in partition_ids or sorted({*self._replicas, *self._store.partition_ids()}):
             replica = self._replicas.get(id_)
-            data = self._store.data(id_) if replica is None else replica.data
-            row = Partition() if replica is None else replica.row
             try:
-                if replica is not None and replica.log.base:
-                    replica.check_data()  # raises if its folder is gone: that is not the same as an empty one
-                size = await data.count(KeyRange(row.start_key, row.end_key))
+                count = await (self._count_leftover(id_) if replica is None else self._count(replica))
             except MinkaError as error:
                 if error.code is not Code.SHUTTING_DOWN:
                     raise
                 continue  # it was deleted or replaced meanwhile
-            if replica is None:
-                await data.close()
-            leads = replica is not None and replica.is_ready
-            counts.append(
-                PartitionCount(
-                    partition_id=id_, keys=size.keys, bytes=size.bytes, leader=leads, generation=row.generation
-                )
-            )
+            if count is not None:
+                counts.append(count)
         return counts
+
+    async def _count(self, replica: Replica) -> PartitionCount:
+        row = replica.row
+        if replica.log.base:
+            replica.check_data()  # raises if its folder is gone: that is not the same as an empty one
+        size = await replica.data.count(KeyRange(row.start_key, row.end_key))
+        return PartitionCount(
+            partition_id=row.id, keys=size.keys, bytes=size.bytes, leader=replica.is_ready, generation=row.generation
+        )
+
+    async def _count_leftover(self, partition_id: int) -> PartitionCount | None:
+        """Of a folder that no replica uses, if there is one."""
+        async with self._deletions.folder(partition_id):
+            if not self._store.exists(partition_id) or partition_id in self._replicas:
+                return None
+            data = self._store.data(partition_id)
+            try:
+                size = await data.count()
+            finally:
+                await data.close()
+        return PartitionCount(partition_id=partition_id, keys=size.keys, bytes=size.bytes)
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition that this node leads into so many parts of about the same bytes; see

@@ -186,7 +186,7 @@ class ReplicaManager:
     def _build_readers(self) -> None:
         """The parts that read whole partitions."""
         around, replicas = self._around, self.replicas
-        self.inventory = Inventory(replicas, around.store, self.requests.changed)
+        self.inventory = Inventory(replicas, around.store, self.deletions, self.requests.changed)
         self.intervals = Intervals(replicas)
         scanner = Scanner()
         self.snapshots = Snapshots(around, self.committer, self.requests, scanner, self.flusher.flush)

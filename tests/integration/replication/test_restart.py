@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.coordinator_pb2 import UpdateReplicasResponse
 from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.size_estimate import Size
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.unit.storage.crash import crashed_copy
 
@@ -134,6 +136,31 @@ async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: P
         elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
         assert (await athens.tell(elsewhere)).deleted_ids == [1]
         assert await athens.count() == {}
+
+
+async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB would write into what is being removed, and its files would stay there for good."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.stop()
+        shutil.rmtree(tmp_path / "athens" / "log")
+        (tmp_path / "athens" / "log.mark").unlink()
+        await athens.start()
+        elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
+        told: list[asyncio.Task[UpdateReplicasResponse]] = []
+        count = DataDatabase.count
+
+        async def counted_late(data: DataDatabase) -> Size:
+            told.append(asyncio.create_task(athens.tell(elsewhere)))
+            assert await asyncio.wait(told, timeout=0.2) == (set(), set(told))
+            return await count(data)
+
+        monkeypatch.setattr(DataDatabase, "count", counted_late)
+        assert await athens.count() == {1: len(ROWS)}
+        assert (await told[0]).deleted_ids == [1]
+        assert not (tmp_path / "athens" / "partitions" / "1").exists()
 
 
 def snapshots_around(node: TestNode, owner: object, *names: str) -> list[Path]:

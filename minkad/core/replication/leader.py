@@ -292,7 +292,7 @@ class Leader:
 
     def _stands(self, progress: Progress, ack: Ack, now: float) -> None:
         """A follower says what it has: send entries from where the logs part, or a checkpoint where the log is not
-        enough.
+        enough. The copy of a replica in sync is never replaced, even if it is empty: nobody else might be left to lead.
         """
         node = progress.node_id
         if self._checkpoints.is_under_way(node):
@@ -310,7 +310,7 @@ class Leader:
             )
             self._lost.add(node)
             self.shrink()
-        elif common is not None and (common > 0 or self._is_short()):
+        elif common is not None and (common > 0 or node in self.state.row.isr or self._is_short()):
             self._replicate(progress, common, now)
         elif ack.standing == Standing.STORED and self.state.copy is Copy.INCOMPLETE:
             self._usable.add(node)

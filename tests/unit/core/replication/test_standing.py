@@ -7,7 +7,7 @@ from minkad.core.replication.instructions import CancelCheckpoint, IsrProposal, 
 from minkad.core.replication.messages import Ack, KeptFile, Standing
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.state import Copy
-from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
+from tests.unit.core.replication.bench import Bench, a_write, leader_of, log_of, row
 
 
 def three_entries(**fields: Any) -> tuple[Bench, Replica]:
@@ -61,6 +61,17 @@ def test_one_that_only_lacks_what_is_not_committed_stays() -> None:
     progress = bench.stands(replica, "byzantium", log_of(1, 1, 1))
     assert bench.take(IsrProposal) == []
     assert (progress.matched, progress.is_replicating) == (3, True)
+
+
+def test_one_that_has_nothing_when_nothing_is_committed_gets_the_log_however_long_it_is() -> None:
+    """If this leader died while a checkpoint took the place of that copy, nobody could lead."""
+    long = log_of(1)
+    long.append(1, a_write(b"k", b"v" * 300_000))
+    bench = Bench()
+    replica = bench.host(row(), long)
+    bench.take_all()
+    progress = bench.stands(replica, "byzantium", log_of())
+    assert (bench.take(SendCheckpoint), progress.is_replicating) == ([], True)
 
 
 def test_one_that_is_not_in_sync_and_has_lost_much_gets_a_checkpoint_at_once() -> None:

@@ -60,7 +60,7 @@ class Inventory:
         )
 
     async def _count_leftover(self, partition_id: int) -> PartitionCount | None:
-        """Of a folder that no replica uses, if there is one."""
+        """Count the keys of a folder that no replica uses, if there is one."""
         async with self._deletions.folder(partition_id):
             if not self._store.exists(partition_id) or partition_id in self._replicas:
                 return None

@@ -35,7 +35,8 @@ class Inventory:
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
         """Count the keys on this node's disks by reading them; those of all partitions, also ones that it should not
-        have, if none is named. A partition that is deleted meanwhile is left out. Raises CORRUPT_DATA, STORAGE_FAILED.
+        have, if none is named. One that is not here, or is deleted meanwhile, is left out. Raises CORRUPT_DATA,
+        STORAGE_FAILED.
         """
         counts = []
         for id_ in partition_ids or sorted({*self._replicas, *self._store.partition_ids()}):

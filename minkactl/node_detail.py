@@ -83,6 +83,7 @@ def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         "Role": document["role"],
         "Address": document["address"],
         "HTTP": document["http_address"],
+        "Data port": document["data_address"],
         "Zone": document["zone"],
         "Weight": number(document["weight"]),
         "Capacity": size(document["capacity_bytes"]) if document["capacity_bytes"] else "no limit",

@@ -54,6 +54,7 @@ class LocalNode:
     directory: Path
     address: str
     http_address: str
+    data_address: str
     bootstrap: bool
     config: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
@@ -251,10 +252,9 @@ class LocalCluster:
             self._leftovers.remove()
 
     def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
-        grpc, http = free_addresses(2)
-        node = self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, bootstrap)
+        node = self.nodes[name] = LocalNode(name, self.directory / name, *free_addresses(3), bootstrap)
         node.directory.mkdir(parents=True, exist_ok=True)
-        parts = {n.name: [n.address, n.http_address, n.bootstrap] for n in self.nodes.values()}
+        parts = {n.name: [n.address, n.http_address, n.data_address, n.bootstrap] for n in self.nodes.values()}
         (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
         return node
 
@@ -263,8 +263,8 @@ class LocalCluster:
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
-        for name, (address, http_address, bootstrap) in json.loads(path.read_text("utf-8")).items():
-            self.nodes[name] = LocalNode(name, self.directory / name, address, http_address, bootstrap)
+        for name, parts in json.loads(path.read_text("utf-8")).items():
+            self.nodes[name] = LocalNode(name, self.directory / name, *parts)
         return True
 
     def configuration(self, node: LocalNode) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class LocalCluster:
             "cluster": cluster,
             "coordinator": {"voters": len(voters)},
             "data_dir": str(node.data_dir.absolute()),
-            "listen": {"grpc": node.address, "http": node.http_address},
+            "listen": {"grpc": node.address, "http": node.http_address, "data": node.data_address},
         }
         return merged(merged(own, self.config), node.config)
 

@@ -144,6 +144,7 @@ class Server:
             "pid": node.pid if node.running else None,
             "address": node.address,
             "http_address": node.http_address,
+            "data_address": node.data_address,
             "log": str(node.log),
         }
 

@@ -47,6 +47,7 @@ NODE_COLUMNS = (
     Column("LAST HEARD", "last_heard_ms", Kind.TIME, wide=True),
     Column("WHY NO ANSWER", "no_answer", wide=True),
     Column("HTTP", "http_address", wide=True),
+    Column("DATA PORT", "data_address", wide=True),
     Column("CAPACITY", "capacity_bytes", Kind.BYTES, wide=True),
     Column("WEIGHT", "weight", Kind.NUMBER, wide=True),
     Column("APPLIED", "applied_index", Kind.NUMBER, wide=True),

@@ -261,6 +261,7 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    DATA_ADDRESS_FIELD_NUMBER: _builtins.int
     EMPTIED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """chosen by the admin: "athens" """
@@ -284,6 +285,8 @@ class Node(_message.Message):
     """its share of replicas beside other nodes'; 0: 1"""
     starts: _builtins.int
     """how often the data directory was started: an older copy of it has fewer"""
+    data_address: _builtins.str
+    """host:port of the data port: keys and values, replication"""
     emptied: _builtins.bool
     """a person drains it: the shards on its machine get no duties, and release what they have"""
     def __init__(
@@ -303,11 +306,12 @@ class Node(_message.Message):
         version: _builtins.str = ...,
         weight: _builtins.int = ...,
         starts: _builtins.int = ...,
+        data_address: _builtins.str = ...,
         emptied: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "capacity_bytes", b"capacity_bytes", "data_id", b"data_id", "emptied", b"emptied", "http_address", b"http_address", "id", b"id", "incarnation", b"incarnation", "raft_id", b"raft_id", "starts", b"starts", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "capacity_bytes", b"capacity_bytes", "data_address", b"data_address", "data_id", b"data_id", "emptied", b"emptied", "http_address", b"http_address", "id", b"id", "incarnation", b"incarnation", "raft_id", b"raft_id", "starts", b"starts", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

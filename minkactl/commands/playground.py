@@ -16,6 +16,7 @@ COLUMNS = (
     Column("PID", "pid"),
     Column("ADDRESS", "address"),
     Column("HTTP", "http_address"),
+    Column("DATA PORT", "data_address"),
     Column("LOG", "log"),
 )
 

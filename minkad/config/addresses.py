@@ -3,6 +3,9 @@
 import ipaddress
 import re
 from collections.abc import Callable
+from typing import Final
+
+MAX_PORT: Final = 65535
 
 _HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
@@ -41,8 +44,8 @@ def address_problem(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon:
         return "the port is missing"
-    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
-        return "the port must be from 1 to 65535"
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > MAX_PORT:
+        return f"the port must be from 1 to {MAX_PORT}"
     if host.startswith("[") and host.endswith("]"):
         return _ip_problem(ipaddress.IPv6Address, host[1:-1])
     if ":" in host:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from minkad.config.addresses import is_wildcard
+from minkad.config.addresses import MAX_PORT, is_wildcard, split_address
 from minkad.config.schema import Config, Membership, Shards
 from minkad.core.clearance import CLOCK_RATIO
 
@@ -77,6 +77,14 @@ def _two_ports(config: Config) -> str | None:
     return "must differ from listen.grpc" if config.listen.http == config.listen.grpc else None
 
 
+def _third_port(config: Config) -> str | None:
+    if split_address(config.data_listen)[1] > MAX_PORT:
+        return f"required, since there is no port that is higher by 2 than that of listen.grpc ({config.listen.grpc})"
+    others = {"listen.grpc": config.listen.grpc, "listen.http": config.listen.http}
+    same = [name for name, address in others.items() if address == config.data_listen]
+    return f"must differ from {same[0]} ({config.data_listen})" if same else None
+
+
 def _all_of_tls(name: str) -> Rule:
     def rule(config: Config) -> str | None:
         given = [f"tls.{other}" for other in _TLS_FILES if config.value(f"tls.{other}")]
@@ -116,6 +124,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("cluster.bootstrap", "cluster.join", "node.id"), _has_a_way_in),
     (("advertise.grpc", "listen.grpc", "cluster.bootstrap", "node.id"), _can_be_dialled),
     (("listen.http", "listen.grpc"), _two_ports),
+    (("listen.data", "listen.grpc", "listen.http"), _third_port),
     *(((f"tls.{name}", *_TLS), rule(name)) for name in _TLS_FILES for rule in (_all_of_tls, _tls_file)),
 )
 """Each rule with the keys it needs, the blamed one first; it returns what is wrong, or None."""

@@ -20,6 +20,7 @@ from minkad.config.values import (
     choice,
     identifier,
     optional_absolute_path,
+    optional_address,
     optional_peer_address,
     peer,
     peer_address,
@@ -56,21 +57,23 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """The addresses on which the node listens."""
+    """The addresses on which the node listens; for `data`, "" is derived: see `Config.data_listen`."""
 
     grpc: str = field(default="127.0.0.1:7400", metadata=_by(address))
     http: str = field(default="127.0.0.1:7401", metadata=_by(address))
+    data: str = field(default="", metadata=_by(optional_address))
     rest: str = field(default="auto", metadata=_by(choice("auto", "true", "false")))
 
 
 @dataclass(frozen=True, slots=True)
 class Advertise:
-    """The addresses at which others reach the node; "" is derived: see `Config.grpc_address` and
-    `Config.http_address`.
+    """The addresses at which others reach the node; "" is derived: see `Config.grpc_address`, `Config.http_address`
+    and `Config.data_address`.
     """
 
     grpc: str = field(default="", metadata=_by(optional_peer_address))
     http: str = field(default="", metadata=_by(optional_peer_address))
+    data: str = field(default="", metadata=_by(optional_peer_address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,19 @@ class Config:
         if self.advertise.http or not is_wildcard(self.listen.http):
             return self.advertise.http or self.listen.http
         return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])
+
+    @property
+    def data_listen(self) -> str:
+        """The address of the data port: listen.data, else listen.grpc with a port that is higher by 2."""
+        host, port = split_address(self.listen.grpc)
+        return self.listen.data or join_address(host, port + 2)
+
+    @property
+    def data_address(self) -> str:
+        """The address at which clients and other nodes reach the data port."""
+        if self.advertise.data or (self.listen.data and not is_wildcard(self.listen.data)):
+            return self.advertise.data or self.listen.data
+        return join_address(split_address(self.grpc_address)[0], split_address(self.data_listen)[1])
 
     @property
     def serves_rest(self) -> bool:

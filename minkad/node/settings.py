@@ -32,6 +32,7 @@ def node_row(config: Config, data_id: str, incarnation: str, starts: int = 0) ->
         starts=starts,
         address=config.grpc_address,
         http_address=config.http_address,
+        data_address=config.data_address,
         zone=config.node.zone,
         capacity_bytes=config.node.capacity_bytes,
         weight=config.node.weight,

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from minkad.process.memory import Share
 from minkad.replication.bodies import checked_read, checked_scan, checked_write, element_count
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
+from minkad.replication.deadlines import Deadlines
 from minkad.replication.load import page_operations
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.routing import Routing
@@ -59,40 +60,45 @@ class Requests:
         self._changed: dict[int, asyncio.Future[None]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._waiting = Deadlines(self._late)
 
-    async def handle(self, request: Request, share: Share) -> Response:
-        """A result for each group, at the latest at the request's deadline. The bodies of the results are taken from
-        `share`, and reads wait while it has no room; the caller gives them back.
+    def begin(
+        self, groups: Sequence[Group], timeout_ms: int, share: Share, on_done: Callable[[Ticket], None]
+    ) -> Ticket:
+        """Begin what the groups ask for. `on_done` is called with the ticket when each has its result: within this call
+        if none has to wait, and at the latest at the deadline. The bodies of the results are taken from `share`, and
+        reads wait while it has no room; the caller gives them back.
         """
-        self._under_way += 1
-        self._idle.clear()
-        try:
-            return await self._handle(request, share)
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
-
-    async def _handle(self, request: Request, share: Share) -> Response:
-        ticket = Ticket(len(request.groups), share, self._clock())
-        timeout = min(request.timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
+        ticket = Ticket(len(groups), share, self._clock(), on_done, self._waiting.remove)
+        timeout = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
         # Groups that wait give up a little earlier, so that their reason is there in time.
         give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
-        for index, group in enumerate(request.groups):
+        for index, group in enumerate(groups):
             self._begin(group, ticket, index, give_up)
         if ticket.missing:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await ticket.done
-            except TimeoutError:
-                for index, group in enumerate(request.groups):
-                    text = f"partition {group.partition_id}: not done within {request.timeout_ms} ms"
-                    ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
-        return Response(request.id, [result for result in ticket.results if result is not None])
+            self._waiting.add(ticket, groups, timeout_ms, deadline)
+        elif not groups:
+            on_done(ticket)
+        return ticket
+
+    async def handle(self, request: Request, share: Share) -> Response:
+        """The same for a caller that waits: the response has a result for each group."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_done(_: Ticket) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        ticket = self.begin(request.groups, request.timeout_ms, share, on_done)
+        await done
+        return Response(request.id, ticket.answers)
+
+    @staticmethod
+    def _late(ticket: Ticket, groups: Sequence[Group], timeout_ms: int) -> None:
+        for index, group in enumerate(groups):
+            text = f"partition {group.partition_id}: not done within {timeout_ms} ms"
+            ticket.fail(index, MinkaError(Code.DEADLINE_EXCEEDED, text))
 
     def notify(self, partition_id: int) -> None:
         """The partition's row or its replica's state has changed: requests that wait look again."""
@@ -125,7 +131,7 @@ class Requests:
         self._routing.stop()
         for partition_id in list(self._changed):
             self.notify(partition_id)
-        await self._idle.wait()
+        await self._waiting.emptied()
 
     async def close(self) -> None:
         """Cancel everything that waits."""
@@ -197,7 +203,7 @@ class Requests:
         except MinkaError as error:
             ticket.fail(index, error)
             return
-        if not ticket.done.done():
+        if ticket.missing:
             self._begin(group, ticket, index, deadline)
 
     async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
@@ -301,7 +307,7 @@ class Requests:
         """Read a page from the beginning of `wanted`, after the deleted keys there are cleared away."""
         row, max_passed = replica.row, MAX_PASSED
         try:
-            while not ticket.done.done():
+            while ticket.missing:
                 part = await clear(replica, wanted, body.reverse)
                 if self._routing.leader(group) is not replica or replica.row is not row:
                     break

@@ -1,6 +1,6 @@
 """The results of one request of a client."""
 
-import asyncio
+from collections.abc import Callable
 
 from minka import wire
 from minka.errors import Code, MinkaError
@@ -9,18 +9,33 @@ from minkad.process.memory import Share
 
 
 class Ticket:
-    """The results of one request's groups; `done` is set when none is missing."""
+    """The results of one request's groups; it calls its owner when none is missing."""
 
-    __slots__ = ("began", "done", "missing", "results", "share", "size")
+    __slots__ = ("_leave", "_on_done", "began", "missing", "results", "share", "size")
 
-    def __init__(self, count: int, share: Share, began: float) -> None:
-        """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock."""
+    def __init__(
+        self,
+        count: int,
+        share: Share,
+        began: float,
+        on_done: Callable[["Ticket"], None],
+        leave: Callable[["Ticket"], None],
+    ) -> None:
+        """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock. `leave` is
+        called before `on_done`: the ticket waits no longer.
+        """
         self.share = share
         self.began = began
         self.size = 0  # the bodies so far, in bytes
         self.results: list[GroupResult | None] = [None] * count
         self.missing = count
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_done = on_done
+        self._leave = leave
+
+    @property
+    def answers(self) -> list[GroupResult]:
+        """The results of a ticket that is done."""
+        return [result for result in self.results if result is not None]
 
     def fill(self, index: int, result: GroupResult) -> None:
         """Set the result of a group; only the first one counts."""
@@ -28,8 +43,9 @@ class Ticket:
             return
         self.results[index] = result
         self.missing -= 1
-        if not self.missing and not self.done.done():
-            self.done.set_result(None)
+        if not self.missing:
+            self._leave(self)
+            self._on_done(self)
 
     def answer(self, index: int, body: bytes) -> None:
         """Set what was read for a group. Raises TOO_LARGE when the answer would get too large."""

@@ -240,6 +240,7 @@ RULES: Final[dict[str, Rule]] = {
     "Node.id": node_id_problem,
     "Node.address": address,
     "http_address": or_nothing(address),
+    "data_address": or_nothing(address),
     "zone": text(63),
     "data_id": _TOKEN,
     "incarnation": _TOKEN,

@@ -16,6 +16,7 @@ from tests.cluster.undo import NotPermitted, Undo, run
 
 GRPC_PORT: Final = 7400
 HTTP_PORT: Final = 7401
+DATA_PORT: Final = 7402
 CLIENTS: Final = ""  # the name of their side
 _CLONE_NEWNET: Final = 0x40000000
 _NOWHERE: Final = "02:00:00:00:00:01"  # no interface has this MAC address
@@ -90,6 +91,7 @@ class NetworkedCluster(LocalCluster):
         node = super()._make(name, bootstrap=bootstrap)
         host = self.network.plug(name)
         node.address, node.http_address = f"{host}:{GRPC_PORT}", f"{host}:{HTTP_PORT}"
+        node.data_address = f"{host}:{DATA_PORT}"
         return node
 
     def _launch(self, node: LocalNode) -> None:

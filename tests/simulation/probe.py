@@ -15,19 +15,13 @@ _FIRST_KEY: Final = b"\x00"
 def is_served(process: "Process", row: Partition) -> bool:
     """Read a key: an answer that doesn't come at once counts as none."""
     body = wire.encode([row.start_key or _FIRST_KEY])
-    request = wire.Request(0, 0, [wire.Group(wire.Op.READ, row.id, row.generation, body)])
+    group = wire.Group(wire.Op.READ, row.id, row.generation, body)
     share = process.memory.share()
     running = events._get_running_loop()
     events._set_running_loop(process.loop._self)
-    asking = process.manager.handle(request, share)
     try:
-        asking.send(None)
-    except StopIteration as answered:
-        return answered.value.results[0].error is None
-    except RuntimeError:  # it would wait, which only a task can do
-        return False
+        ticket = process.manager.requests.begin([group], 0, share, lambda _: None)
     finally:
-        asking.close()
         events._set_running_loop(running)
         share.close()
-    raise AssertionError("a request waits outside of a task")
+    return not ticket.missing and ticket.answers[0].error is None

@@ -51,9 +51,10 @@ class Core:
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
         self._credentials: Final = channel_credentials(tls)
+        self._tls: Final = tls.client_context() if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._streams: dict[str, NodeStream] = {}
+        self._streams: dict[tuple[str, str], NodeStream] = {}  # by the addresses of a node
         self._has_table = False
         self._refresh: asyncio.Task[MinkaError | None] | None = None
         self._refreshed_at = float("-inf")
@@ -87,7 +88,7 @@ class Core:
             self._refresh.cancel()
             await asyncio.wait([self._refresh])
         for stream in self._streams.values():
-            await stream.close()
+            stream.close()
         for channel in self._channels.values():
             await channel.close()
 
@@ -101,9 +102,9 @@ class Core:
         if route is None and part.scan is None and self._lacks_row(part):
             return
         part.node = self._node_for(part)
-        part.address = self.table.address(part.node)
-        if part.address:
-            self._stream(part.address).add(part)
+        part.address, data_address = self.table.addresses_of(part.node)
+        if data_address:
+            self._stream(part.address, data_address).add(part)
             return
         if route is None or part.node:
             why = MinkaError(Code.UNKNOWN_PARTITION, "the table has no row or no address for the partition")
@@ -295,9 +296,9 @@ class Core:
 
     async def _forget_nodes(self) -> None:
         """Close the connections to addresses that are no longer the cluster's."""
+        for addresses in self._streams.keys() - self.table.all_addresses():
+            self._streams.pop(addresses).close()
         for address in self._channels.keys() - {*self._endpoints, *self.table.addresses()}:
-            if (stream := self._streams.pop(address, None)) is not None:
-                await stream.close()
             await self._channels.pop(address).close()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -307,8 +308,10 @@ class Core:
             channel = self._channels[address] = aio_channel(address, self._credentials, options)
         return channel
 
-    def _stream(self, address: str) -> NodeStream:
-        stream = self._streams.get(address)
+    def _stream(self, address: str, data_address: str) -> NodeStream:
+        stream = self._streams.get((address, data_address))
         if stream is None:
-            stream = self._streams[address] = NodeStream(address, self._channel(address), self.loop, self._on_quiet)
+            stream = self._streams[address, data_address] = NodeStream(
+                data_address, self._tls, self.table.cluster_id, self.loop, lambda: self._on_quiet(address)
+            )
         return stream

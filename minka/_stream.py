@@ -1,46 +1,54 @@
-"""The data stream to one node: what callers do at the same time travels in common frames, several under way."""
+"""The connection to one node: what callers do at the same time travels in common frames, several under way."""
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Callable
 from typing import Final
 
-import grpc
 import msgspec
 
 from minka._call import Part
 from minka._lane import MAX_QUEUED_BYTES, Lane
+from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import clipped, error_from_call
-from minka.wire import KV_BATCH_METHOD, Assembly, Op, decode_response, encode
+from minka.grpc_calls import clipped
+from minka.wire import Op, decode_response, encode
 
 # After so long without an answer the partition table is fetched, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
-OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later the stream is given up
+OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later the connection is given up
+_CONNECT_S: Final = 2.0
 
 
 class NodeStream:
-    """Sends parts to one node and hands them their answers. It connects when there is something to send."""
+    """Sends parts to one node and hands them their answers: a `Receiver`. It connects when there is something to
+    send.
+    """
 
     def __init__(
         self,
         address: str,
-        channel: grpc.aio.Channel,
+        tls: ssl.SSLContext | None,
+        cluster_id: str,
         loop: asyncio.AbstractEventLoop,
-        on_quiet: Callable[[str], object],
+        on_quiet: Callable[[], object],
     ) -> None:
-        self._address = address
-        # The stream has raw bytes in both directions.
-        self._method: Final[grpc.aio.StreamStreamMultiCallable[bytes, bytes]] = channel.stream_stream(KV_BATCH_METHOD)
+        """`address` is that of the node's data port."""
+        host, _, port = address.rpartition(":")
+        self._address: Final = (host.strip("[]"), int(port))
+        self._tls = tls
+        self._hello: Final = Hello(Purpose.KV, cluster_id, "")
         self._loop = loop
         self._on_quiet = on_quiet
         self._lanes: Final = {op: Lane(op) for op in Op}
         self._ids: Final = itertools.count(1)
-        self._assembly = Assembly()
-        self._wake: Final = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._fills_soon = False
         self._heard_at = 0.0  # when something was last heard, or begun to be waited for
+        self._watch_timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     def add(self, part: Part) -> None:
@@ -51,87 +59,124 @@ class NodeStream:
             self._loop.call_soon(part.call.refused, part, MinkaError(Code.OVERLOADED, message))
             return
         lane.add(part)
-        self._wake.set()
-        if self._task is None:
-            self._task = self._loop.create_task(self._run(), name=f"minka stream to {self._address}")
+        if not self._fills_soon:
+            self._fill_soon()
 
-    async def close(self) -> None:
-        """End the stream."""
+    def close(self) -> None:
+        """End the connection; what is under way is given up."""
         self._closing = True
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._give_up(MinkaError(Code.OUTCOME_UNKNOWN, "the stream was closed"))
 
-    async def _run(self) -> None:
-        """Run the stream from its first part to its end; refuse what is left then."""
-        call = self._method()
-        self._assembly = Assembly()
-        writer = self._loop.create_task(self._write(call))
-        writer.add_done_callback(lambda _: call.cancel())
-        watch = self._loop.create_task(self._watch(call))
-        error = MinkaError(Code.OUTCOME_UNKNOWN, "the stream was closed")
-        try:
-            while isinstance(data := await call.read(), bytes):
-                self._receive(data)
-            error = MinkaError(Code.OUTCOME_UNKNOWN, "the node ended the stream")
-        except grpc.aio.AioRpcError as failure:
-            error = error_from_call(failure, self._address, repeatable=False)
-        except msgspec.DecodeError as failure:
-            error = MinkaError(Code.INTERNAL, f"an answer is not understood: {failure}")
-        except asyncio.CancelledError:
-            if not call.cancelled() or self._closing:
-                raise
-            error = MinkaError(Code.OUTCOME_UNKNOWN, "the node is connected but answers nothing")
-        finally:
-            writer.cancel()
-            watch.cancel()
-            call.cancel()
-            self._task = None
-            self._refuse_all(error)
+    # The receiver
 
-    async def _write(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while ready := [lane for lane in self._lanes.values() if lane.can_send]:
-                for lane in ready:
-                    now = self._loop.time()
-                    if not self._is_waiting():
-                        self._heard_at = now
-                    if (frame := lane.next_frame(next(self._ids), now)) is None:
-                        continue
-                    try:
-                        await call.write(encode(frame))
-                    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                        return  # the call is over, and its reader says why
-
-    def _receive(self, data: bytes) -> None:
+    def received(self, content: bytes) -> None:
+        """The answers of a frame."""
         self._heard_at = self._loop.time()
-        if (frame := self._assembly.add(data)) is None:
+        try:
+            response = decode_response(content)
+            if not any(lane.receive(response) for lane in self._lanes.values()):
+                raise msgspec.DecodeError(f"frame {response.id} was not asked for")
+        except msgspec.DecodeError as failure:
+            self._give_up(MinkaError(Code.INTERNAL, f"an answer is not understood: {failure}"))
             return
-        response = decode_response(frame)
-        if not any(lane.receive(response) for lane in self._lanes.values()):
-            raise msgspec.DecodeError(f"frame {response.id} was not asked for")
-        self._wake.set()
+        if not self._fills_soon:
+            self._fill_soon()
 
-    async def _watch(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+    def ended(self) -> None:
+        """The node sends no more."""
+        self._give_up(MinkaError(Code.OUTCOME_UNKNOWN, "the node ended the stream"))
+
+    def lost(self, error: MinkaError | None) -> None:
+        """The connection is over."""
+        if error is None or error.code is Code.UNREACHABLE:  # what was sent may have been done
+            why = error.message if error is not None else "the node closed the connection"
+            error = MinkaError(Code.OUTCOME_UNKNOWN, why)
+        self._end(error)
+
+    def paused(self) -> None:
+        """The node takes no more at the moment."""
+
+    def resumed(self) -> None:
+        """The node has taken everything."""
+        self._fill_soon()
+
+    # Sending
+
+    def _fill_soon(self) -> None:
+        self._fills_soon = True
+        self._loop.call_soon(self._fill)
+
+    def _fill(self) -> None:
+        """Send what is queued, as far as there is room."""
+        self._fills_soon = False
+        connection = self._connection
+        if connection is None:
+            if self._connecting is None and not self._closing and any(lane.can_send for lane in self._lanes.values()):
+                self._connecting = self._loop.create_task(self._connect(), name="minka connection")
+            return
+        for lane in self._lanes.values():
+            while lane.can_send and not connection.is_paused:
+                now = self._loop.time()
+                if not self._is_waiting():
+                    self._heard_at = now
+                if (frame := lane.next_frame(next(self._ids), now)) is not None:
+                    connection.send(encode(frame))
+        if self._watch_timer is None and self._is_waiting():
+            self._watch_later()
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                connection = await connect(self._address, self._tls, self._hello, self)
+            if connection.is_over:
+                raise MinkaError(Code.UNREACHABLE, "the node closed the connection at once")
+            self._connection = connection
+        except TimeoutError:
+            error = MinkaError(Code.UNREACHABLE, f"no connection within {_CONNECT_S:g} s")
+        except MinkaError as caught:
+            error = caught
+        else:
+            self._connecting = None
+            self._fill_soon()
+            return
+        self._connecting = None
+        self._end(error)
+
+    # The end
+
+    def _watch_later(self) -> None:
+        self._watch_timer = self._loop.call_later(min(QUIET_S / 2, ASK_AGAIN_S), self._watch)
+
+    def _watch(self) -> None:
         """Notice a node that is connected and silent, since it hangs or its machine is gone."""
-        while True:
-            await asyncio.sleep(min(QUIET_S / 2, ASK_AGAIN_S))
-            now = self._loop.time()
-            if not self._is_waiting() or now - self._heard_at < QUIET_S:
-                continue
-            self._on_quiet(self._address)
-            if any(lane.is_overdue(now - OVERDUE_S) for lane in self._lanes.values()):
-                call.cancel()
-                return
+        self._watch_timer = None
+        now = self._loop.time()
+        if self._connection is None or not self._is_waiting():
+            return
+        self._watch_later()
+        if now - self._heard_at < QUIET_S:
+            return
+        self._on_quiet()
+        if any(lane.is_overdue(now - OVERDUE_S) for lane in self._lanes.values()):
+            self._give_up(MinkaError(Code.OUTCOME_UNKNOWN, "the node is connected but answers nothing"))
 
     def _is_waiting(self) -> bool:
         return any(lane.is_waiting for lane in self._lanes.values())
 
-    def _refuse_all(self, error: MinkaError) -> None:
+    def _give_up(self, error: MinkaError) -> None:
+        if self._connection is not None:
+            self._connection.drop()
+        self._end(error)
+
+    def _end(self, error: MinkaError) -> None:
         """Refuse what is under way: it may have been done, unless there was no connection. The queue was never sent."""
-        message = clipped(error.message.removeprefix(f"{self._address}: "))
+        self._connection = None
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+            self._watch_timer = None
+        message = clipped(error.message)
         if error.code not in (Code.UNREACHABLE, Code.OUTCOME_UNKNOWN):
             message = f"the stream ended with {error.code.name}: {message}"
         unknown = MinkaError(Code.OUTCOME_UNKNOWN, message)

@@ -21,6 +21,7 @@ from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import HashFunction, NodeState, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
+_NOWHERE: Final = ("", "")
 _ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING})
 
 
@@ -263,7 +264,7 @@ class RoutingTable:
         self.cluster_id = ""
         self._keyspaces: dict[str, KeyspaceRoutes] = {}
         self._by_id: dict[int, KeyspaceRoutes] = {}
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[str, tuple[str, str]] = {}  # of gRPC and of the data port
         self._alive: set[str] = set()  # nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
@@ -313,7 +314,7 @@ class RoutingTable:
 
     def _learn_nodes(self, nodes: Iterable[cluster_pb2.Node]) -> None:
         for node in nodes:
-            self._addresses[node.id] = node.address
+            self._addresses[node.id] = (node.address, node.data_address)
             if node.state in _ALIVE:
                 self._alive.add(node.id)
             else:
@@ -352,13 +353,21 @@ class RoutingTable:
         return name in self._keyspaces
 
     def address(self, node_id: str) -> str:
-        """The address of a node, "" when it isn't known."""
-        return self._addresses.get(node_id, "")
+        """The gRPC address of a node, "" when it isn't known."""
+        return self.addresses_of(node_id)[0]
+
+    def addresses_of(self, node_id: str) -> tuple[str, str]:
+        """The addresses of a node's gRPC server and of its data port, "" when they aren't known."""
+        return self._addresses.get(node_id, _NOWHERE)
 
     def is_alive(self, node_id: str) -> bool:
         """Whether the controller hears the node, by the newest table."""
         return node_id in self._alive
 
     def addresses(self) -> list[str]:
-        """The addresses of all nodes."""
-        return [address for address in self._addresses.values() if address]
+        """The gRPC addresses of all nodes."""
+        return [address for address, _ in self._addresses.values() if address]
+
+    def all_addresses(self) -> set[tuple[str, str]]:
+        """The addresses of all nodes, as `addresses_of` gives them."""
+        return set(self._addresses.values())

@@ -4,7 +4,10 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import ssl
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
@@ -41,6 +44,35 @@ class Tls:
             text = "; ".join(f"tls.{name}: {mistake}" for name, mistake in mistakes.items())
             raise MinkaError(Code.INVALID_CONFIG, text)
         return pem
+
+    def server_context(self) -> "ssl.SSLContext":
+        """For the side that is connected to. Raises MinkaError(INVALID_CONFIG)."""
+        import ssl
+
+        context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_context(self) -> "ssl.SSLContext":
+        """For the side that connects: the other side's certificate must be for the host that is dialled. Raises
+        MinkaError(INVALID_CONFIG).
+        """
+        import ssl
+
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def _loaded(self, context: "ssl.SSLContext") -> "ssl.SSLContext":
+        import ssl
+
+        pem = self.read()
+        try:
+            context.load_cert_chain(self.cert, self.key, password="")
+            context.load_verify_locations(cadata=pem.ca.decode("ascii", "ignore"))
+        except (OSError, ssl.SSLError) as error:
+            from minka.errors import Code, MinkaError
+
+            raise MinkaError(Code.INVALID_CONFIG, f"tls: {error}") from error
+        return context
 
     def mistakes(self) -> dict[str, str]:
         """What is wrong, by the names `ca`, `cert` and `key`. None of the key's content is in it."""

@@ -252,7 +252,8 @@ class LocalCluster:
             self._leftovers.remove()
 
     def _make(self, name: str, *, bootstrap: bool) -> LocalNode:
-        node = self.nodes[name] = LocalNode(name, self.directory / name, *free_addresses(3), bootstrap)
+        grpc, http, data = free_addresses(3)
+        node = self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         node.directory.mkdir(parents=True, exist_ok=True)
         parts = {n.name: [n.address, n.http_address, n.data_address, n.bootstrap] for n in self.nodes.values()}
         (self.directory / PARTS_FILE).write_text(json.dumps(parts, indent=2), "utf-8")
@@ -263,8 +264,8 @@ class LocalCluster:
         path = self.directory / PARTS_FILE
         if not path.exists():
             return False
-        for name, parts in json.loads(path.read_text("utf-8")).items():
-            self.nodes[name] = LocalNode(name, self.directory / name, *parts)
+        for name, (grpc, http, data, bootstrap) in json.loads(path.read_text("utf-8")).items():
+            self.nodes[name] = LocalNode(name, self.directory / name, grpc, http, data, bootstrap)
         return True
 
     def configuration(self, node: LocalNode) -> dict[str, Any]:

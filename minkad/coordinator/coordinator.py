@@ -229,7 +229,19 @@ class Coordinator:
 
     def address_of(self, node_id: str) -> str:
         """The address of the node's gRPC server. Raises UNKNOWN_NODE."""
+        return self._node(node_id).address
+
+    def data_address_of(self, node_id: str) -> str:
+        """The address of the node's data port. Raises UNKNOWN_NODE; UNREACHABLE while it has not registered with
+        one.
+        """
+        address = self._node(node_id).data_address
+        if not address:
+            raise MinkaError(Code.UNREACHABLE, f"the table has no address of the data port of {node_id}")
+        return address
+
+    def _node(self, node_id: str) -> Node:
         node = self.state.nodes.get(node_id)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {node_id}", node=node_id)
-        return node.address
+        return node

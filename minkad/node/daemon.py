@@ -44,6 +44,7 @@ class Daemon:
         self._credentials = Credentials(config.certificates) if config.certificates is not None else None
         self._channels = Channels("", config.node.id, self._credentials)  # until it has joined
         self._parts: Parts | None = None
+        self._serving: Serving | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -94,7 +95,8 @@ class Daemon:
         except MinkaError:
             log_db.forget_start()
             raise
-        await Serving(parts, guard, self._credentials).run(stopped)
+        self._serving = Serving(parts, guard, self._credentials)
+        await self._serving.run(stopped)
 
     def _open_log(self, own: Identity) -> LogDatabase:
         log_db = LogDatabase.open(self._config.data_dir / "log", must_exist=own.started)
@@ -129,6 +131,8 @@ class Daemon:
                 self._channels.renew()
                 if parts is not None:
                     parts.payloads.renew()
+                if self._serving is not None:
+                    self._serving.renew_certificates()
             if parts is not None:
                 parts.coordinator.reconfigure(settings.controller_settings(self._config))
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})

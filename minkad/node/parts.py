@@ -12,6 +12,7 @@ from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State, is_up
+from minkad.data_port.replication import DataLinks
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
 from minkad.duties.relay import Relay
@@ -29,7 +30,6 @@ from minkad.replication.manager import ReplicaManager
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
 from minkad.rpc.raft import RaftTransport
-from minkad.rpc.replication import GrpcLinks
 from minkad.rpc.spool import SpoolLinks
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool
@@ -130,8 +130,12 @@ class Parts:
             ReplicaStore(config.data_dir, config.storage.block_cache_mib * MIB),
             self.log_db,
             self.disk,
-            GrpcLinks(
-                lambda node: self.channels.to(self.coordinator.address_of(node)), self.channels.identity, self.telemetry
+            DataLinks(
+                lambda node: self.coordinator.data_address_of(node),
+                self.identity.cluster_id,
+                self.identity.node_id,
+                self.telemetry,
+                self.channels.tls_context,
             ),
             NodeTable(self._state, lambda: self.member, self.disk),
             ControllerCalls(lambda: self.member),

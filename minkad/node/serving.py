@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Final, NoReturn
 
@@ -10,6 +11,7 @@ from aiohttp import web
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkad.config.addresses import is_loopback
+from minkad.data_port.port import DataPort
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
@@ -18,6 +20,7 @@ from minkad.node.settings import MIB
 from minkad.process import garbage, systemd
 from minkad.process.exits import end_at_once
 from minkad.process.loop_lag import LoopLag
+from minkad.process.memory import Memory, malloc_trim
 from minkad.rpc.credentials import Credentials
 from minkad.rpc.server import Server
 from minkad.rpc.spool import SpoolService, spool_handler
@@ -31,6 +34,7 @@ DRAIN_SECONDS: Final = 2.0
 GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node whose disk has failed
 FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
+_STREAMS_PART: Final = 0.75  # of clients' memory
 _STOP_SECONDS: Final = 0.2  # for calls that are still open
 
 
@@ -42,14 +46,23 @@ class Serving:
         self._guard = guard
         self._credentials = credentials
         self._config = parts.config
+        self._data_port: DataPort | None = None
+
+    def renew_certificates(self) -> None:
+        """Use the certificates as they are now for all connections from now on; gRPC asks for them itself."""
+        if self._data_port is not None:
+            self._data_port.renew()
 
     async def run(self, stopped: "asyncio.Task[bool]") -> None:
         """Run until `stopped` ends and all leaderships are handed over. Raises MinkaError when the node can't go on."""
         parts = self._parts
         await parts.spool.start()
         await parts.manager.start()
-        server = self._server()
+        streams, calls = self._clients_memory()
+        server, data_port = self._server(streams, calls), self._made_data_port(streams)
         await server.start()
+        await data_port.start()
+        self._data_port = data_port
         runner = await self._listen_http()
         tasks = self._tasks()
         try:
@@ -67,11 +80,28 @@ class Serving:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
+            data_port.close()
             await server.stop(_STOP_SECONDS)
             await runner.cleanup()
             await self._close()
 
-    def _server(self) -> Server:
+    def _clients_memory(self) -> tuple[Memory, Memory]:
+        """The memory of clients' streams, and that of their single calls, whose answers can't be taken back."""
+        telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
+        streams = Memory(int(size * _STREAMS_PART), time.monotonic, malloc_trim)
+        calls = Memory(size - streams.limit, time.monotonic)
+        telemetry.clients_memory = lambda: streams.used + calls.used
+        telemetry.clients_ended = lambda: streams.ended
+        return streams, calls
+
+    def _made_data_port(self, memory: Memory) -> DataPort:
+        parts, credentials = self._parts, self._credentials
+        tls = (lambda: credentials.data_port) if credentials is not None else None
+        return DataPort(
+            self._config.data_listen, parts.identity.cluster_id, parts.manager, parts.telemetry, memory, tls
+        )
+
+    def _server(self, streams: Memory, calls: Memory) -> Server:
         parts, config = self._parts, self._config
         return Server(
             config.listen.grpc,
@@ -82,7 +112,8 @@ class Serving:
             parts.telemetry,
             parts.transport,
             self._credentials,
-            config.clients.memory_mib * MIB,
+            streams,
+            calls,
             parts.health.describe,
             parts.counting,
             parts.gateway,

@@ -1,6 +1,7 @@
 """How this node reaches the others: one channel an address, every call with this node's identity."""
 
 import asyncio
+import ssl
 
 import grpc
 
@@ -11,6 +12,8 @@ CONNECT_TIMEOUT = 2.0  # seconds, at least
 UNTIL_UNUSED = 10.0 * 365 * 86_400  # seconds
 CLUSTER_METADATA = "minka-cluster"
 NODE_METADATA = "minka-node"
+
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Channels:
@@ -47,6 +50,10 @@ class Channels:
             credentials = self._credentials.channel if self._credentials is not None else None
             self._channels[address] = aio_channel(address, credentials, self._options)
         return self._channels[address]
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context for a connection to another node's data port; None without TLS."""
+        return self._credentials.to_data_ports if self._credentials is not None else None
 
     def renew(self) -> None:
         """Use the credentials as they are now for all calls that begin from now on.

@@ -1,4 +1,4 @@
-"""This node's certificates as gRPC takes them, and how they are renewed while it runs."""
+"""This node's certificates as gRPC and the data port take them, and how they are renewed while it runs."""
 
 import grpc
 
@@ -7,14 +7,16 @@ from minkad.rpc.certificates import first_expiry
 
 
 class Credentials:
-    """The credentials of the server and of the channels. Raises MinkaError(INVALID_CONFIG) for a mistake in the
-    files.
+    """The credentials of the servers, of the channels, and of connections to data ports.
+
+    Raises MinkaError(INVALID_CONFIG) for a mistake in the files.
     """
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         self._pem = self._served = tls.read()
         self.channel = _of_channel(self._pem)
+        self.data_port, self.to_data_ports = tls.server_context(), tls.client_context()
 
     def server(self) -> grpc.ServerCredentials:
         """For the server: clients without a certificate of the authority are refused."""
@@ -32,6 +34,7 @@ class Credentials:
         pem = self._tls.read()
         if pem == self._pem:
             return False
+        self.data_port, self.to_data_ports = self._tls.server_context(), self._tls.client_context()
         self._pem, self.channel = pem, _of_channel(pem)
         return True
 

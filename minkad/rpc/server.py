@@ -42,7 +42,7 @@ from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
 from minkad.process.listening import bind_error, cannot_listen
-from minkad.process.memory import Memory, malloc_trim
+from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.changes import ChangeService
@@ -62,7 +62,6 @@ from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
 from minkad.rpc.raft import RaftReceiver, RaftTransport
-from minkad.rpc.replication import replication_handler
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
@@ -95,7 +94,6 @@ _OPTIONS: Final = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
-_STREAMS_PART: Final = 0.75  # of clients' memory; the rest is for single calls, whose answers can't be taken back
 _LOOK_S: Final = 0.2
 _BIND_S: Final = 5.0
 
@@ -113,7 +111,8 @@ class Server:
         telemetry: Telemetry,
         transport: RaftTransport,
         credentials: Credentials | None,
-        clients_memory: int,
+        streams: Memory,
+        calls: Memory,
         describe: Callable[[], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
@@ -122,15 +121,12 @@ class Server:
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
     ) -> None:
-        """Without `credentials` connections are plain. `clients_memory` is in bytes. Raises ADDRESS_IN_USE, or
-        INVALID_CONFIG if it can't listen on the address for another reason.
+        """Without `credentials` connections are plain. `streams` and `calls`: the memory of clients' streams, and of
+        their single calls. Raises ADDRESS_IN_USE, or INVALID_CONFIG if it can't listen on the address for another
+        reason.
         """
         self._address = address
         self._credentials = credentials
-        streams = Memory(int(clients_memory * _STREAMS_PART), time.monotonic, malloc_trim)
-        calls = Memory(clients_memory - streams.limit, time.monotonic)
-        telemetry.clients_memory = lambda: streams.used + calls.used
-        telemetry.clients_ended = lambda: streams.ended
         self._interceptor = Interceptor(identity.cluster_id, calls)
         self._health = health.aio.HealthServicer()
         self._metadata = MetadataService(ClientTables(coordinator))
@@ -152,7 +148,6 @@ class Server:
         self._changes = ChangeService(manager.changes)
         self._handlers = (
             kv_handler(manager, telemetry, streams),
-            replication_handler(manager, telemetry),
             self._snapshots.read_handler(),
             spool_files,
             history_handler(history),

@@ -23,7 +23,7 @@ from minka.v1.load_api_pb2 import (
 )
 from minka.v1.load_api_pb2_grpc import SpoolServicer, SpoolStub
 from minka.v1.loads_pb2 import LoadFile
-from minkad.rpc.replication import Metadata
+from minkad.rpc.channels import Metadata
 from minkad.rpc.validation import check
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool

@@ -1,0 +1,301 @@
+"""Minka's own protocol on the data port of a node, which both ends share.
+
+The side that connects sends `PREFACE`, then a `Hello`, then frames; the other side answers with frames. A frame is its
+length (four bytes, big-endian, without these), a byte that says what it is, and its content. A connection serves one
+purpose from its start to its end.
+"""
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from enum import IntEnum, StrEnum
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import msgspec
+
+from minka.errors import Code, MinkaError
+from minka.v1 import errors_pb2
+
+PREFACE: Final = b"\x00minka\x01"
+"""No request of a Redis client begins with its first byte. The last one is the protocol's version."""
+
+MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
+_HEADER_BYTES: Final = 5
+_GATHERED_BYTES: Final = 256 * 1024  # frames of one turn of the loop are written together, up to so many
+_JOINED_BYTES: Final = 64 * 1024
+_UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, writing counts as paused until it is empty
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class Purpose(StrEnum):
+    """What a connection is for."""
+
+    KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
+    APPEND = "append"  # see minkad.replication.frames
+    SHIP = "ship"
+
+
+class Hello(msgspec.Struct, array_like=True, gc=False):
+    """The first frame: who connects, and what for. Clients may leave out the cluster, and have no node."""
+
+    purpose: str
+    cluster_id: str
+    node_id: str
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    DATA = 0
+    ERROR = 1  # why the sender ends the connection: a serialized `minka.v1.Error`
+    END = 2  # the sender sends no more data
+
+
+encode_hello: Final = msgspec.msgpack.Encoder().encode
+decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+
+
+class Frame(NamedTuple):
+    """A frame that has come."""
+
+    kind: int
+    content: bytes
+
+
+class Splitter:
+    """Takes what comes on a connection, and gives the frames in it."""
+
+    def __init__(self, preface: bytes = b"") -> None:
+        """`preface`: what comes before the first frame."""
+        self._preface = preface
+        self._rest = b""
+        self._parts: list[bytes] = []  # of a frame that is longer than what has come
+        self._missing = 0  # bytes of that frame
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete now. Raises INVALID_ARGUMENT for what isn't this protocol, TOO_LARGE."""
+        if self._missing > len(data):
+            self._parts.append(data)
+            self._missing -= len(data)
+            return []
+        if self._parts:
+            data = b"".join((*self._parts, data))
+            self._parts, self._missing = [], 0
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        start = self._past_preface(data) if self._preface else 0
+        return self._split(data, start)
+
+    def _past_preface(self, data: bytes) -> int:
+        size = len(self._preface)
+        if data[:size] != self._preface[: len(data)]:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the connection doesn't begin as Minka's protocol of this version")
+        if len(data) < size:
+            return 0
+        self._preface = b""
+        return size
+
+    def _split(self, data: bytes, start: int) -> list[Frame]:
+        frames: list[Frame] = []
+        end = len(data)
+        while not self._preface and end - start >= _HEADER_BYTES:
+            size = int.from_bytes(data[start : start + 4], "big")
+            if not 1 <= size <= MAX_FRAME_BYTES:
+                raise MinkaError(Code.TOO_LARGE, f"a frame of {size} bytes")
+            after = start + 4 + size
+            if after > end:
+                self._parts, self._missing = [data[start:]], after - end
+                return frames
+            frames.append(Frame(data[start + 4], data[start + _HEADER_BYTES : after]))
+            start = after
+        self._rest = data[start:]
+        return frames
+
+
+class Receiver(Protocol):
+    """The user of a connection."""
+
+    def received(self, content: bytes) -> None:
+        """A frame of data has come. What this raises ends the connection, and the other side is told."""
+
+    def ended(self) -> None:
+        """The other side sends no more data."""
+
+    def lost(self, error: MinkaError | None) -> None:
+        """The connection is over; `error` says why, as far as it is known."""
+
+    def paused(self) -> None:
+        """The other side doesn't take what is sent."""
+
+    def resumed(self) -> None:
+        """All that was sent has left."""
+
+
+class Connection(asyncio.Protocol):
+    """One side of a connection. What is sent in one turn of the loop leaves in one write."""
+
+    def __init__(self, receiver: Receiver, preface: bytes = b"") -> None:
+        """`preface`: what the other side sends before its first frame."""
+        self.receiver = receiver
+        self.is_paused = False  # the other side doesn't take what is sent
+        self.is_over = False
+        self._transport = cast("asyncio.Transport", None)
+        self._splitter = Splitter(preface)
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._error: MinkaError | None = None
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
+        keep_alive(self._transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        try:
+            for kind, content in self._splitter.feed(data):
+                if kind == Kind.DATA:
+                    self.receiver.received(content)
+                elif kind == Kind.END:
+                    self.receiver.ended()
+                elif kind == Kind.ERROR:
+                    self._error = MinkaError.from_proto(errors_pb2.Error.FromString(content))
+                    self._transport.abort()
+                    return
+                else:
+                    raise MinkaError(Code.INVALID_ARGUMENT, f"a frame of the unknown kind {kind}")
+                if self.is_over:
+                    return
+        except MinkaError as error:
+            self.fail(error)
+
+    def eof_received(self) -> bool | None:
+        """The other side has closed."""
+        return None
+
+    def pause_writing(self) -> None:
+        """Called by the transport, whose buffer is full."""
+        self.is_paused = True
+        self.receiver.paused()
+
+    def resume_writing(self) -> None:
+        """Called by the transport, whose buffer is empty."""
+        self.is_paused = False
+        self.receiver.resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        self.is_over = True
+        self._out.clear()
+        if self._error is None and exc is not None:
+            self._error = MinkaError(Code.UNREACHABLE, f"the connection broke: {reason_of(exc)}")
+        self.receiver.lost(self._error)
+
+    # Called by the receiver
+
+    def send(self, content: bytes, kind: Kind = Kind.DATA) -> None:
+        """Send a frame with what else is sent in this turn of the loop. After the end nothing is sent."""
+        if self.is_over:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += (len(content) + 1).to_bytes(4, "big"), kind.to_bytes(), content
+        self._out_bytes += len(content)
+        if self._out_bytes > _GATHERED_BYTES:
+            self._flush()
+
+    def fail(self, error: MinkaError) -> None:
+        """End the connection, and tell the other side why."""
+        self.send(error.to_proto().SerializeToString(), Kind.ERROR)
+        self._error = error
+        self.close()
+
+    def close(self) -> None:
+        """End the connection once what was sent has left."""
+        if not self.is_over:
+            self._flush()
+            self.is_over = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self.is_over = True
+        self._transport.abort()
+
+    def drop(self) -> None:
+        """End the connection at once; the receiver hears nothing more of it."""
+        self.receiver = _Deaf()
+        self.abort()
+
+    def write_raw(self, data: bytes) -> None:
+        """Send bytes that are no frame: the preface."""
+        self._transport.write(data)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits in the transport."""
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Take nothing from the other side."""
+        if not self.is_over:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take what comes again."""
+        if not self.is_over:
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if not out or self.is_over:
+            return
+        if self._out_bytes > _JOINED_BYTES:
+            self._transport.writelines(out)
+        else:
+            self._transport.write(b"".join(out))
+        self._out_bytes = 0
+
+
+class _Deaf:
+    """The receiver of a connection of which nobody wants to hear."""
+
+    def received(self, content: bytes) -> None: ...
+    def ended(self) -> None: ...
+    def lost(self, error: MinkaError | None) -> None: ...
+    def paused(self) -> None: ...
+    def resumed(self) -> None: ...
+
+
+async def connect(address: tuple[str, int], tls: ssl.SSLContext | None, hello: Hello, receiver: Receiver) -> Connection:
+    """Connect to a data port, and say hello. Raises UNREACHABLE."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_connection(lambda: Connection(receiver), *address, ssl=tls)
+    except OSError as error:  # SSLError is one
+        raise MinkaError(Code.UNREACHABLE, f"{address[0]}:{address[1]}: {reason_of(error)}") from error
+    connection.write_raw(PREFACE)
+    connection.send(encode_hello(hello))
+    return connection
+
+
+def reason_of(error: Exception) -> str:
+    """What a failed connection says to people."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def keep_alive(connected: Any) -> None:
+    """Notice within half a minute that the other machine has vanished without a word."""
+    with suppress(OSError):  # the connection may be over already
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,1 @@
+"""The data port of a node: keys and values for clients, and the replication between nodes."""

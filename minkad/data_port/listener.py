@@ -1,0 +1,110 @@
+"""Listens on the data port, and finds out which protocol the other side speaks."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+
+from minka.data_port import PREFACE
+from minkad.config.addresses import split_address
+from minkad.process.listening import cannot_listen
+
+_BACKLOG: Final = 1024
+_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is closed
+
+Protocols = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """The bound port."""
+
+    def __init__(self, address: str, minka: Protocols, tls: Callable[[], ssl.SSLContext] | None) -> None:
+        """`minka` makes what serves one connection. `tls` gives the context for connections from now on.
+        Raises ADDRESS_IN_USE, INVALID_CONFIG.
+        """
+        self._minka = minka
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._renewing: asyncio.Task[None] | None = None
+        self._sockets = _bound(address)
+
+    async def start(self) -> None:
+        """Take connections."""
+        loop, old = asyncio.get_running_loop(), self._servers
+        context = self._tls() if self._tls is not None else None
+        self._servers = [
+            await loop.create_server(self._arrived, sock=bound.dup(), ssl=context, backlog=_BACKLOG)
+            for bound in self._sockets
+        ]
+        for server in old:
+            server.close()
+
+    def renew(self) -> None:
+        """Use the certificates as they are now for all connections from now on; those that are there stay."""
+        self._renewing = asyncio.get_running_loop().create_task(self.start(), name="data port")
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for server in self._servers:
+            server.close()
+        for bound in self._sockets:
+            bound.close()
+
+    def _arrived(self) -> asyncio.Protocol:
+        return _Arrival(self._minka)
+
+
+def _bound(address: str) -> list[socket.socket]:
+    """A socket for each address of the host. Raises ADDRESS_IN_USE, INVALID_CONFIG."""
+    host, port = split_address(address)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            bound = socket.socket(family, kind, protocol)
+            sockets.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(where)
+    except OSError as error:
+        for bound in sockets:
+            bound.close()
+        raise cannot_listen("listen.data", address, error) from error
+    return sockets
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection until its first byte has come."""
+
+    def __init__(self, minka: Protocols) -> None:
+        self._minka = minka
+        self._transport = cast("asyncio.Transport", None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._stop_timer()
+        if data[:1] != PREFACE[:1]:
+            self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
+            self._transport.close()
+            return
+        chosen = self._minka()
+        self._transport.set_protocol(chosen)
+        chosen.connection_made(self._transport)
+        chosen.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,50 @@
+"""The data port of one node, with all that it serves."""
+
+import ssl
+from collections.abc import Callable
+
+from minka.data_port import Purpose
+from minkad.data_port.clients import Clients
+from minkad.data_port.incoming import Incoming
+from minkad.data_port.listener import Listener
+from minkad.data_port.replication import ReplicationServices
+from minkad.process.memory import Memory
+from minkad.process.telemetry import Telemetry
+from minkad.replication.manager import ReplicaManager
+
+
+class DataPort:
+    """Bound when it is made; it serves between `start` and `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        cluster_id: str,
+        manager: ReplicaManager,
+        telemetry: Telemetry,
+        memory: Memory,
+        tls: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
+        """`memory` is that of clients. `tls` gives the context for the next connections. Raises ADDRESS_IN_USE,
+        INVALID_CONFIG.
+        """
+        replication = ReplicationServices(manager, telemetry)
+        clients = Clients(manager.requests, telemetry, memory)
+        self._incoming = Incoming(
+            cluster_id,
+            {Purpose.KV: clients.serve, Purpose.APPEND: replication.append, Purpose.SHIP: replication.ship},
+        )
+        self._listener = Listener(address, self._incoming.protocol, tls)
+
+    async def start(self) -> None:
+        """Take connections."""
+        await self._listener.start()
+
+    def renew(self) -> None:
+        """Use the certificates as they are now for all connections from now on."""
+        self._listener.renew()
+
+    def close(self) -> None:
+        """Take no more connections, and end those that are there once what was sent has left."""
+        self._listener.stop()
+        self._incoming.close()

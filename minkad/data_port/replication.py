@@ -1,0 +1,152 @@
+"""Replication between nodes on their data ports (see minkad.replication.frames)."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
+
+from minka.data_port import Connection, Hello, Purpose, connect
+from minka.errors import Code, MinkaError
+from minkad.config.addresses import split_address
+from minkad.data_port.streams import MessageStream
+from minkad.process.telemetry import Telemetry
+from minkad.replication.manager import ReplicaManager
+
+log: Final = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 2.0
+_SHIP_S: Final = 3600.0  # the migration's stall timeout comes first
+
+
+class DataLinks:
+    """`ReplicationLinks`: a connection for each leader's stream, and one for each checkpoint."""
+
+    def __init__(
+        self,
+        address_of: Callable[[str], str],
+        cluster_id: str,
+        node_id: str,
+        telemetry: Telemetry,
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        """`address_of` gives the address of a node's data port by its id, or raises a MinkaError."""
+        self._address_of = address_of
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._telemetry = telemetry
+        self._tls = tls
+
+    async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """See ReplicationLinks."""
+        stream = await self._connected(node_id, Purpose.APPEND)
+        sending = asyncio.create_task(stream.send_all(frames), name=f"frames to {node_id}")
+        sending.add_done_callback(lambda _: stream.connection.close())
+        try:
+            async for answer in stream.messages():
+                yield answer
+        except MinkaError:
+            _raise_failure(sending)
+            raise
+        finally:
+            sending.cancel()
+            stream.connection.abort()
+
+    async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
+        """See ReplicationLinks."""
+        stream = await self._connected(node_id, Purpose.SHIP)
+        sending = asyncio.create_task(self._send_checkpoint(stream, messages), name=f"checkpoint to {node_id}")
+        try:
+            async with asyncio.timeout(_SHIP_S):
+                async for answer in stream.messages():
+                    return answer
+            raise MinkaError(Code.UNREACHABLE, f"{node_id}: the connection was closed without an answer")
+        except TimeoutError as error:
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"{node_id}: no answer within {_SHIP_S:g} s") from error
+        except MinkaError:
+            _raise_failure(sending)
+            raise
+        finally:
+            sending.cancel()
+            stream.connection.abort()
+
+    async def _send_checkpoint(self, stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
+        try:
+            await stream.send_all(self._counted(messages))
+        except BaseException:
+            stream.connection.abort()
+            raise
+        stream.end()
+
+    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for message in messages:
+            yield message
+            self._telemetry.migration_bytes_sent += len(message)
+
+    async def _connected(self, node_id: str, purpose: Purpose) -> MessageStream:
+        stream = MessageStream()
+        hello = Hello(purpose, self._cluster_id, self._node_id)
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                where = split_address(self._address_of(node_id))
+                stream.connection = await connect(where, self._tls(), hello, stream)
+        except TimeoutError as error:
+            raise MinkaError(Code.UNREACHABLE, f"{node_id}: no connection within {_CONNECT_S:g} s") from error
+        return stream
+
+
+def _raise_failure(sending: asyncio.Task[None]) -> None:
+    """Raise that for which nothing more was sent, if there is such a thing: the connection ended for it."""
+    if sending.done() and not sending.cancelled():
+        sending.result()
+
+
+class ReplicationServices:
+    """Serves leaders: their streams and their checkpoints, each in a task."""
+
+    def __init__(self, manager: ReplicaManager, telemetry: Telemetry) -> None:
+        self._manager = manager
+        self._telemetry = telemetry
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def append(self, connection: Connection) -> MessageStream:
+        """Serve a connection for `Purpose.APPEND`."""
+        return self._spawn(connection, self._append)
+
+    def ship(self, connection: Connection) -> MessageStream:
+        """Serve a connection for `Purpose.SHIP`."""
+        return self._spawn(connection, self._ship)
+
+    async def _append(self, stream: MessageStream) -> None:
+        await stream.send_all(self._manager.follow(stream.messages()))
+
+    async def _ship(self, stream: MessageStream) -> None:
+        stream.connection.send(await self._manager.install(self._counted(stream.messages())))
+
+    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for message in messages:
+            self._telemetry.migration_bytes_received += len(message)
+            yield message
+
+    def _spawn(
+        self, connection: Connection, work: Callable[[MessageStream], Coroutine[Any, Any, None]]
+    ) -> MessageStream:
+        stream = MessageStream()
+        stream.connection = connection
+        task = asyncio.create_task(_until_over(stream, work(stream)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return stream
+
+
+async def _until_over(stream: MessageStream, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; the other side is told if it fails."""
+    try:
+        await work
+    except MinkaError as error:
+        stream.connection.fail(error)
+    except Exception as error:
+        log.exception("a connection between nodes failed")
+        stream.connection.fail(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
+    finally:
+        stream.connection.close()

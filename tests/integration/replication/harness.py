@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 from google.protobuf import text_format
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import channel_options
 from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
@@ -33,23 +31,20 @@ from minkad.core.controller import FinishMerge, merges
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
+from minkad.data_port.port import DataPort
+from minkad.data_port.replication import DataLinks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
 from minkad.replication.context import Surroundings
 from minkad.replication.frames import Answer, decode_answer, encode
 from minkad.replication.manager import ReplicaManager, StorageSettings
 from minkad.replication.replica import Replica
-from minkad.rpc.channels import CONNECT_TIMEOUT
-from minkad.rpc.interceptor import Interceptor
-from minkad.rpc.kv import kv_handler
-from minkad.rpc.replication import GrpcLinks, replication_handler
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore
 from tests.unit.storage.crash import crashed_copy
 
 _BLOCK_CACHE = 8 << 20  # bytes
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -85,7 +80,7 @@ class Refused(Exception):
         self.error = error
 
 
-class TestedLinks(GrpcLinks):
+class TestedLinks(DataLinks):
     """Links of a node from which nothing gets to other nodes while `whole` is not set."""
 
     def __init__(self, *args: Any) -> None:
@@ -115,7 +110,7 @@ class TestedManager(ReplicaManager):
 
 
 class TestNode:
-    """A replica manager behind a gRPC server. `stop` and `start` restart it; `kill` ends it as kill -9 does."""
+    """A replica manager behind a data port. `stop` and `start` restart it; `kill` ends it as kill -9 does."""
 
     __test__ = False
 
@@ -134,8 +129,7 @@ class TestNode:
         self.log_db = LogDatabase.open(self.path / "log")
         self.disk = DiskWatch(self.path, 0)  # the test alone makes it low
         telemetry = self.telemetry = Telemetry()
-        identity = (("minka-cluster", "test"), ("minka-node", self.id))
-        self.links = TestedLinks(self.cluster.channel_to, identity, telemetry)
+        self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(
             self.id,
             ReplicaStore(self.path, _BLOCK_CACHE),
@@ -152,17 +146,13 @@ class TestNode:
         await self.manager.start()
         self.running = True
         memory = Memory(256 * 1024 * 1024, time.monotonic)
-        self.server = grpc.aio.server(interceptors=[Interceptor("test", memory)], options=OPTIONS)
-        self.server.add_generic_rpc_handlers(
-            (kv_handler(self.manager, telemetry, memory), replication_handler(self.manager, telemetry))
-        )
         for _ in range(20):
             try:
-                self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+                self.data_port = DataPort(f"127.0.0.1:{self.port}", "test", self.manager, telemetry, memory, None)
                 break
-            except RuntimeError:
+            except MinkaError:
                 self.port = free_port()
-        await self.server.start()
+        await self.data_port.start()
         self.cluster.ports[self.id] = self.port
 
     # What the data plane needs of the rest of the node
@@ -202,7 +192,7 @@ class TestNode:
         if not self.running:
             return
         self.running = False
-        await self.server.stop(0)
+        self.data_port.close()
         await self.manager.close()
         for task in self.asking:
             task.cancel()
@@ -212,7 +202,7 @@ class TestNode:
         """Stop as kill -9 does: the disk has what was written until now. `start` brings the node back."""
         # After the copy it must say nothing: neither to clients as a leader, nor to leaders as a follower.
         self.clearance = False
-        await self.server.stop(0)
+        self.data_port.close()
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
         await self.stop()
         shutil.rmtree(self.path)
@@ -299,7 +289,6 @@ class Cluster:
         self.gone: dict[int, Partition] = {}  # the last rows of partitions that were merged into others
         self.before_finish_merge: list[MinkaError] = []  # raised instead of recording, one for each request
         self.after_finish_merge: list[MinkaError] = []  # raised although it was recorded
-        self._channels: dict[int, grpc.aio.Channel] = {}
 
     async def add(self, *node_ids: str) -> list[TestNode]:
         """Start nodes."""
@@ -322,13 +311,9 @@ class Cluster:
             for entry in (self.path / node / kind).iterdir()
         }
 
-    def channel_to(self, node_id: str) -> grpc.aio.Channel:
-        """The channel to the node, one for each port."""
-        port = self.ports[node_id]
-        if port not in self._channels:
-            options = [*channel_options(CONNECT_TIMEOUT), *OPTIONS, ("grpc.max_reconnect_backoff_ms", 50)]
-            self._channels[port] = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
-        return self._channels[port]
+    def address_of(self, node_id: str) -> str:
+        """The address of the node's data port."""
+        return f"127.0.0.1:{self.ports[node_id]}"
 
     def standing(self) -> str:
         """The state of all rows, nodes and replicas, one per line."""
@@ -342,11 +327,9 @@ class Cluster:
         return "\n".join(lines)
 
     async def close(self) -> None:
-        """Stop all nodes, and close the channels."""
+        """Stop all nodes."""
         for node in self.nodes.values():
             await node.stop()
-        for channel in self._channels.values():
-            await channel.close()
 
     async def create(self, leader: str, *partition_ids: int, followers: Sequence[str] = ()) -> list[Partition]:
         """Create partitions; all of their replicas are in sync."""

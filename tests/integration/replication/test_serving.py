@@ -2,14 +2,15 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from minka import wire
+from minka.data_port import Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
+from minkad.config.addresses import split_address
+from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, share
 
@@ -260,23 +261,28 @@ async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
 
 
 async def test_the_stream(tmp_path: Path) -> None:
-    """Frames overlap in flight, and one that is no request ends the stream."""
+    """Frames overlap in flight, and one that is no request ends the connection."""
     async with cluster(tmp_path) as c:
         await started(c, 1)
-        method: Any = c.channel_to("athens").stream_stream(wire.KV_BATCH_METHOD)
-        call = method()
+        stream = await connected(c, "athens")
+        answers = stream.messages()
         for i in range(200):
             group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
-            await call.write(wire.encode(wire.Request(i, 5000, [group])))
-        answered = {wire.decode_response(await call.read()).id for _ in range(200)}
+            stream.connection.send(wire.encode(wire.Request(i, 5000, [group])))
+        answered = {wire.decode_response(await anext(answers)).id for _ in range(200)}
         assert answered == set(range(200))
-        await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
-        call = method()
-        await call.write(b"\xc1")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        stream.connection.send(b"\xc1")
+        with pytest.raises(MinkaError) as caught:
+            await anext(answers)
+        assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+async def connected(c: Cluster, node: str) -> MessageStream:
+    """A client's connection to the node's data port."""
+    stream = MessageStream()
+    where = split_address(c.address_of(node))
+    stream.connection = await connect(where, None, Hello(Purpose.KV, "", ""), stream)
+    return stream
 
 
 async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:

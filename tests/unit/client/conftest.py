@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from minka import wire
+from minka.data_port import PREFACE, Connection, Purpose, decode_hello
 from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
 from minka.ranges import KeyRange, ranges_at
@@ -103,17 +104,28 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.largest_read = 10**9  # bytes of values in one result
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         admin_pb2_grpc.add_MetadataServicer_to_server(self, self._server)
-        methods: dict[str, Any] = {"Batch": grpc.stream_stream_rpc_method_handler(self._batch)}
-        handler = grpc.method_handlers_generic_handler("minka.v1.Kv", methods)
-        self._server.add_generic_rpc_handlers((handler,))
         self.address = _listen(self._server)
+        (self.data_address,) = free_addresses(1)
+        self._connections: set[Connection] = set()
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         await self._server.start()
+        host, _, port = self.data_address.rpartition(":")
+        self._data_port = await asyncio.get_running_loop().create_server(self._connected, host, int(port))
 
     async def stop(self) -> None:
         """Break every connection."""
+        self._data_port.close()
+        for connection in list(self._connections):
+            connection.abort()
         await self._server.stop(None)
+
+    def _connected(self) -> Connection:
+        serving = _Serving(self)
+        connection = serving.connection = Connection(serving, PREFACE)
+        self._connections.add(connection)
+        return connection
 
     async def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> admin_pb2.GetTableResponse:
         self.tables_asked += 1
@@ -137,31 +149,29 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         some = wanted is not None and 0 < wanted.whole_up_to < keyspace.partition_count
         return wanted is not None and (not some or row.slot in wanted.slots)
 
-    async def _batch(self, _: Any, context: Any) -> None:
-        self.streams += 1
-        try:
-            await self._serve(context)
-        finally:
-            self.streams -= 1
+    def closed(self, connection: Connection) -> None:
+        """A connection is over."""
+        self.streams -= 1
+        self._connections.discard(connection)
 
-    async def _serve(self, context: Any) -> None:
-        one_at_a_time = asyncio.Lock()  # gRPC refuses a second write while one is under way
-        async with asyncio.TaskGroup() as answers:
-            while isinstance(data := await context.read(), bytes):
-                request = wire.decode_request(data)
-                self.frames.append(request)
-                if self.ends_stream:
-                    return
-                answers.create_task(self._answer(request, context, one_at_a_time))
+    def requested(self, connection: Connection, data: bytes) -> None:
+        """A client's frame has come."""
+        request = wire.decode_request(data)
+        self.frames.append(request)
+        if self.ends_stream:
+            connection.close()
+            return
+        task = asyncio.create_task(self._answer(request, connection))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, request: wire.Request, context: Any, lock: asyncio.Lock) -> None:
+    async def _answer(self, request: wire.Request, connection: Connection) -> None:
         await self.go_on.wait()
         if self.holds_writes and any(group.op == wire.Op.WRITE for group in request.groups):
             await self.holds_writes.wait()
         results = [self._do(group) for group in request.groups]
-        async with lock:
-            answer = wire.encode(wire.Response(request.id, results))
-            await context.write(self.nonsense(request) if self.nonsense else answer)
+        answer = wire.encode(wire.Response(request.id, results))
+        connection.send(self.nonsense(request) if self.nonsense else answer)
 
     def _do(self, group: wire.Group) -> wire.GroupResult:
         error = self.refuse(group) or self._routed_wrong(group)
@@ -209,6 +219,32 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return None
 
 
+class _Serving:
+    """A connection to a `DataNode`."""
+
+    connection: Connection
+
+    def __init__(self, node: DataNode) -> None:
+        self._node = node
+        self._is_greeted = False
+        node.streams += 1
+
+    def received(self, content: bytes) -> None:
+        if self._is_greeted:
+            self._node.requested(self.connection, content)
+        else:
+            hello = decode_hello(content)
+            assert (hello.purpose, hello.cluster_id) == (Purpose.KV, "test")
+            self._is_greeted = True
+
+    def lost(self, error: MinkaError | None) -> None:
+        self._node.closed(self.connection)
+
+    def ended(self) -> None: ...
+    def paused(self) -> None: ...
+    def resumed(self) -> None: ...
+
+
 class DataCluster:
     """Data nodes that each hold a copy of one partition table, and share the data as if moves had carried it."""
 
@@ -234,7 +270,10 @@ class DataCluster:
             ],
         )
         self.nodes = {name: DataNode(name, PartitionTable()) for name in names}
-        table.nodes.extend(cluster_pb2.Node(id=name, address=node.address) for name, node in self.nodes.items())
+        table.nodes.extend(
+            cluster_pb2.Node(id=name, address=node.address, data_address=node.data_address)
+            for name, node in self.nodes.items()
+        )
         shared: dict[bytes, bytes] = {}
         for node in self.nodes.values():
             node.table.CopyFrom(table)

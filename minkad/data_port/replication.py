@@ -40,8 +40,7 @@ class DataLinks:
     async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """See ReplicationLinks."""
         stream = await self._connected(node_id, Purpose.APPEND)
-        sending = asyncio.create_task(stream.send_all(frames), name=f"frames to {node_id}")
-        sending.add_done_callback(lambda _: stream.connection.close())
+        sending = asyncio.create_task(_send(stream, frames), name=f"frames to {node_id}")
         try:
             async for answer in stream.messages():
                 yield answer
@@ -55,7 +54,7 @@ class DataLinks:
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
         """See ReplicationLinks."""
         stream = await self._connected(node_id, Purpose.SHIP)
-        sending = asyncio.create_task(self._send_checkpoint(stream, messages), name=f"checkpoint to {node_id}")
+        sending = asyncio.create_task(_send(stream, self._counted(messages)), name=f"checkpoint to {node_id}")
         try:
             async with asyncio.timeout(_SHIP_S):
                 async for answer in stream.messages():
@@ -69,14 +68,6 @@ class DataLinks:
         finally:
             sending.cancel()
             stream.connection.abort()
-
-    async def _send_checkpoint(self, stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
-        try:
-            await stream.send_all(self._counted(messages))
-        except BaseException:
-            stream.connection.abort()
-            raise
-        stream.end()
 
     async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for message in messages:
@@ -93,6 +84,16 @@ class DataLinks:
         except TimeoutError as error:
             raise MinkaError(Code.UNREACHABLE, f"{node_id}: no connection within {_CONNECT_S:g} s") from error
         return stream
+
+
+async def _send(stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
+    """Send the messages, and say that they are all. If they fail, so does the connection."""
+    try:
+        await stream.send_all(messages)
+    except BaseException:
+        stream.connection.abort()
+        raise
+    stream.end()
 
 
 def _raise_failure(sending: asyncio.Task[None]) -> None:

@@ -120,6 +120,7 @@ class TestNode:
         self.path = path
         self.clearance = True
         self.running = False
+        self.is_mute = False  # no answer of it reaches anybody
         self.port = free_port()
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
@@ -201,13 +202,13 @@ class TestNode:
     async def kill(self) -> None:
         """Stop as kill -9 does: the disk has what was written until now. `start` brings the node back."""
         # After the copy it must say nothing: neither to clients as a leader, nor to leaders as a follower.
-        self.clearance = False
+        self.clearance, self.is_mute = False, True
         self.data_port.close()
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
         await self.stop()
         shutil.rmtree(self.path)
         left.rename(self.path)
-        self.clearance = True
+        self.clearance, self.is_mute = True, False
 
     def replica(self, partition_id: int = 1) -> Replica:
         """The node's replica of the partition, as it is in memory."""
@@ -232,6 +233,8 @@ class TestNode:
             raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone")) from None
         finally:
             self.asking.discard(task)
+        if self.is_mute:
+            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone"))
         (result,) = response.results
         if result.error is not None:
             raise Refused(MinkaError.from_proto(Error.FromString(result.error)))

@@ -146,7 +146,7 @@ class TestNode:
         self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
         await self.manager.start()
         self.running = True
-        memory = Memory(256 * 1024 * 1024, time.monotonic)
+        memory = self.clients_memory = Memory(256 * 1024 * 1024, time.monotonic)
         for _ in range(20):
             try:
                 self.data_port = DataPort(f"127.0.0.1:{self.port}", "test", self.manager, telemetry, memory, None)

@@ -1,0 +1,94 @@
+"""The data port as a client meets it: who is let in, and what becomes of one that takes no answers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.data_port import PREFACE, Hello, Purpose, connect, encode_hello
+from minka.errors import Code, MinkaError
+from minkad.config.addresses import split_address
+from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
+from minkad.data_port.streams import MessageStream
+from tests.integration.replication.harness import Cluster, cluster, until
+
+_VALUE = b"v" * 1024 * 1024
+
+
+async def connected(c: Cluster, hello: Hello) -> MessageStream:
+    """A connection to the data port of athens."""
+    stream = MessageStream()
+    stream.connection = await connect(split_address(c.address_of("athens")), None, hello, stream)
+    return stream
+
+
+def frame(number: int, op: wire.Op, body: bytes, timeout_ms: int = 5000) -> bytes:
+    return wire.encode(wire.Request(number, timeout_ms, [wire.Group(op, 1, 1, body)]))
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        (Hello("kv", "another", ""), Code.CLUSTER_MISMATCH),
+        (Hello("nonsense", "test", "n"), Code.INVALID_ARGUMENT),
+        (Hello("append", "", "byzantium"), Code.INVALID_ARGUMENT),
+        (Hello("ship", "test", ""), Code.INVALID_ARGUMENT),
+    ],
+)
+async def test_who_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:
+    async with cluster(tmp_path) as c:
+        await c.add("athens")
+        stream = await connected(c, hello)
+        with pytest.raises(MinkaError) as caught:
+            await anext(stream.messages())
+        assert caught.value.code is code
+
+
+async def test_what_speaks_no_protocol_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        await c.add("athens")
+        host, port = split_address(c.address_of("athens"))
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(PREFACE[:-1] + b"\x7f" + encode_hello(Hello("kv", "", "")))
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert b"INVALID_ARGUMENT" in answer
+        writer.close()
+
+
+async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path) -> None:
+    """Its answers count as memory, others are served meanwhile, and it gets all of them when it reads again."""
+    async with cluster(tmp_path) as c:
+        athens = (await c.add("athens"))[0]
+        await c.create("athens", 1)
+        await athens.put(1, {b"k": _VALUE})
+        slow, quick = await connected(c, Hello(Purpose.KV, "", "")), await connected(c, Hello(Purpose.KV, "test", ""))
+        slow.connection.pause_reading()
+        count = 2 * MAX_FRAMES_IN_FLIGHT
+        for number in range(count):
+            slow.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"])))
+        await until(lambda: athens.clients_memory.used > 8 * len(_VALUE))
+        for number in range(20):
+            quick.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"])))
+            assert wire.decode_response(await anext(quick.messages())).id == number
+        assert athens.clients_memory.used < (MAX_FRAMES_IN_FLIGHT + 8) * len(_VALUE)
+        slow.connection.resume_reading()
+        answers = slow.messages()
+        assert [wire.decode_response(await anext(answers)).id for _ in range(count)] == list(range(count))
+        await until(lambda: athens.clients_memory.used < len(_VALUE))
+
+
+async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = (await c.add("athens"))[0]
+        await c.create("athens", 1)
+        athens.replica().gate.close()
+        stream = await connected(c, Hello(Purpose.KV, "test", ""))
+        began = asyncio.get_running_loop().time()
+        body = wire.encode(wire.WriteBody([b"k"], [b"v"]))
+        stream.connection.send(frame(7, wire.Op.WRITE, body, timeout_ms=200))
+        answer = wire.decode_response(await anext(stream.messages()))
+        assert answer.id == 7
+        assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
+        assert 0.15 <= asyncio.get_running_loop().time() - began < 2
+        athens.replica().gate.open()

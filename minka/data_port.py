@@ -32,8 +32,8 @@ class Purpose(StrEnum):
     """What a connection is for."""
 
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
-    APPEND = "append"  # see minkad.replication.frames
-    SHIP = "ship"
+    APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
+    SHIP = "ship"  # a checkpoint
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):

@@ -44,6 +44,7 @@ class ClientConnection:
         self._connection = connection
         self._share = clients.memory.share(connection.abort)
         self._in_flight = 0
+        self._has_ended = False
         self._untaken = 0  # bytes of answers that are counted, since the client doesn't take them
         self._is_reading = True
         self._awaits_room: asyncio.Task[None] | None = None
@@ -66,6 +67,9 @@ class ClientConnection:
 
     def ended(self) -> None:
         """The client asks for nothing more."""
+        self._has_ended = True
+        if not self._in_flight:
+            self._connection.close()
 
     def lost(self, error: MinkaError | None) -> None:
         """Nobody waits for the answers any longer."""
@@ -98,7 +102,9 @@ class ClientConnection:
             counted -= len(answer)
         self._share.give(counted)
         self._connection.send(answer)
-        if not self._is_reading:
+        if self._has_ended and not self._in_flight:
+            self._connection.close()
+        elif not self._is_reading:
             self._read_or_not()
 
     def _count(self, request: wire.Request, results: list[wire.GroupResult], seconds: float) -> int:

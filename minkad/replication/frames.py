@@ -1,8 +1,8 @@
-"""The messages of replication between nodes: MessagePack arrays as raw gRPC messages.
+"""The messages of replication between nodes: MessagePack arrays.
 
-`APPEND_METHOD` is one stream from each leader's node to each follower's, for all their partitions: `Frame`s one way,
-`Answer`s the other. The leader probes where a follower stands, finds how far both logs are the same, and appends what
-the follower lacks; the follower acknowledges what it has. `SHIP_METHOD` is one call a checkpoint: a `ShipHeader`, the
+There is one stream from each leader's node to each follower's, for all their partitions: `Frame`s one way, `Answer`s
+the other. The leader probes where a follower stands, finds how far both logs are the same, and appends what the
+follower lacks; the follower acknowledges what it has. Each checkpoint has a stream of its own: a `ShipHeader`, the
 content of its files in their order as raw chunks, a `ShipTrailer`; the answer is a `Shipped`.
 """
 
@@ -11,9 +11,6 @@ from typing import Final
 import msgspec
 
 from minkad.core.replication.messages import Ack, Append
-
-APPEND_METHOD: Final = "/minka.v1.Replication/Append"
-SHIP_METHOD: Final = "/minka.v1.Replication/Ship"
 
 
 class Frame(msgspec.Struct, array_like=True, gc=False):

@@ -323,11 +323,11 @@ class ReplicaManager:
         return await self.requests.handle(request, share)
 
     def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """A leader's stream: see `frames.APPEND_METHOD`."""
+        """A leader's stream: see `frames`."""
         return self.receiver.append(frames)
 
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
-        """A leader's checkpoint: see `frames.SHIP_METHOD`."""
+        """A leader's checkpoint: see `frames`."""
         return await self.checkpoint_receiver.install(messages)
 
     # What a change of a replica leads to

@@ -31,7 +31,6 @@ _BETWEEN_NODES: Final = tuple(
         "Coordinator",
         "ReplicaControl",
         "Raft",
-        "Replication",
         "DutyControl",
         "ShardCoordinator",
         "LoadControl",

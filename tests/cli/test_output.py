@@ -44,7 +44,7 @@ def test_wide_adds_columns(run: Run, node: AnsweringNode) -> None:
     header = wide.splitlines()[0].split("\t")
     assert header[:11] == narrow.splitlines()[0].split("\t")
     asked = ["HEARTBEAT", "SERVES", "REMEMBERED", "LAST HEARD", "WHY NO ANSWER"]
-    assert header[11:] == [*asked, "HTTP", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
+    assert header[11:] == [*asked, "HTTP", "DATA PORT", "CAPACITY", "WEIGHT", "APPLIED", "SINCE", "REASON", "VERSION"]
     assert "2023-11-14T22:13:20.000Z" in wide
 
 

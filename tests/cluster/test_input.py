@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 import minka
 from minka import wire
 from minka.control import Control
+from minka.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
 from minka.errors import Code
 from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, load_api_pb2, shards_pb2
 from minka.v1.coordinator_pb2 import LeaveRequest
@@ -216,18 +217,47 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
     ship = [frames.ShipHeader(row.id, row.leader_epoch, [("a", 3), ("../b", -1)], ["c"]), frames.ShipTrailer([1, 2])]
     known = identity(cluster)
     codes: Counter[str] = Counter()
-    for path, kinds in (
-        (wire.KV_BATCH_METHOD, requests),
-        (frames.APPEND_METHOD, replication),
-        (frames.SHIP_METHOD, ship),
-    ):
+    for purpose, kinds in ((None, requests), (Purpose.KV, requests), ("append", replication), ("ship", ship)):
         for _ in range(10 * EXAMPLES):
             content = [raw_frame(rng, kinds) for _ in range(rng.choice((1, 1, 3)))]
             metadata = rng.choice((None, known))
-            code = outcome(channel.stream_stream(path)(iter(content), metadata=metadata, timeout=SECONDS))
+            if purpose is None:
+                call = channel.stream_stream(wire.KV_BATCH_METHOD)
+                code = outcome(call(iter(content), metadata=metadata, timeout=SECONDS))
+            else:
+                code = answered(cluster, purpose, content, metadata)
             codes[code.name if code is not None else "done"] += 1
     assert codes["INVALID_ARGUMENT"] > codes["done"] > 0, f"many frames are refused: {codes}"
     assert_well(cluster)
+
+
+def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata: Any) -> Code | None:
+    """How the data port answers these frames: an error, or None if it ends the connection without one."""
+    cluster_id, node = (metadata[0][1], NODE) if metadata else ("", "")
+    sent = [framed(Kind.DATA, encode_hello(Hello(purpose, cluster_id, node)))]
+    sent += [*(framed(Kind.DATA, one) for one in content), framed(Kind.END, b"")]
+    splitter = Splitter()
+    host, port = cluster.node(NODE).data_address.split(":")
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(PREFACE + b"".join(sent))
+        while data := _received(connection):
+            for frame in splitter.feed(data):
+                if frame.kind == Kind.ERROR:
+                    code = Code[Error.FromString(frame.content).code]
+                    assert code is not Code.INTERNAL, frame.content
+                    return code
+    return None
+
+
+def framed(kind: Kind, content: bytes) -> bytes:
+    return (len(content) + 1).to_bytes(4, "big") + bytes([kind]) + content
+
+
+def _received(connection: socket.socket) -> bytes:
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(65536)
+    return b""
 
 
 def _connected(address: str) -> socket.socket | None:

@@ -120,6 +120,8 @@ class ClientConnection:
     # Reading no more than there is room for
 
     def _read_or_not(self) -> None:
+        if self._connection.is_over:
+            return
         has_plenty = self._share.has_plenty
         limit = MAX_FRAMES_IN_FLIGHT if has_plenty else 1
         if self._in_flight >= limit or self._connection.is_paused:

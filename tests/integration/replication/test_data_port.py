@@ -1,6 +1,8 @@
 """The data port as a client meets it: who is let in, and what becomes of one that takes no answers."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,17 +80,49 @@ async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path
         await until(lambda: athens.clients_memory.used < len(_VALUE))
 
 
-async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits_for", ["the gate", "a follower"])
+async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, waits_for: str) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("athens", 1, followers=["byzantium"])
+        if waits_for == "the gate":
+            athens.replica().gate.close()
+        else:
+            byzantium.manager.mute = True
+        stream = await connected(c, Hello(Purpose.KV, "test", ""))
+        began = asyncio.get_running_loop().time()
+        body = wire.encode(wire.WriteBody([b"k"], [b"v"]))
+        stream.connection.send(frame(7, wire.Op.WRITE, body, timeout_ms=200))
+        answer = wire.decode_response(await asyncio.wait_for(anext(stream.messages()), 5))
+        assert answer.id == 7
+        assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
+        assert asyncio.get_running_loop().time() - began >= 0.15
+        athens.replica().gate.open()
+
+
+async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         athens.replica().gate.close()
         stream = await connected(c, Hello(Purpose.KV, "test", ""))
-        began = asyncio.get_running_loop().time()
-        body = wire.encode(wire.WriteBody([b"k"], [b"v"]))
-        stream.connection.send(frame(7, wire.Op.WRITE, body, timeout_ms=200))
-        answer = wire.decode_response(await anext(stream.messages()))
-        assert answer.id == 7
-        assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
-        assert 0.15 <= asyncio.get_running_loop().time() - began < 2
+        body = wire.encode(wire.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
+        for number in range(200):
+            stream.connection.send(frame(number, wire.Op.WRITE, body, timeout_ms=60_000))
+        await until(lambda: athens.clients_memory.used > 2 * len(_VALUE))
+        await settled(lambda: athens.clients_memory.used)
+        assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()
+        athens.manager.requests.notify(1)
+        answers = stream.messages()
+        answered = {wire.decode_response(await anext(answers)).id for _ in range(200)}
+        assert answered == set(range(200))
+
+
+async def settled(value: Callable[[], int]) -> None:
+    """Wait until the value stays the same for a while."""
+    seen, since = value(), time.monotonic()
+    while time.monotonic() - since < 0.2:
+        await asyncio.sleep(0.01)
+        if value() != seen:
+            seen, since = value(), time.monotonic()

@@ -8,11 +8,13 @@ purpose from its start to its end.
 import asyncio
 import socket
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
@@ -68,24 +70,27 @@ class Splitter:
 
     def __init__(self, preface: bytes = b"") -> None:
         """`preface`: what comes before the first frame."""
+        self.max_bytes = MAX_FRAME_BYTES  # of a frame; another value counts from the next frame on
         self._preface = preface
         self._rest = b""
         self._parts: list[bytes] = []  # of a frame that is longer than what has come
         self._missing = 0  # bytes of that frame
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Raises INVALID_ARGUMENT for what isn't this protocol, TOO_LARGE."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for what isn't this protocol,
+        TOO_LARGE.
+        """
         if self._missing > len(data):
             self._parts.append(data)
             self._missing -= len(data)
-            return []
+            return
         if self._parts:
             data = b"".join((*self._parts, data))
             self._parts, self._missing = [], 0
         if self._rest:
             data, self._rest = self._rest + data, b""
         start = self._past_preface(data) if self._preface else 0
-        return self._split(data, start)
+        yield from self._split(data, start)
 
     def _past_preface(self, data: bytes) -> int:
         size = len(self._preface)
@@ -96,21 +101,19 @@ class Splitter:
         self._preface = b""
         return size
 
-    def _split(self, data: bytes, start: int) -> list[Frame]:
-        frames: list[Frame] = []
+    def _split(self, data: bytes, start: int) -> Iterator[Frame]:
         end = len(data)
         while not self._preface and end - start >= _HEADER_BYTES:
             size = int.from_bytes(data[start : start + 4], "big")
-            if not 1 <= size <= MAX_FRAME_BYTES:
+            if not 1 <= size <= self.max_bytes:
                 raise MinkaError(Code.TOO_LARGE, f"a frame of {size} bytes")
             after = start + 4 + size
             if after > end:
                 self._parts, self._missing = [data[start:]], after - end
-                return frames
-            frames.append(Frame(data[start + 4], data[start + _HEADER_BYTES : after]))
+                return
+            yield Frame(data[start + 4], data[start + _HEADER_BYTES : after])
             start = after
         self._rest = data[start:]
-        return frames
 
 
 class Receiver(Protocol):
@@ -139,6 +142,7 @@ class Connection(asyncio.Protocol):
         """`preface`: what the other side sends before its first frame."""
         self.receiver = receiver
         self.is_paused = False  # the other side doesn't take what is sent
+        self.is_reading = True
         self.is_over = False
         self._transport = cast("asyncio.Transport", None)
         self._splitter = Splitter(preface)
@@ -164,7 +168,7 @@ class Connection(asyncio.Protocol):
                 elif kind == Kind.END:
                     self.receiver.ended()
                 elif kind == Kind.ERROR:
-                    self._error = MinkaError.from_proto(errors_pb2.Error.FromString(content))
+                    self._error = _sent_error(content)
                     self._transport.abort()
                     return
                 else:
@@ -173,10 +177,6 @@ class Connection(asyncio.Protocol):
                     return
         except MinkaError as error:
             self.fail(error)
-
-    def eof_received(self) -> bool | None:
-        """The other side has closed."""
-        return None
 
     def pause_writing(self) -> None:
         """Called by the transport, whose buffer is full."""
@@ -241,14 +241,20 @@ class Connection(asyncio.Protocol):
         """How much waits in the transport."""
         return self._transport.get_write_buffer_size()
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Take no larger frames from now on."""
+        self._splitter.max_bytes = max_frame_bytes
+
     def pause_reading(self) -> None:
         """Take nothing from the other side."""
-        if not self.is_over:
+        if self.is_reading and not self.is_over:
+            self.is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Take what comes again."""
-        if not self.is_over:
+        if not self.is_reading and not self.is_over:
+            self.is_reading = True
             self._transport.resume_reading()
 
     def _flush(self) -> None:
@@ -260,6 +266,14 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(b"".join(out))
         self._out_bytes = 0
+
+
+def _sent_error(content: bytes) -> MinkaError:
+    """Raises INVALID_ARGUMENT."""
+    try:
+        return MinkaError.from_proto(errors_pb2.Error.FromString(content))
+    except DecodeError as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no error: {error}") from error
 
 
 class _Deaf:

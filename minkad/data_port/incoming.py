@@ -7,14 +7,20 @@ from typing import Final
 
 import msgspec
 
+from minka import data_port
 from minka.data_port import PREFACE, Connection, Purpose, Receiver, decode_hello
 from minka.errors import Code, MinkaError
+from minka.wire import MAX_FRAME_BYTES
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 
 log: Final = logging.getLogger(__name__)
 
 Serve = Callable[[Connection], Receiver]
+
+_HELLO_S: Final = 10.0  # a connection without a hello for so long is closed
+_HELLO_BYTES: Final = 4096
+_FRAME_BYTES: Final = {Purpose.KV: MAX_FRAME_BYTES + 1}  # by purpose; the first byte of a frame says its kind
 
 
 class Incoming:
@@ -31,12 +37,22 @@ class Incoming:
         return _Accepted(self)
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections: those on which nothing is taken at once, all others once what was sent has left."""
         for connection in list(self.open):
-            connection.close()
+            if connection.is_paused:
+                connection.abort()
+            else:
+                connection.close()
 
-    def service(self, content: bytes) -> Serve:
-        """What the first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH."""
+    def greeted(self, connection: Connection, content: bytes) -> None:
+        """Hand the connection to what its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH, and what the
+        service raises.
+        """
+        purpose = self._checked(content)
+        connection.limit(_FRAME_BYTES.get(purpose, data_port.MAX_FRAME_BYTES))
+        connection.receiver = self._services[purpose](connection)
+
+    def _checked(self, content: bytes) -> Purpose:
         try:
             hello = decode_hello(content)
             purpose = Purpose(hello.purpose)
@@ -47,7 +63,7 @@ class Incoming:
             raise MinkaError(Code.CLUSTER_MISMATCH, text)
         if purpose is not Purpose.KV and (not hello.cluster_id or node_id_problem(hello.node_id)):
             raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes says of which cluster and node it is")
-        return self._services[purpose]
+        return purpose
 
     def refused(self, error: MinkaError) -> None:
         """Log a caller's mistake, at most once in 10 s."""
@@ -61,6 +77,7 @@ class _Accepted(Connection):
     def __init__(self, incoming: Incoming) -> None:
         super().__init__(_Greeting(self, incoming), PREFACE)
         self._incoming = incoming
+        self.limit(_HELLO_BYTES)
         incoming.open.add(self)
 
     def fail(self, error: MinkaError) -> None:
@@ -78,11 +95,15 @@ class _Greeting:
     def __init__(self, connection: Connection, incoming: Incoming) -> None:
         self._connection = connection
         self._incoming = incoming
+        self._timer = asyncio.get_running_loop().call_later(_HELLO_S, connection.abort)
 
     def received(self, content: bytes) -> None:
-        self._connection.receiver = self._incoming.service(content)(self._connection)
+        self._timer.cancel()
+        self._incoming.greeted(self._connection, content)
 
     def ended(self) -> None: ...
-    def lost(self, error: MinkaError | None) -> None: ...
+    def lost(self, error: MinkaError | None) -> None:
+        self._timer.cancel()
+
     def paused(self) -> None: ...
     def resumed(self) -> None: ...

@@ -1,9 +1,9 @@
 """The data port of one node, with all that it serves."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from minka.data_port import Purpose
+from minka.data_port import Connection, Purpose
 from minkad.data_port.clients import Clients
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
@@ -40,11 +40,16 @@ class DataPort:
         """Take connections."""
         await self._listener.start()
 
+    @property
+    def connections(self) -> Collection[Connection]:
+        """The open ones in Minka's own protocol."""
+        return self._incoming.open
+
     def renew(self) -> None:
         """Use the certificates as they are now for all connections from now on."""
         self._listener.renew()
 
     def close(self) -> None:
-        """Take no more connections, and end those that are there once what was sent has left."""
+        """Take no more connections, and end those that are there."""
         self._listener.stop()
         self._incoming.close()

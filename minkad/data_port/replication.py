@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from minka.data_port import Connection, Hello, Purpose, connect
@@ -39,31 +40,33 @@ class DataLinks:
 
     async def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """See ReplicationLinks."""
-        stream = await self._connected(node_id, Purpose.APPEND)
-        sending = asyncio.create_task(_send(stream, frames), name=f"frames to {node_id}")
-        try:
+        async with self._sending(node_id, Purpose.APPEND, frames) as stream:
             async for answer in stream.messages():
                 yield answer
-        except MinkaError:
-            _raise_failure(sending)
-            raise
-        finally:
-            sending.cancel()
-            stream.connection.abort()
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
         """See ReplicationLinks."""
-        stream = await self._connected(node_id, Purpose.SHIP)
-        sending = asyncio.create_task(_send(stream, self._counted(messages)), name=f"checkpoint to {node_id}")
+        counted = self._counted(messages)
         try:
-            async with asyncio.timeout(_SHIP_S):
+            async with asyncio.timeout(_SHIP_S), self._sending(node_id, Purpose.SHIP, counted) as stream:
                 async for answer in stream.messages():
                     return answer
-            raise MinkaError(Code.UNREACHABLE, f"{node_id}: the connection was closed without an answer")
         except TimeoutError as error:
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{node_id}: no answer within {_SHIP_S:g} s") from error
+        raise MinkaError(Code.UNREACHABLE, f"{node_id}: the connection was closed without an answer")
+
+    @asynccontextmanager
+    async def _sending(
+        self, node_id: str, purpose: Purpose, messages: AsyncIterator[bytes]
+    ) -> AsyncIterator[MessageStream]:
+        """A connection on which the messages are sent. When it ends because they fail, that is what is raised."""
+        stream = await self._connected(node_id, purpose)
+        sending = asyncio.create_task(_send(stream, messages), name=f"{purpose} to {node_id}")
+        try:
+            yield stream
         except MinkaError:
-            _raise_failure(sending)
+            if sending.done() and not sending.cancelled():
+                sending.result()
             raise
         finally:
             sending.cancel()
@@ -94,12 +97,6 @@ async def _send(stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
         stream.connection.abort()
         raise
     stream.end()
-
-
-def _raise_failure(sending: asyncio.Task[None]) -> None:
-    """Raise that for which nothing more was sent, if there is such a thing: the connection ended for it."""
-    if sending.done() and not sending.cancelled():
-        sending.result()
 
 
 class ReplicationServices:

@@ -9,9 +9,9 @@ import grpc
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.v1 import errors_pb2
 from minkad.process.memory import Memory, Share
-from minkad.process.telemetry import Operation, Outcome, Telemetry
+from minkad.process.telemetry import Telemetry
+from minkad.replication.batches import checked_request, count
 from minkad.replication.manager import ReplicaManager
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
@@ -78,7 +78,7 @@ class _Stream:
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         try:
             async for frame in frames:
-                request = _decoded(frame)
+                request = checked_request(frame)
                 self._share.take(len(frame))
                 await self._slots.acquire()
                 task = asyncio.create_task(self._answer(request, len(frame)))
@@ -98,38 +98,13 @@ class _Stream:
         response = await self._handle(request, self._share)
         answer = wire.encode(response)
         # The values of the results were counted as they were read.
-        counted = size + self._count(request, response, time.perf_counter() - began)
+        counted = size + count(self._telemetry, request, response.results, time.perf_counter() - began)
         self._share.take(wire.weight(len(answer)) - counted)
         self._answers.put_nowait(answer)
-
-    def _count(self, request: wire.Request, response: wire.Response, seconds: float) -> int:
-        """Count the batches for the metrics. Returns how many bytes the bodies of the results have."""
-        size = 0
-        for group, result in zip(request.groups, response.results, strict=True):
-            operation: Operation = "write" if group.op == wire.Op.WRITE else "read"
-            self._telemetry.kv(operation, "ok" if result.error is None else _outcome(result.error), seconds)
-            if result.body is not None:
-                size += len(result.body)
-        return size
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._slots.release()
         self._tasks.discard(task)
-
-
-def _decoded(frame: bytes) -> wire.Request:
-    if len(frame) > wire.MAX_FRAME_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a frame of {len(frame)} bytes")
-    try:
-        return wire.decode_request(frame)
-    except wire.UNDECODABLE as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no request: {error}") from error
-
-
-def _outcome(error: bytes) -> Outcome:
-    """The outcome for the metrics: a retriable error, after which the client tries again or elsewhere, is a refusal."""
-    code = errors_pb2.Error.FromString(error).code
-    return "refused" if Code[code].info.retriable else "failed"
 
 
 def kv_handler(manager: ReplicaManager, telemetry: Telemetry, memory: Memory) -> grpc.GenericRpcHandler:

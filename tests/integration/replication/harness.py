@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from minka import wire
+from minka.data_port import Connection, Hello, connect
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
@@ -27,12 +28,14 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.errors_pb2 import Error
 from minkactl.playground import free_addresses
+from minkad.config.addresses import split_address
 from minkad.core.controller import FinishMerge, merges
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.data_port.port import DataPort
 from minkad.data_port.replication import DataLinks
+from minkad.data_port.streams import MessageStream
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
 from minkad.replication.context import Surroundings
@@ -146,7 +149,7 @@ class TestNode:
         self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
         await self.manager.start()
         self.running = True
-        memory = self.clients_memory = Memory(256 * 1024 * 1024, time.monotonic)
+        memory = self.clients_memory = Memory(self.cluster.clients_memory_bytes, time.monotonic)
         for _ in range(20):
             try:
                 self.data_port = DataPort(f"127.0.0.1:{self.port}", "test", self.manager, telemetry, memory, None)
@@ -209,6 +212,10 @@ class TestNode:
         shutil.rmtree(self.path)
         left.rename(self.path)
         self.clearance, self.is_mute = True, False
+
+    def connections(self) -> Collection[Connection]:
+        """The open connections to its data port."""
+        return self.data_port.connections
 
     def replica(self, partition_id: int = 1) -> Replica:
         """The node's replica of the partition, as it is in memory."""
@@ -275,6 +282,8 @@ class Cluster:
         self.storage = storage or StorageSettings()
         self.nodes: dict[str, TestNode] = {}
         self.ports: dict[str, int] = {}
+        self._clients: list[MessageStream] = []
+        self.clients_memory_bytes = 256 * 1024 * 1024
         self.rows: dict[int, Partition] = {}
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.low_disks: set[str] = set()
@@ -314,6 +323,13 @@ class Cluster:
             for entry in (self.path / node / kind).iterdir()
         }
 
+    async def connect(self, node_id: str, hello: Hello) -> MessageStream:
+        """Connect to the node's data port."""
+        stream = MessageStream()
+        stream.connection = await connect(split_address(self.address_of(node_id)), None, hello, stream)
+        self._clients.append(stream)
+        return stream
+
     def address_of(self, node_id: str) -> str:
         """The address of the node's data port."""
         return f"127.0.0.1:{self.ports[node_id]}"
@@ -330,7 +346,9 @@ class Cluster:
         return "\n".join(lines)
 
     async def close(self) -> None:
-        """Stop all nodes."""
+        """Stop all nodes, and end the clients' connections."""
+        for stream in self._clients:
+            stream.connection.abort()
         for node in self.nodes.values():
             await node.stop()
 

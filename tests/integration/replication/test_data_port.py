@@ -1,28 +1,19 @@
 """The data port as a client meets it: who is let in, and what becomes of one that takes no answers."""
 
 import asyncio
-import time
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from minka import wire
-from minka.data_port import PREFACE, Hello, Purpose, connect, encode_hello
+from minka.data_port import PREFACE, Hello, Purpose, encode_hello
 from minka.errors import Code, MinkaError
 from minkad.config.addresses import split_address
 from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
-from minkad.data_port.streams import MessageStream
-from tests.integration.replication.harness import Cluster, cluster, until
+from tests.integration.replication.harness import cluster, until
 
 _VALUE = b"v" * 1024 * 1024
-
-
-async def connected(c: Cluster, hello: Hello) -> MessageStream:
-    """A connection to the data port of athens."""
-    stream = MessageStream()
-    stream.connection = await connect(split_address(c.address_of("athens")), None, hello, stream)
-    return stream
 
 
 def frame(number: int, op: wire.Op, body: bytes, timeout_ms: int = 5000) -> bytes:
@@ -41,7 +32,7 @@ def frame(number: int, op: wire.Op, body: bytes, timeout_ms: int = 5000) -> byte
 async def test_who_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:
     async with cluster(tmp_path) as c:
         await c.add("athens")
-        stream = await connected(c, hello)
+        stream = await c.connect("athens", hello)
         with pytest.raises(MinkaError) as caught:
             await anext(stream.messages())
         assert caught.value.code is code
@@ -64,7 +55,10 @@ async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         await athens.put(1, {b"k": _VALUE})
-        slow, quick = await connected(c, Hello(Purpose.KV, "", "")), await connected(c, Hello(Purpose.KV, "test", ""))
+        slow, quick = (
+            await c.connect("athens", Hello(Purpose.KV, "", "")),
+            await c.connect("athens", Hello(Purpose.KV, "test", "")),
+        )
         slow.connection.pause_reading()
         count = 2 * MAX_FRAMES_IN_FLIGHT
         for number in range(count):
@@ -89,7 +83,7 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
             athens.replica().gate.close()
         else:
             byzantium.manager.mute = True
-        stream = await connected(c, Hello(Purpose.KV, "test", ""))
+        stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
         began = asyncio.get_running_loop().time()
         body = wire.encode(wire.WriteBody([b"k"], [b"v"]))
         stream.connection.send(frame(7, wire.Op.WRITE, body, timeout_ms=200))
@@ -105,12 +99,12 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         athens.replica().gate.close()
-        stream = await connected(c, Hello(Purpose.KV, "test", ""))
+        stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
         body = wire.encode(wire.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
             stream.connection.send(frame(number, wire.Op.WRITE, body, timeout_ms=60_000))
-        await until(lambda: athens.clients_memory.used > 2 * len(_VALUE))
-        await settled(lambda: athens.clients_memory.used)
+        # The node has been sent all that it takes, and from here on nothing changes until the gate opens.
+        await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()
         athens.manager.requests.notify(1)
@@ -119,10 +113,33 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         assert answered == set(range(200))
 
 
-async def settled(value: Callable[[], int]) -> None:
-    """Wait until the value stays the same for a while."""
-    seen, since = value(), time.monotonic()
-    while time.monotonic() - since < 0.2:
-        await asyncio.sleep(0.01)
-        if value() != seen:
-            seen, since = value(), time.monotonic()
+async def test_clients_that_take_nothing_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 16 * len(_VALUE)
+        athens = (await c.add("athens"))[0]
+        await c.create("athens", 1)
+        await athens.put(1, {b"k": _VALUE})
+        slow = [await c.connect("athens", Hello(Purpose.KV, "", "")) for _ in range(16)]
+        for stream in slow:
+            stream.connection.pause_reading()
+            for number in range(40):
+                stream.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"]), timeout_ms=60_000))
+        await until(lambda: athens.clients_memory.is_waited_for)
+        quick = await c.connect("athens", Hello(Purpose.KV, "", ""))
+        quick.connection.send(frame(7, wire.Op.READ, wire.encode([b"k"]), timeout_ms=60_000))
+        assert wire.decode_response(await asyncio.wait_for(anext(quick.messages()), 20)).id == 7
+        await until(lambda: athens.clients_memory.ended > 0)
+
+
+async def test_who_says_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minkad.data_port.incoming._HELLO_S", 0.05)
+    monkeypatch.setattr("minkad.data_port.listener._FIRST_BYTE_S", 0.05)
+    async with cluster(tmp_path) as c:
+        await c.add("athens")
+        host, port = split_address(c.address_of("athens"))
+        for said in (b"", PREFACE):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(said)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()

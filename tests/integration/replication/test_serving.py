@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from minka import wire
-from minka.data_port import Hello, Purpose, connect
+from minka.data_port import Hello, Purpose
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
-from minkad.config.addresses import split_address
-from minkad.data_port.streams import MessageStream
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, share
 
@@ -264,7 +262,7 @@ async def test_the_stream(tmp_path: Path) -> None:
     """Frames overlap in flight, and one that is no request ends the connection."""
     async with cluster(tmp_path) as c:
         await started(c, 1)
-        stream = await connected(c, "athens")
+        stream = await c.connect("athens", Hello(Purpose.KV, "", ""))
         answers = stream.messages()
         for i in range(200):
             group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
@@ -275,14 +273,6 @@ async def test_the_stream(tmp_path: Path) -> None:
         with pytest.raises(MinkaError) as caught:
             await anext(answers)
         assert caught.value.code is Code.INVALID_ARGUMENT
-
-
-async def connected(c: Cluster, node: str) -> MessageStream:
-    """A client's connection to the node's data port."""
-    stream = MessageStream()
-    where = split_address(c.address_of(node))
-    stream.connection = await connect(where, None, Hello(Purpose.KV, "", ""), stream)
-    return stream
 
 
 async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Path) -> None:

@@ -70,8 +70,10 @@ def test_the_samples_are_one_cluster() -> None:
     assert [(peer.id, peer.address) for peer in configs[0].cluster.bootstrap] == [
         (config.node.id, config.grpc_address) for config in configs
     ]
-    listening = [address for config in configs for address in (config.listen.grpc, config.listen.http)]
-    assert len(set(listening)) == 6
+    listening = [
+        address for config in configs for address in (config.listen.grpc, config.listen.http, config.data_listen)
+    ]
+    assert len(set(listening)) == 9
     assert len({config.data_dir for config in configs}) == 3
 
 

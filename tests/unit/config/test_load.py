@@ -133,6 +133,12 @@ def test_required_keys_are_asked_for_by_both_names(tmp_path: Path) -> None:
         ("listen: {grpc: 'a b:7400'}", "the host is not a name or address"),
         ("listen: 7400", "7: listen: must be a mapping of keys"),
         ("listen: {http: 127.0.0.1:7400}", "7: listen.http: must differ from listen.grpc"),
+        ("listen: {data: 127.0.0.1:7400}", "7: listen.data: must differ from listen.grpc (127.0.0.1:7400)"),
+        ("listen: {http: 127.0.0.1:7402}", "7: listen.data: must differ from listen.http (127.0.0.1:7402)"),
+        (
+            "listen: {grpc: 127.0.0.1:65534}",
+            "7: listen.data: required, since there is no port that is higher by 2 than that of listen.grpc",
+        ),
         ("advertise: {grpc: 0.0.0.0:7400}", "7: advertise.grpc: must be an address that other nodes can dial"),
         ("log: {level: no}", "must be one of debug, info, warning, error, not 'no'"),
         ("log: {level: ~}", "7: log.level: has no value; remove the line to use the default"),
@@ -225,6 +231,14 @@ def test_addresses_that_are_advertised(tmp_path: Path) -> None:
     environ = {"MINKAD_ADVERTISE_GRPC": "[::1]:9", "MINKAD_ADVERTISE_HTTP": "h:8"}
     config = load(write(tmp_path, everywhere), environ)
     assert (config.grpc_address, config.http_address) == ("[::1]:9", "h:8")
+
+    assert (config.data_listen, config.data_address) == ("0.0.0.0:7402", "[::1]:7402"), "derived from listen.grpc"
+    config = load(write(tmp_path, everywhere), environ | {"MINKAD_LISTEN_DATA": "[::]:7"})
+    assert (config.data_listen, config.data_address) == ("[::]:7", "[::1]:7")
+    config = load(write(tmp_path, everywhere), environ | {"MINKAD_LISTEN_DATA": "10.0.0.1:7"})
+    assert (config.data_listen, config.data_address) == ("10.0.0.1:7", "10.0.0.1:7")
+    config = load(write(tmp_path, everywhere), environ | {"MINKAD_ADVERTISE_DATA": "h:6"})
+    assert (config.data_listen, config.data_address) == ("0.0.0.0:7402", "h:6")
 
     joins = 'node: {id: cyrene}\ndata_dir: /d\ncluster: {join: [a:1]}\nlisten: {grpc: "[::]:7400"}\n'
     (found,) = mistakes(tmp_path, joins)

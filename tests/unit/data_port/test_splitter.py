@@ -29,20 +29,37 @@ def test_frames_survive_any_cuts(seed: int) -> None:
 
 
 def test_without_a_preface_frames_begin_at_once() -> None:
-    assert Splitter().feed(framed(Kind.DATA, b"abc")) == [Frame(Kind.DATA, b"abc")]
+    assert list(Splitter().feed(framed(Kind.DATA, b"abc"))) == [Frame(Kind.DATA, b"abc")]
 
 
-@pytest.mark.parametrize("first", [b"\x00", b"\x00minka", b"\x00minka\x01"])
-def test_another_protocol_or_version_is_refused(first: bytes) -> None:
+@pytest.mark.parametrize("cut", range(len(PREFACE) + 1))
+@pytest.mark.parametrize("other", [PREFACE[:-1] + b"\x02", b"\x00nimka\x01", b"GET / HTTP/1.1"])
+def test_another_protocol_or_version_is_refused(other: bytes, cut: int) -> None:
     splitter = Splitter(PREFACE)
-    splitter.feed(first)
     with pytest.raises(MinkaError) as caught:
-        splitter.feed(PREFACE[len(first) :][:-1] + b"\x02" if len(first) < len(PREFACE) else b"\x00\x00\x00\x00\x00")
-    assert caught.value.code in (Code.INVALID_ARGUMENT, Code.TOO_LARGE)
+        _feed_all(splitter, other[:cut], other[cut:])
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def _feed_all(splitter: Splitter, *parts: bytes) -> None:
+    for part in parts:
+        list(splitter.feed(part))
 
 
 @pytest.mark.parametrize("size", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
 def test_a_frame_has_a_size_that_can_be(size: int) -> None:
     with pytest.raises(MinkaError) as caught:
-        Splitter().feed(size.to_bytes(4, "big") + b"\x00")
+        list(Splitter().feed(size.to_bytes(4, "big") + b"\x00"))
+    assert caught.value.code is Code.TOO_LARGE
+
+
+def test_another_limit_counts_from_the_next_frame_on() -> None:
+    splitter = Splitter()
+    splitter.max_bytes = 10
+    frames = splitter.feed(framed(Kind.DATA, b"hello") + framed(Kind.DATA, b"x" * 50) + framed(Kind.DATA, b"x" * 500))
+    assert next(frames).content == b"hello"
+    splitter.max_bytes = 100
+    assert len(next(frames).content) == 50
+    with pytest.raises(MinkaError) as caught:
+        next(frames)
     assert caught.value.code is Code.TOO_LARGE

@@ -1,0 +1,35 @@
+"""Clients' frames, whichever way they come: decoded, and counted for the metrics."""
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.v1 import errors_pb2
+from minkad.process.telemetry import Operation, Outcome, Telemetry
+
+
+def checked_request(frame: bytes) -> wire.Request:
+    """The decoded frame; the bodies of its groups are not looked at. Raises TOO_LARGE, INVALID_ARGUMENT."""
+    if len(frame) > wire.MAX_FRAME_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a frame of {len(frame)} bytes")
+    try:
+        return wire.decode_request(frame)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no request: {error}") from error
+
+
+def count(telemetry: Telemetry, request: wire.Request, results: list[wire.GroupResult], seconds: float) -> int:
+    """Count the batches of a frame, answered after so many seconds. Returns how many bytes the bodies of the results
+    have.
+    """
+    size = 0
+    for group, result in zip(request.groups, results, strict=True):
+        operation: Operation = "write" if group.op == wire.Op.WRITE else "read"
+        telemetry.kv(operation, "ok" if result.error is None else _outcome(result.error), seconds)
+        if result.body is not None:
+            size += len(result.body)
+    return size
+
+
+def _outcome(error: bytes) -> Outcome:
+    """The outcome for the metrics: a retriable error, after which the client tries again or elsewhere, is a refusal."""
+    code = errors_pb2.Error.FromString(error).code
+    return "refused" if Code[code].info.retriable else "failed"

@@ -1,5 +1,6 @@
 """Mutual TLS on real clusters, with certificates made by the commands of docs/operations.md."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pytest
 
 from minka import Client, Tls
 from minka.control import Control
+from minka.data_port import PREFACE, Hello, Kind, encode_hello
 from minka.duties import Client as Duties
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetTableRequest
@@ -136,6 +138,34 @@ def test_clients_without_the_right_certificate_are_refused(cluster: LocalCluster
     assert HUNG_UP in shown.stderr
 
 
+def test_the_data_port_takes_the_right_certificates_only(cluster: LocalCluster, tls: Tls, strange: Tls) -> None:
+    address = cluster.node("athens").data_address
+    right = ssl.create_default_context(cafile=tls.ca)
+    right.load_cert_chain(tls.cert, tls.key)
+    assert b"INVALID_ARGUMENT" in said_on_data_port(address, right)
+    stranger = ssl.create_default_context(cafile=tls.ca)
+    stranger.load_cert_chain(strange.cert, strange.key)
+    for refused in (None, ssl.create_default_context(cafile=tls.ca), stranger):
+        assert b"INVALID_ARGUMENT" not in said_on_data_port(address, refused)
+
+
+def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
+    """What a data port answers to a hello that it refuses, if it reads that at all."""
+    hello = encode_hello(Hello("nonsense", "", ""))
+    sent = PREFACE + (len(hello) + 1).to_bytes(4, "big") + Kind.DATA.to_bytes() + hello
+    host, _, port = address.rpartition(":")
+    try:
+        plain = socket.create_connection((host, int(port)), timeout=5)
+        with context.wrap_socket(plain, server_hostname=host) if context is not None else plain as connection:
+            connection.sendall(sent)
+            answer = b""
+            while data := connection.recv(4096):
+                answer += data
+            return answer
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
 def test_files_that_are_no_good_are_named_at_once(tls: Tls, strange: Tls, tmp_path: Path) -> None:
     encrypted = tmp_path / "encrypted.key"
     command = ["openssl", "pkey", "-in", str(tls.key), "-aes128", "-passout", "pass:secret", "-out", str(encrypted)]
@@ -203,6 +233,13 @@ def served(address: str, tls: Tls) -> bytes:
     return found
 
 
+def is_served(address: str, tls: Tls, certificate: bytes) -> bool:
+    """Whether the server shows this certificate."""
+    with contextlib.suppress(ssl.SSLError):
+        return served(address, tls) == certificate
+    return False
+
+
 def expiry(cluster: LocalCluster) -> dict[str, float]:
     """The dates at which certificates end, by athens' metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
@@ -247,7 +284,9 @@ def test_certificates_and_authority_are_renewed_without_a_restart(tls: Tls, stra
             shutil.copy(strange.key, key)
             reload(cluster, renewed)
             assert expiry(cluster)["cert"] == first_expiry(Path(strange.cert).read_bytes()) >= before["cert"]
-            assert served(address, strange) == ssl.PEM_cert_to_DER_cert(Path(strange.cert).read_text()) != old
+            new = ssl.PEM_cert_to_DER_cert(Path(strange.cert).read_text())
+            assert served(address, strange) == new != old
+            eventually("the data port has it", lambda: is_served(cluster.node("athens").data_address, strange, new))
             shutil.copy(strange.ca, ca)
             reload(cluster, renewed)
             assert client.get_many(list(ROWS)) == ROWS, "open connections stay"

@@ -33,11 +33,13 @@ class Op(IntEnum):
     WRITE = 1
     READ_STALE = 2  # answered by any replica, which says how old its data may be
     SCAN = 3  # for keyspaces by ranges: some of the pairs in a range, in order
+    OPERATE = 4  # see minka.operations
+    READ_VERSIONED = 5
 
 
 class Group(msgspec.Struct, array_like=True, gc=False):
-    """Operations for one partition. `body` is a `WriteBody`, a `ScanBody` or, for both kinds of reads, a `ReadBody`,
-    encoded.
+    """Operations for one partition. `body` is encoded: a `WriteBody`, a `ScanBody`, a `ReadBody` for all kinds of
+    reads, and for OPERATE a list of `minka.operations.Operation`.
     """
 
     op: int
@@ -56,7 +58,8 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
     """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ, the `StaleResult` of a
-    READ_STALE or the `ScanPage` of a SCAN, encoded, else None.
+    READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a READ_VERSIONED a list with a
+    `minka.operations.Versioned` or None for each key, encoded; else None.
     """
 
     error: bytes | None

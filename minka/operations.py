@@ -1,0 +1,151 @@
+"""Operations on single keys whose effect depends on what is there: conditional writes, counters, expiry.
+
+The leader of a partition decides them in the order of its log, one after the other, on the state as it will be once
+everything that it has appended is applied; what goes into the log are plain writes. So nobody reads a value and writes
+it back, and two increments at once are two increments.
+"""
+
+from enum import IntEnum
+from typing import Annotated, Final
+
+import msgspec
+
+MAX_OPERATIONS: Final = 100_000  # in one group
+
+_MAX: Final = 2**62
+_Unsigned = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
+
+
+class If(IntEnum):
+    """The condition of a `Set`."""
+
+    ALWAYS = 0
+    ABSENT = 1
+    PRESENT = 2
+    VALUE = 3  # the value is `expected`
+    VERSION = 4  # the version is `version`; 0: the key is absent
+
+
+class Lifetime(IntEnum):
+    """When a key expires; `ms` beside it counts milliseconds."""
+
+    UNLIMITED = 0
+    KEPT = 1  # as it was
+    FOR = 2  # `ms` after it is decided, by the leader's clock
+    UNTIL = 3  # `ms` after the epoch (Unix time)
+
+
+class OnlyIf(IntEnum):
+    """The condition of an `Expire`, besides that the key is there; a key without expiry counts as one that expires
+    last.
+    """
+
+    ALWAYS = 0
+    UNLIMITED = 1  # it doesn't expire so far
+    LIMITED = 2
+    LATER = 3  # the new time is later than the present one
+    EARLIER = 4
+
+
+class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
+    """Put a value, or delete the key (None). `Outcome.done` says whether the condition held; `Outcome.value` is the
+    former value if `wants_value`, whether it held or not.
+    """
+
+    key: bytes
+    value: bytes | None
+    condition: If = If.ALWAYS
+    expected: bytes = b""
+    version: _Unsigned = 0
+    lifetime: Lifetime = Lifetime.UNLIMITED
+    ms: _Unsigned = 0
+    wants_value: bool = False
+
+
+class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=1):
+    """Add to a decimal number of 64 bits with sign; an absent one is 0. `Outcome.number` is the sum."""
+
+    key: bytes
+    by: int
+
+
+class AddFloat(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=2):
+    """Add to a decimal number with a point; an absent one is 0. `Outcome.value` is the sum, to 17 decimals."""
+
+    key: bytes
+    by: bytes
+
+
+class Append(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=3):
+    """Append to a value; an absent one is empty. `Outcome.number` is the length after that."""
+
+    key: bytes
+    value: bytes
+
+
+class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=4):
+    """Overwrite a part of a value, which is filled up with zero bytes to `offset`. `Outcome.number` is the length after
+    that. An empty part changes nothing.
+    """
+
+    key: bytes
+    offset: _Unsigned
+    value: bytes
+
+
+class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=5):
+    """Change when a key expires. `Outcome.done` says whether that changed; a time that has passed deletes the key.
+    `Outcome.value` is the value if `wants_value`, whether it changed or not.
+    """
+
+    key: bytes
+    lifetime: Lifetime
+    ms: _Unsigned = 0
+    condition: OnlyIf = OnlyIf.ALWAYS
+    wants_value: bool = False
+
+
+class SetAllIfAbsent(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=6):
+    """Put all pairs, or none if any of the keys is there."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+Operation = Set | Add | AddFloat | Append | SetRange | Expire | SetAllIfAbsent
+Operations = Annotated[list[Operation], msgspec.Meta(min_length=1, max_length=MAX_OPERATIONS)]
+
+
+class Refusal(IntEnum):
+    """Why an operation can't be done with the value that is there; nothing was changed then."""
+
+    NONE = 0
+    NOT_AN_INTEGER = 1
+    OVERFLOW = 2
+    NOT_A_FLOAT = 3
+    TOO_LARGE = 4  # the value would be larger than one may be
+
+
+class Outcome(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """What came of one operation. `version` is that of its key after it, 0 if there is none."""
+
+    done: bool
+    version: int = 0
+    number: int = 0
+    value: bytes | None = None
+    refusal: Refusal = Refusal.NONE
+
+
+class Versioned(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A value with its version, which changes with every write of the key, and when it expires, in Unix milliseconds
+    (0: never). Versions are only to be compared for equality.
+    """
+
+    value: bytes
+    version: int
+    expires_ms: int = 0
+
+
+decode_operations: Final = msgspec.msgpack.Decoder(Operations).decode
+decode_outcomes: Final = msgspec.msgpack.Decoder(list[Outcome]).decode
+decode_versioned: Final = msgspec.msgpack.Decoder(list[Versioned | None]).decode

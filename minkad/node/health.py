@@ -110,7 +110,8 @@ class Health:
         """What this node answers when it is asked about itself."""
         coordinator, member, now = self._coordinator, self._member, boottime()
         raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
-        serves, lapsed = member.has_clearance(), member.clearance.lapsed(now)
+        # At one moment: else a clearance that ends in between would be neither held nor lapsed.
+        serves, lapsed = member.clearance.holds(now), member.clearance.lapsed(now)
         return DescribeNodeResponse(
             node=member.node.id,
             cluster_id=coordinator.state.cluster.id,

@@ -1,17 +1,23 @@
 """The gauges that a node reads off its copy of the table."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DiskSpace
+from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.table_counting import TableCounting
+from minkad.core.clearance import Clearance
 from minkad.core.state import State
 from minkad.core.state.changes import Changed
 from minkad.http.metrics import Lag
 from minkad.node.health import Health
 from minkad.process.telemetry import Telemetry
 
+NOW, LATER = 10.0, 11.0  # seconds of a monotonic clock
 ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_OFFLINE
 
 
@@ -21,12 +27,13 @@ def partition(id_: int, isr: str, leader: str = "a", **more: Any) -> Partition:
 
 def health(state: State) -> Health:
     """The health of node a."""
-    raft = SimpleNamespace(basic_status=lambda: SimpleNamespace(term=1, commit=2))
-    coordinator = SimpleNamespace(state=state, active=None, driver=SimpleNamespace(raw=raft, applied_index=2))
-    member = SimpleNamespace(
-        node=Node(id="a"), clearance=SimpleNamespace(remaining=lambda now: 0.0), running_migrations=lambda: 0
-    )
-    manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list)
+    raft = SimpleNamespace(basic_status=lambda: SimpleNamespace(id=1, term=1, commit=2))
+    driver = SimpleNamespace(raw=raft, applied_index=2, conf_state=ConfState())
+    coordinator = SimpleNamespace(state=state, active=None, driver=driver, leader=lambda: None)
+    clearance = Clearance()
+    member = SimpleNamespace(node=Node(id="a"), clearance=clearance, running_migrations=lambda: 0)
+    member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
+    manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list, serving=lambda: 0)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
     counting = TableCounting(cast(Any, coordinator))
@@ -37,6 +44,17 @@ def health(state: State) -> Health:
 def test_the_disk() -> None:
     now = health(State()).snapshot()
     assert (now.disk_total_bytes, now.disk_free_bytes, now.is_disk_low, now.unsynced_seconds) == (1000, 40, True, 0.25)
+
+
+def test_a_clearance_that_ends_while_it_is_asked_for_is_held_or_has_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minkad.node.health.boottime", lambda: NOW)
+    described = health(State())
+    described._member.clearance.grant(0.0, (NOW + LATER) / 2)
+    answer = described.describe()
+    assert answer.has_clearance
+    monkeypatch.setattr("minkad.node.health.boottime", lambda: LATER)
+    answer = described.describe()
+    assert (answer.has_clearance, answer.clearance_lapsed_ms) == (False, 500)
 
 
 async def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:

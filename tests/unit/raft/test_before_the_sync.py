@@ -117,3 +117,17 @@ def test_a_crash_before_the_sync_takes_what_the_others_have() -> None:
     assert group.elect_after_timeout(2) is Role.LEADER
     assert [group.data(id_) for id_ in (1, 2, 3)] == [[b"x"]] * 3
     assert leader is not node
+
+
+def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    leader.propose(b"x")
+    index = leader.last_index()
+    leader.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=2, commit=index - 1))
+    ready = leader.ready()
+    other = Entry(index=index, term=2, data=b"y")
+    leader.step(Message(type=MSG_APP, from_id=2, to=1, term=2, index=index - 1, log_term=1, entries=[other]))
+    persist(group, ready)
+    leader.advance(ready)
+    assert [(entry.term, entry.data) for entry in leader.ready().entries] == [(2, b"y")]

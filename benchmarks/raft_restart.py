@@ -123,7 +123,7 @@ async def _write(directory: Path, count: int, covered: int) -> None:
 
 
 def _ready(entries: list[Entry], hard_state: HardState, snapshot: Snapshot | None) -> Ready:
-    return Ready(None, hard_state, [], entries, snapshot, [], [], True)
+    return Ready(None, hard_state, [], entries, snapshot, [], [], [], True)
 
 
 # The restart, in a process of its own

@@ -3,11 +3,11 @@
 import os
 import stat
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path  # minkactl starts without it
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
@@ -30,9 +30,9 @@ class Tls:
     its owner may be able to read the key; if root owns it, a group may, too.
     """
 
-    ca: str | Path
-    cert: str | Path
-    key: str | Path
+    ca: "str | Path"
+    cert: "str | Path"
+    key: "str | Path"
 
     def read(self) -> Pem:
         """The files' content, checked. Raises MinkaError(INVALID_CONFIG), which names every file with a mistake."""
@@ -112,7 +112,7 @@ class Tls:
         return ""
 
 
-def _content(path: str | Path) -> tuple[bytes, os.stat_result]:
+def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
     """The file's content, with its owner and mode. Raises OSError, also for more than 1 MiB."""
     with open(path, "rb") as file:
         content = file.read(_MAX_FILE_BYTES + 1)

@@ -15,7 +15,6 @@ MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY say it.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from minka.tls import Tls
@@ -50,12 +49,12 @@ class Config:
     current: str = ""
 
 
-def config_path() -> Path:
+def config_path() -> str:
     """The path of the configuration file, whether or not it exists."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path is to be ignored.
-    base = Path(home) if home.startswith("/") else Path.home() / ".config"
-    return base / "minka" / "config.yaml"
+    base = home if home.startswith("/") else os.path.expanduser("~/.config")
+    return os.path.join(base, "minka", "config.yaml")
 
 
 def split_endpoints(text: str, source: str) -> tuple[str, ...]:
@@ -76,18 +75,19 @@ def split_endpoints(text: str, source: str) -> tuple[str, ...]:
 def load() -> Config:
     """The configuration file; empty when there is none. Raises MinkaError(INVALID_CONFIG) for a mistake in it."""
     path = config_path()
-    if not path.exists():  # spares the import of yaml
+    if not os.path.exists(path):  # spares the import of yaml
         return Config()
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise invalid(f"{path}: {' '.join(str(error).split())}", "INVALID_CONFIG") from error
     return _parsed(content if content is not None else {}, path)
 
 
-def _parsed(content: Any, path: Path) -> Config:
+def _parsed(content: Any, path: str) -> Config:
     if not isinstance(content, dict) or not isinstance(content.get("contexts") or {}, dict):
         raise invalid(f"{path}: contexts must be a mapping from a name to its endpoints", "INVALID_CONFIG")
     config = Config(current=str(content.get("current") or ""))
@@ -105,10 +105,10 @@ def _parsed_tls(entry: Any, where: str) -> Tls | None:
         return None
     if not isinstance(entry, dict) or set(entry) != set(_TLS_FILES):
         raise invalid(f"{where} must have exactly ca, cert and key", "INVALID_CONFIG")
-    paths = {name: Path(str(path)).expanduser() for name, path in entry.items()}
+    paths = {name: os.path.expanduser(str(path)) for name, path in entry.items()}
     for name, path in paths.items():
-        if not path.is_absolute():
-            raise invalid(f"{where}.{name} must be an absolute path, not {str(path)!r}", "INVALID_CONFIG")
+        if not os.path.isabs(path):
+            raise invalid(f"{where}.{name} must be an absolute path, not {path!r}", "INVALID_CONFIG")
     return Tls(**paths)
 
 
@@ -130,9 +130,11 @@ def tls_document(tls: Tls | None) -> dict[str, str] | None:
 
 def save(config: Config) -> None:
     """Replace the configuration file, atomically, readable by its owner only."""
+    from pathlib import Path
+
     import yaml
 
-    path = config_path()
+    path = Path(config_path())
     path.parent.mkdir(parents=True, exist_ok=True)
     contexts: dict[str, dict[str, Any]] = {}
     for name, context in config.contexts.items():

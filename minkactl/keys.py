@@ -1,7 +1,6 @@
 """Keys as people type them: text, 0x and hex, or a file of them."""
 
 import os
-from pathlib import Path
 
 import click
 
@@ -23,7 +22,7 @@ def parse_keys(text: str) -> list[bytes]:
     if not text.startswith("@"):
         return [parse_key(part) for part in text.split(",")]
     try:
-        with Path(text[1:]).open("rb") as file:
+        with open(text[1:], "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise click.BadParameter(f"{text[1:]}: {error.strerror}") from error

@@ -2,9 +2,11 @@
 
 import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +18,26 @@ class Playground:
     endpoints: tuple[str, ...]
 
 
-def path() -> Path:
+def path() -> "Path":
     """`$XDG_RUNTIME_DIR/minka-playground.json`, or a file of this user's in the folder for temporary files."""
+    from pathlib import Path
+
+    return Path(_file())
+
+
+def _file() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and os.path.isdir(runtime):
-        return Path(runtime) / "minka-playground.json"
-    return Path(tempfile.gettempdir()) / f"minka-playground-{os.getuid()}.json"
+        return os.path.join(runtime, "minka-playground.json")
+    import tempfile  # which imports much
+
+    return os.path.join(tempfile.gettempdir(), f"minka-playground-{os.getuid()}.json")
 
 
 def read() -> Playground | None:
     """The running playground of this user, or None; the file that a killed one has left doesn't count."""
     try:
-        with path().open(encoding="utf-8") as file:
+        with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 return None  # the folder may be everybody's
             content = json.load(file)
@@ -39,6 +49,8 @@ def read() -> Playground | None:
 
 def write(playground: Playground) -> None:
     """Write the file, in the place of an older one."""
+    import tempfile
+
     target = path()
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,8 +1,6 @@
 """What the common options say, for one run of minkactl."""
 
-import getpass
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,4 +72,7 @@ class Session:
 
 def requester() -> str:
     """The user who asks, as the operation's record says it: user@host."""
+    import getpass
+    import socket
+
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -2,8 +2,6 @@
 
 import shlex
 
-from minkactl import pointer
-
 LOOPBACK = ("localhost", "::1", "")
 
 
@@ -24,6 +22,8 @@ def look_command(node: str, address: str) -> str:
 
 def in_playground(address: str) -> bool:
     """Whether it is a node of this user's playground."""
+    from minkactl import pointer
+
     playground = pointer.read()
     return playground is not None and address in playground.endpoints
 

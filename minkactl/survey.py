@@ -4,7 +4,7 @@ This needs no leader, and a node that hangs delays nothing: one that has not ans
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -82,11 +82,14 @@ def is_up(node: Node) -> bool:
     return node.state in (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
 
 
-def survey(control: Control) -> Survey:
-    """Ask every node. Raises MinkaError if no endpoint leads to the table."""
+def survey(control: Control, meanwhile: Callable[[], object] = lambda: None) -> Survey:
+    """Ask every node. `meanwhile` is called once while the first of them make up their answers. Raises MinkaError if no
+    endpoint leads to the table.
+    """
     asking = _Asking(control)
     try:
         asking.ask(control.endpoints)
+        meanwhile()
         status = asking.status()
         asking.ask((node.address for node in status.table.nodes), LAST_ASKED_S)
         asking.wait()

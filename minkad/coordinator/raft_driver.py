@@ -383,6 +383,7 @@ class RaftDriver:
         self._waiting_count += len(proposals)
 
     async def _handle(self, ready: Ready) -> None:
+        self._send(ready.messages_at_once)
         self._log.stage(ready)
         if ready.must_sync or ready.snapshot is not None:
             self._is_away = True

@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import click
 import pytest
 
 import minka
+from minka.control import Control
 from minka.errors import Code, CodeInfo, MinkaError
 from minka.v1.admin_pb2 import (
     CreateKeyspaceRequest,
@@ -24,6 +26,7 @@ from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, OperationSt
 from minkactl import pointer
 from minkactl.cli import FILES, cli
 from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
+from minkactl.survey import survey
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
 REPOSITORY = Path(__file__).parents[2]
@@ -448,10 +451,28 @@ def test_help_imports_nothing_heavy() -> None:
     assert not imported("kv", "load", "--help") & HEAVY
 
 
-def test_status_imports_only_what_the_call_needs(node: AnsweringNode) -> None:
-    names = imported("status", "--endpoints", node.address)
-    assert "grpc" in names
-    assert not names & (HEAVY - {"grpc", "google.protobuf", "asyncio"})
+# Each takes some milliseconds, or imports what does.
+NOT_FOR_STATUS = {"pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.aio"}
+
+
+def test_status_imports_only_what_the_call_needs(node: AnsweringNode, tmp_path: Path) -> None:
+    names = imported("status", "--endpoints", node.address, environ={"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert {"grpc", "minkactl.problems"} <= names
+    assert names & (HEAVY - {"grpc", "google.protobuf", "asyncio"} | NOT_FOR_STATUS) == set()
+
+
+def test_a_survey_goes_on_with_other_work_while_the_nodes_are_asked(node: AnsweringNode) -> None:
+    was_asked = threading.Event()
+
+    def describe(_: object) -> MinkaError:
+        was_asked.set()
+        return MinkaError(Code.INTERNAL, "nothing is known")
+
+    node.answers["DescribeNode"] = describe
+    with Control([node.address]) as control:
+        seen: list[bool] = []
+        survey(control, lambda: seen.append(was_asked.wait(10)))
+    assert seen == [True]
 
 
 def test_nothing_of_the_daemon() -> None:

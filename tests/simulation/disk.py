@@ -57,6 +57,16 @@ class RaftDisk:
         durable = self._durable
         return index < durable.first_index() or (durable.last_index() >= index and durable.term(index) == term)
 
+    @property
+    def durable_state(self) -> HardState:
+        """The term, vote and commit index that a crash leaves."""
+        return self._durable.initial_state()[0]
+
+    @property
+    def durable_last(self) -> int:
+        """The last index that a crash leaves."""
+        return self._durable.last_index()
+
     def crash(self) -> None:
         """Lose what is not durable."""
         self._staged.clear()

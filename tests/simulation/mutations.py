@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from minka.v1.raft_pb2 import ConfState, Entry, Message
-from minkad.core.raft import leader
+from minka.v1.raft_pb2 import MSG_APP_RESP, ConfState, Entry, Message
+from minkad.core.raft import RawNode, Ready, leader
 from minkad.core.raft.log import RaftLog
 from minkad.core.raft.quorum import UNBOUNDED, AckedIndex, JointConfig, MajorityConfig, VoteResult
 from minkad.core.raft.raft import Raft
@@ -181,6 +181,26 @@ def _snapshot_without_configuration() -> Sequence[Patch]:
     return [(Raft, "_restore_config", restore_config)]
 
 
+# What leaves, and what counts, before it is durable
+
+
+def _count_the_unsynced() -> Sequence[Patch]:
+    original = RawNode._accept
+
+    def accept(self: RawNode, ready: Ready) -> None:
+        original(self, ready)
+        assert self._accepted is not None, "it was handed out"
+        for message in self._accepted.to_self:
+            if message.type == MSG_APP_RESP:
+                self.raft.step(message)
+
+    return [(RawNode, "_accept", accept)]
+
+
+def _ask_in_a_forgettable_term() -> Sequence[Patch]:
+    return [(RawNode, "_may_send_at_once", lambda _: True)]
+
+
 # Reads
 
 
@@ -205,6 +225,8 @@ MUTATIONS = (
     Mutation("count learners as voters", "raft", _learners_count),
     Mutation("two configuration changes at once", "raft", _two_changes_at_once),
     Mutation("a snapshot leaves the configuration as it was", "raft", _snapshot_without_configuration),
+    Mutation("a leader counts itself before its sync", "raft", _count_the_unsynced),
+    Mutation("ask for votes before the term is durable", "raft", _ask_in_a_forgettable_term),
     Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
     Mutation("send before fsync", "full", full.send_before_fsync),
     Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),

@@ -5,7 +5,7 @@ safety).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from minka.v1.raft_pb2 import (
@@ -20,6 +20,7 @@ from minka.v1.raft_pb2 import (
 )
 from minkad.core.raft import NONE, Role
 from minkad.core.raft.raft import Raft
+from tests.simulation.disk import RaftDisk
 from tests.simulation.trace import Violation
 
 _FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # their term is one that the sender need not be in
@@ -31,10 +32,12 @@ _Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its typ
 class RaftOracle:
     """Sees every step of every node, every message and every entry; raises Violation.
 
-    `bootstrap_index`: the group begins with a snapshot at this index, in term 1.
+    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node: for the check that
+    what a leader commits is on a quorum of them; the configuration must not change between a commit and `observe`.
     """
 
-    def __init__(self, bootstrap_index: int = 1) -> None:
+    def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
+        self._disks = disks
         self.leaders: dict[int, int] = {}  # by term
         self.terms: list[int] = [1] * (bootstrap_index + 1)  # the terms of the committed entries, by index
         self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
@@ -90,6 +93,20 @@ class RaftOracle:
             self._check_leader(raft)
         if before is None or before[2] != log.committed:
             self._check_committed(raft, log.first_index() if before is None else before[2] + 1)
+            if self._disks is not None:
+                self._check_quorum(raft, self._disks)
+
+    def _check_quorum(self, raft: Raft, disks: Mapping[int, RaftDisk]) -> None:
+        index, voters = raft.raft_log.committed, raft.tracker.config.voters
+        if raft.role is not Role.LEADER or raft.raft_log.term_or_zero(index) != raft.term:
+            return  # it has not committed that itself
+        having = {id_: disks[id_].has(index, raft.term) for id_ in (*voters.incoming, *voters.outgoing)}
+        # Counted here: the code's own count is among what is checked.
+        if any(half and 2 * sum(having[id_] for id_ in half) <= len(half) for half in voters):
+            raise Violation(
+                "a quorum has on its disks what is committed",
+                f"node {raft.id} leads term {raft.term} and commits {index} with {voters}; it is durable at {having}",
+            )
 
     def _check_monotonic(self, id_: int, before: _Seen, now: _Seen) -> None:
         if now[0] < before[0]:
@@ -130,11 +147,12 @@ class RaftOracle:
 
     # Messages, entries, state
 
-    def sent(self, message: Message) -> None:
-        """A node sends a message."""
+    def sent(self, message: Message, disk: RaftDisk) -> None:
+        """A node with this disk sends a message."""
         sender, term, type_ = message.from_id, message.term, message.type
         if type_ in _FUTURE_TERMS or not term:
             return
+        _check_durable(message, disk)
         if term > self._promised.get(sender, 0):
             self._promised[sender] = term
         if message.reject:
@@ -181,3 +199,17 @@ class RaftOracle:
             raise Violation(
                 "equal configurations", f"node {id_} has another configuration after entry {index} than another node"
             )
+
+
+def _check_durable(message: Message, disk: RaftDisk) -> None:
+    """Raises Violation for what a crash of its sender could make untrue."""
+    said, type_ = f"node {message.from_id} tells {message.to}", message.type
+    state, term = disk.durable_state, message.term
+    if term > state.term:
+        raise Violation("what is said is durable", f"{said} of its term {term}; on its disk it is {state.term}")
+    if message.reject or term < state.term:  # it does nothing in an older term any more
+        return
+    if type_ == MSG_VOTE_RESP and message.to != state.vote:
+        raise Violation("what is said is durable", f"{said} of its vote in term {term}; on its disk is {state}")
+    if type_ == MSG_APP_RESP and message.index > disk.durable_last:
+        raise Violation("what is said is durable", f"{said} of entry {message.index}; its disk has {disk.durable_last}")

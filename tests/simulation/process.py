@@ -490,7 +490,7 @@ class Transport:
         world = process.world
         for message in messages:
             process.point()
-            world.oracle.sent(message)
+            world.oracle.sent(message, process.machine.disk)
             machine = world.machine_at(self._where(message.to))
             link = (process.machine.number, machine.number) if machine is not None else (0, 0)
             hangs = world.hangs and not world.network.connected(*link)

@@ -1,17 +1,18 @@
 """The raft world: a group of real cores on a simulated network, disk and clock; the unit of time is the tick.
 
-It drives `RawNode` as `minkad.coordinator.raft_driver` does: persist → send → apply, one write at a time.
+It drives `RawNode` as `minkad.coordinator.raft_driver` does: send what may leave at once → persist → send → apply, one
+write at a time.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from minka.v1.raft_pb2 import MSG_SNAP, ConfState, Message
+from minka.v1.raft_pb2 import MSG_HEARTBEAT, MSG_HEARTBEAT_RESP, MSG_SNAP, ConfState, Message, MessageType
 from minkad.core.raft import ProposalDropped, RaftError, RawNode, Ready
 from minkad.core.raft.answers import without_repeated_answers
-from tests.simulation.disk import BOOTSTRAP_INDEX
+from tests.simulation.disk import BOOTSTRAP_INDEX, RaftDisk
 from tests.simulation.network import Network, NetworkProfile
 from tests.simulation.oracle import RaftOracle
 from tests.simulation.raft_clients import Clients
@@ -25,6 +26,8 @@ TICKS_TO_CATCH_UP: Final = 3.0  # an entry: some runs send one at a time
 MAX_INBOX: Final = 256
 MAX_STEPS: Final = 200_000  # a run has about 3,000
 _LAST_PAYLOAD: Final = b"last"
+_HEARTBEATS: Final = frozenset[int]((MSG_HEARTBEAT, MSG_HEARTBEAT_RESP))
+_ALL_BUT_SNAPSHOTS: Final = frozenset[int](MessageType.values()) - {MSG_SNAP}
 
 
 class Killed(Exception):
@@ -39,11 +42,14 @@ class RaftWorld:
         self.trace = trace
         self.now = 0.0
         self.steps = 0
-        self.oracle = RaftOracle(BOOTSTRAP_INDEX)
+        self._disks: dict[int, RaftDisk] = {}
+        self.oracle = RaftOracle(BOOTSTRAP_INDEX, self._disks)
         self.network = Network(rng, _network_profile(rng))
         self.snapshot_entries = rng.choice((8, 20, 60, 1000))
         self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
         self._restart_time = rng.choice((1.0, 4.0, 10.0))
+        # What a node takes in while it writes: nothing, heartbeats, as the driver does, or all that the core allows.
+        self._meanwhile = rng.choice((frozenset[int](), _HEARTBEATS, _HEARTBEATS, _ALL_BUT_SNAPSHOTS))
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
         self._calm = False
@@ -56,6 +62,7 @@ class RaftWorld:
         voters = rng.choice((1, 2, 3, 3, 3, 4, 5, 5))
         ids = range(1, voters + rng.choice((0, 1, 2)) + 1)
         self.nodes = {id_: RaftNode(id_, rng, settings) for id_ in ids}
+        self._disks |= {node.id: node.disk for node in self.nodes.values()}
         drift = rng.choice((0.0, 0.01, 0.3))
         for node in self.nodes.values():
             if node.id <= voters:
@@ -102,7 +109,7 @@ class RaftWorld:
 
     def _tick(self, node: RaftNode) -> None:
         self.after(node.tick_length, self._tick, node)
-        if node.raw is None or node.writing or self.now < node.stopped_until:
+        if node.raw is None or self.now < node.stopped_until or (node.writing and not self._meanwhile):
             return
         node.raw.tick()
         self.work(node)
@@ -111,13 +118,17 @@ class RaftWorld:
 
     def work(self, node: RaftNode) -> None:
         """Take in what has arrived and do what there is to do, up to the next write that takes time."""
-        if node.raw is None or node.writing or self.now < node.stopped_until:
+        if node.raw is None or self.now < node.stopped_until:
             return
         try:
+            if node.writing:
+                self._go_on_without_disk(node, node.raw)
+                return
             self._step_inbox(node, node.raw)
             while node.raw.has_ready():
                 self._observe(node)
                 ready = node.raw.ready()
+                self._send_all(node, ready.messages_at_once)
                 self._stage(node, ready)
                 if (ready.must_sync or ready.snapshot is not None) and not self._sync(node, ready):
                     break
@@ -126,6 +137,18 @@ class RaftWorld:
             self._observe(node)
         except Killed:
             self.crash(node)
+
+    def _go_on_without_disk(self, node: RaftNode, raw: RawNode) -> None:
+        waiting = list(node.inbox)
+        node.inbox.clear()
+        node.inbox.extend(m for m in waiting if m.type in self._meanwhile)
+        self._step_inbox(node, raw)
+        node.inbox.extend(m for m in waiting if m.type not in self._meanwhile)
+        self._observe(node)
+        if self._meanwhile:
+            self._send_all(node, raw.heartbeats())
+            for read in raw.confirmed_reads():
+                self.clients.answered(node, read)
 
     def _observe(self, node: RaftNode) -> None:
         leaders = len(self.oracle.leaders)
@@ -151,6 +174,7 @@ class RaftWorld:
             self.oracle.appended(node.id, ready.entries, term)
         node.disk.stage(ready)
         self._point(node)
+        self._observe(node)
 
     def _sync(self, node: RaftNode, ready: Ready) -> bool:
         """Whether the write is durable already."""
@@ -176,9 +200,7 @@ class RaftWorld:
             self.work(node)
 
     def _finish(self, node: RaftNode, raw: RawNode, ready: Ready) -> None:
-        for message in without_repeated_answers(ready.messages):
-            self._point(node)
-            self._send(node, message)
+        self._send_all(node, without_repeated_answers(ready.messages))
         if ready.snapshot is not None:
             node.restore(ready.snapshot)
             self.oracle.applied(node.id, node.applied, node.state)
@@ -190,6 +212,7 @@ class RaftWorld:
             self.oracle.applied(node.id, entry.index, node.state)
             if entry.type:
                 changed = True
+                self._observe(node)
                 self.oracle.configured(node.id, entry.index, node.raft.tracker.config.conf_state(), changed=True)
             self.clients.applied(node, entry)
         for read in ready.read_states:
@@ -212,9 +235,14 @@ class RaftWorld:
         self.trace.add(self.now, node.id, "killed")
         raise Killed
 
+    def _send_all(self, node: RaftNode, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._point(node)
+            self._send(node, message)
+
     def _send(self, node: RaftNode, message: Message) -> None:
-        oracle, to = self.oracle, message.to
-        oracle.sent(message)
+        to = message.to
+        self.oracle.sent(message, node.disk)
         delays = self.network.deliveries(node.id, to)
         for delay in delays:
             self.after(delay, self._deliver, message)

@@ -157,5 +157,5 @@ def _ready_parts(rd: Ready) -> Iterator[str]:
         yield f"Snapshot {snapshot(rd.snapshot)}\n"
     if rd.committed_entries:
         yield "CommittedEntries:\n" + entries(rd.committed_entries)
-    if rd.messages:
-        yield "Messages:\n" + "".join(f"{message(m)}\n" for m in rd.messages)
+    if rd.messages_at_once or rd.messages:
+        yield "Messages:\n" + "".join(f"{message(m)}\n" for m in (*rd.messages_at_once, *rd.messages))

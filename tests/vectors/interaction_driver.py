@@ -271,7 +271,7 @@ class InteractionDriver:
         _persist(node.storage, ready)
         for entry in ready.committed_entries:
             _apply(node, entry)
-        self._messages.extend(ready.messages)
+        self._messages += [*ready.messages_at_once, *ready.messages]
         node.raw.advance(ready)
 
     def _stabilize(self, case: Case) -> None:

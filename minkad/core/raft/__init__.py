@@ -3,12 +3,13 @@
 A driver owns one `RawNode`: it calls `tick`, `step` and `propose_batch`, and whenever `has_ready()`:
 
     ready = node.ready()
+    send ready.messages_at_once                               # a leader's entries, which the others sync meanwhile
     persist ready.hard_state, ready.snapshot, ready.entries   # in this order, one fsync
     send ready.messages
     apply ready.committed_entries                             # apply_conf_change for the configuration changes
     node.advance(ready)
 
-Nothing leaves before it is durable. The core has no clock, no randomness and no I/O of its own.
+No promise leaves before it is durable. The core has no clock, no randomness and no I/O of its own.
 """
 
 from minkad.core.raft.confchange import ConfChangeError, from_entry

@@ -51,7 +51,8 @@ class _Accepted:
     """What a Ready that is under way means for the core once it is done."""
 
     to_self: list[Message]
-    term: int  # when it was handed out
+    term: int  # term and vote when it was handed out
+    vote: int
     last: tuple[int, int] | None  # the last entry (index, term) that was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
@@ -59,14 +60,16 @@ class _Accepted:
 
 class RawNode:
     """One node of a Raft group. Not thread-safe; the driver calls `ready` and `advance` in turn, and between them may
-    do everything else."""
+    do everything else, except that it takes in no MSG_SNAP: the configuration in it would hold before the entries that
+    were handed out are applied.
+    """
 
     def __init__(self, config: Config) -> None:
         """Raises ValueError for settings that don't go together."""
         self.raft = Raft(config)
         self._soft_state = self._current_soft_state()
         self._hard_state = self._current_hard_state()
-        self._durable_term = self.raft.term
+        self._durable_term, self._durable_vote = self.raft.term, self.raft.vote
         self._accepted: _Accepted | None = None
 
     # In
@@ -163,6 +166,7 @@ class RawNode:
         log = r.raft_log
         soft_state, hard_state = self._current_soft_state(), self._current_hard_state()
         entries = log.unstable.next_entries()
+        at_once = self._may_send_at_once()
         ready = Ready(
             soft_state=soft_state if soft_state != self._soft_state else None,
             hard_state=r.hard_state() if hard_state != self._hard_state else None,
@@ -170,12 +174,22 @@ class RawNode:
             entries=entries,
             snapshot=log.unstable.next_snapshot(),
             committed_entries=log.next_committed(),
-            messages=[*r.msgs, *(m for m in r.msgs_after_append if m.to != r.id)],
+            messages_at_once=r.msgs if at_once else [],
+            messages=[*([] if at_once else r.msgs), *(m for m in r.msgs_after_append if m.to != r.id)],
             must_sync=bool(entries) or hard_state[:2] != self._hard_state[:2],
         )
         self._soft_state, self._hard_state = soft_state, hard_state
         self._accept(ready)
         return ready
+
+    def _may_send_at_once(self) -> bool:
+        """Whether what doesn't promise anything (all but `msgs_after_append`) may leave before this Ready is durable.
+
+        A leader may send entries while it writes them itself (Ongaro's thesis, section 10.2.1): it counts itself only
+        in `advance`, and a term in which it spoke, and its vote, are not to be forgotten in a crash.
+        """
+        r = self.raft
+        return r.role is Role.LEADER and (r.term, r.vote) == (self._durable_term, self._durable_vote)
 
     def _accept(self, ready: Ready) -> None:
         r = self.raft
@@ -184,6 +198,7 @@ class RawNode:
         self._accepted = _Accepted(
             to_self=[m for m in r.msgs_after_append if m.to == r.id],
             term=r.term,
+            vote=r.vote,
             last=log.last_entry() if log.unstable.entries else None,
             snapshot=ready.snapshot,
             committed=committed,
@@ -199,7 +214,7 @@ class RawNode:
         assert accepted is not None, "advance follows ready"
         assert ready.committed_entries is accepted.committed, "advance is called with the last ready"
         self._accepted = None
-        self._durable_term = accepted.term
+        self._durable_term, self._durable_vote = accepted.term, accepted.vote
         r = self.raft
         # This node's own answers come first: they read terms, which are still at hand in the unstable entries.
         for message in accepted.to_self:

@@ -85,8 +85,9 @@ class ReadState:
 
 @dataclass(slots=True)
 class Ready:
-    """Work for the driver, in this order: persist hard_state, the snapshot (which replaces the log) and then entries,
-    with one fsync if must_sync or there is a snapshot; send messages; apply committed_entries; `advance`.
+    """Work for the driver, in this order: send messages_at_once; persist hard_state, the snapshot (which replaces the
+    log) and then entries, with one fsync if must_sync or there is a snapshot; send messages; apply committed_entries;
+    `advance`. A driver may send messages_at_once later, too.
 
     None of the entries and messages may be changed: the core shares them.
     """
@@ -97,6 +98,7 @@ class Ready:
     entries: list[Entry]
     snapshot: Snapshot | None
     committed_entries: list[Entry]
+    messages_at_once: list[Message]  # a leader's: they promise nothing that this Ready has yet to make durable
     messages: list[Message]
     must_sync: bool
 

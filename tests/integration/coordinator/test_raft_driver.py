@@ -189,6 +189,22 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
         await until(lambda: all(node.machine.commands == [b"a"] for node in nodes.values()))
 
 
+async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_database, "STALLED_S", 60.0)
+    async with group(tmp_path, 3, election_ticks=100_000) as nodes:
+        nodes[1].driver.raw.campaign()
+        await until(lambda: nodes[1].driver.leads_with_applied_term)
+        nodes[1].disk.clear()
+        proposal = nodes[1].driver.propose(b"a")
+        index = nodes[1].log.last_index() + 1
+        await until(lambda: all(nodes[other].log_db.get(b"re" + index.to_bytes(8, "big")) for other in (2, 3)))
+        await until(lambda: not any(nodes[other].log_db.busy_since for other in (2, 3)))
+        assert nodes[1].driver.match()[1] == index - 1
+        assert not proposal.done()
+        nodes[1].disk.set()
+        await asyncio.wait_for(proposal, 10)
+
+
 async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -> None:
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)

@@ -83,7 +83,7 @@ class Group:
             self.storages[id_].apply_snapshot(ready.snapshot)
             self.conf[id_] = ready.snapshot.metadata.conf_state
         self.storages[id_].append(ready.entries)
-        self.net += [m for m in ready.messages if not self.drop(m)]
+        self.net += [m for m in (*ready.messages_at_once, *ready.messages) if not self.drop(m)]
         self.reads[id_] += ready.read_states
         for entry in ready.committed_entries:
             change = from_entry(entry)

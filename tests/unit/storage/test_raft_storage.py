@@ -19,7 +19,7 @@ def ready(
     entries: list[Entry] | None = None, hard_state: HardState | None = None, snapshot: Snapshot | None = None
 ) -> Ready:
     """A Ready with what is to be persisted."""
-    return Ready(None, hard_state, [], entries or [], snapshot, [], [], True)
+    return Ready(None, hard_state, [], entries or [], snapshot, [], [], [], True)
 
 
 class Both:

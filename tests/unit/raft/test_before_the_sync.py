@@ -1,0 +1,134 @@
+"""What a leader sends before its own write is durable, and what it doesn't conclude before that."""
+
+from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT, MSG_VOTE_RESP, Entry, Message
+from minkad.core.raft import RawNode, Ready, Role
+from tests.unit.raft.group import Group
+
+
+def proposed(group: Group) -> tuple[RawNode, Ready, int]:
+    """Node 1 leads and is writing an entry, at this index, that it has just been given."""
+    leader = group.elect(1)
+    leader.propose(b"x")
+    return leader, leader.ready(), leader.last_index()
+
+
+def persist(group: Group, ready: Ready) -> None:
+    """Make durable what node 1 was to write."""
+    if ready.hard_state:
+        group.storages[1].set_hard_state(ready.hard_state)
+    group.storages[1].append(ready.entries)
+
+
+def acknowledge(leader: RawNode, id_: int, index: int) -> None:
+    """Let a follower say that it has everything up to `index`."""
+    leader.step(Message(type=MSG_APP_RESP, from_id=id_, to=1, term=1, index=index))
+
+
+def test_a_leaders_entries_leave_at_once() -> None:
+    _, ready, index = proposed(Group(3))
+    assert ready.must_sync
+    sent = [(m.type, m.to, m.entries[0].index) for m in ready.messages_at_once]
+    assert sent == [(MSG_APP, 2, index), (MSG_APP, 3, index)]
+    assert ready.messages == []
+
+
+def test_requests_for_votes_wait() -> None:
+    node = Group(3, pre_vote=False).nodes[1]
+    node.campaign()
+    ready = node.ready()
+    assert (len(ready.messages_at_once), len(ready.messages)) == (0, 2)
+
+
+def test_acknowledgements_wait() -> None:
+    group = Group(3)
+    group.elect(1).propose(b"x")
+    group.process(1)
+    group.deliver()
+    ready = group.nodes[2].ready()
+    assert (ready.messages_at_once, [m.type for m in ready.messages]) == ([], [MSG_APP_RESP])
+
+
+def test_what_a_leader_has_to_say_waits_until_its_term_is_durable() -> None:
+    node = Group(3, pre_vote=False).nodes[1]
+    node.campaign()
+    for voter in (2, 3):
+        node.step(Message(type=MSG_VOTE_RESP, from_id=voter, to=1, term=1))
+    assert node.basic_status().role is Role.LEADER
+    ready = node.ready()
+    assert ready.hard_state is not None
+    assert (ready.hard_state.term, ready.hard_state.vote) == (1, 1)
+    assert (ready.messages_at_once, [m.to for m in ready.messages if m.type == MSG_APP]) == ([], [2, 3])
+
+
+def test_a_leader_is_not_of_the_quorum_before_its_sync() -> None:
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    acknowledge(leader, 2, index)
+    assert (group.commit(1), leader.match()) == (index - 1, {1: index - 1, 2: index, 3: index - 1})
+    persist(group, ready)
+    leader.advance(ready)
+    assert (group.commit(1), leader.match()[1]) == (index, index)
+
+
+def test_a_quorum_may_do_without_the_leader() -> None:
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    acknowledge(leader, 2, index)
+    acknowledge(leader, 3, index)
+    assert group.commit(1) == index
+    assert leader.match()[1] == index - 1
+    persist(group, ready)
+    leader.advance(ready)
+    assert [entry.data for entry in leader.ready().committed_entries] == [b"x"]
+
+
+def test_who_no_longer_leads_does_not_count_what_it_sent() -> None:
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    leader.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=2, commit=index - 1))
+    persist(group, ready)
+    leader.advance(ready)
+    acknowledge(leader, 2, index)
+    acknowledge(leader, 3, index)
+    assert (group.role(1), group.commit(1)) == (Role.FOLLOWER, index - 1)
+
+
+def test_what_is_written_is_not_what_took_its_place_meanwhile() -> None:
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    other = Entry(index=index, term=2, data=b"y")
+    leader.step(Message(type=MSG_APP, from_id=2, to=1, term=2, index=index - 1, log_term=1, entries=[other]))
+    persist(group, ready)
+    leader.advance(ready)
+    ready = leader.ready()
+    assert [(entry.index, entry.term, entry.data) for entry in ready.entries] == [(index, 2, b"y")]
+    assert ready.messages_at_once == []
+    assert [(m.type, m.term, m.index) for m in ready.messages if m.to == 2] == [(MSG_APP_RESP, 2, index)]
+
+
+def test_a_crash_before_the_sync_takes_what_the_others_have() -> None:
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    group.net += ready.messages_at_once
+    group.deliver()
+    node = group.start(1, group.storages[1], applied=index - 1)
+    assert (node.last_index(), group.term(1)) == (index - 1, 1)
+    group.settle()
+    assert group.commit(2) == index - 1
+    assert group.elect_after_timeout(2) is Role.LEADER
+    assert [group.data(id_) for id_ in (1, 2, 3)] == [[b"x"]] * 3
+    assert leader is not node
+
+
+def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    leader.propose(b"x")
+    index = leader.last_index()
+    leader.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=2, commit=index - 1))
+    ready = leader.ready()
+    other = Entry(index=index, term=2, data=b"y")
+    leader.step(Message(type=MSG_APP, from_id=2, to=1, term=2, index=index - 1, log_term=1, entries=[other]))
+    persist(group, ready)
+    leader.advance(ready)
+    assert [(entry.term, entry.data) for entry in leader.ready().entries] == [(2, b"y")]

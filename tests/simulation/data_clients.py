@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
     from tests.simulation.process import Process
 
-UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
+_UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 _PAUSE: Final = 0.05  # seconds, the mean
 _AT_ONCE: Final = 4  # partitions
 _READS: Final = 0.4
@@ -55,7 +55,10 @@ class Clients:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
 
     def _leader(self, row: Partition) -> "Process | None":
-        return leader_of(self._world, row)
+        process = self._world.machine(row.leader).process if row.leader else None
+        if process is None or not process.built or not process.alive:
+            return None
+        return process if self._world.now >= process.machine.stopped_until else None
 
     # Requests
 
@@ -71,9 +74,9 @@ class Clients:
         for _ in range(_TRIES):
             self.under_way += 1
             try:
-                await ask(process, wire.Op.WRITE, row, body)
+                await self._ask(process, wire.Op.WRITE, row, body)
             except MinkaError as error:
-                if not process.alive or error.code in UNKNOWN:
+                if not process.alive or error.code in _UNKNOWN:
                     return
                 newer = self._follow(row, error)
                 if newer is None or not all(range_of(newer).contains(key) for key in pairs):
@@ -95,9 +98,9 @@ class Clients:
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
         """Write again at the leader to which a refusal has sent the client."""
         try:
-            await ask(process, wire.Op.WRITE, row, body)
+            await self._ask(process, wire.Op.WRITE, row, body)
         except MinkaError as error:
-            if process.alive and error.code not in UNKNOWN:
+            if process.alive and error.code not in _UNKNOWN:
                 self._world.data.refuses(row, pairs)
         else:
             if process.alive:
@@ -112,7 +115,7 @@ class Clients:
             return
         keys = rng.sample(keys, min(len(keys), _MAX_READ))
         try:
-            answer = await ask(process, wire.Op.READ, row, wire.encode(keys))
+            answer = await self._ask(process, wire.Op.READ, row, wire.encode(keys))
         except MinkaError:
             return
         if process.alive:
@@ -134,24 +137,16 @@ class Clients:
         newer = [one for one in error.partitions if one.id == row.id and one.partition_epoch > row.partition_epoch]
         return newer[0] if newer else None
 
-
-def leader_of(world: "FullWorld", row: Partition) -> "Process | None":
-    """The process that leads the partition by the row, if it runs."""
-    process = world.machine(row.leader).process if row.leader else None
-    if process is None or not process.built or not process.alive:
-        return None
-    return process if world.now >= process.machine.stopped_until else None
-
-
-async def ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
-    """The answer's body. Raises MinkaError."""
-    share = process.memory.share()
-    try:
-        group = wire.Group(op, row.id, row.generation, body)
-        answer = await process.manager.handle(wire.Request(1, _TIMEOUT_MS, [group]), share)
-    finally:
-        share.close()
-    (result,) = answer.results
-    if result.error is not None:
-        raise MinkaError.from_proto(Error.FromString(result.error))
-    return result.body or b""
+    @staticmethod
+    async def _ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
+        """The answer's body. Raises MinkaError."""
+        share = process.memory.share()
+        try:
+            group = wire.Group(op, row.id, row.generation, body)
+            answer = await process.manager.handle(wire.Request(1, _TIMEOUT_MS, [group]), share)
+        finally:
+            share.close()
+        (result,) = answer.results
+        if result.error is not None:
+            raise MinkaError.from_proto(Error.FromString(result.error))
+        return result.body or b""

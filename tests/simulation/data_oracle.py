@@ -11,7 +11,6 @@ from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
 from minka.wire import UNDECODABLE, StoredWrite, WriteBody
 from minkad.core.replication.entries import IngestMark, TrimToRange, decode_entry
 from minkad.core.state import State, range_of
-from tests.simulation.operation_oracle import OPERATED
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation
 
@@ -331,8 +330,7 @@ def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[
 
 
 def _values(rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The values, without those that `OperationClients` look after."""
-    return {key: value_of(row) for key, row in rows.items() if OPERATED not in key}
+    return {key: value_of(row) for key, row in rows.items()}
 
 
 def _keys_in(entry: bytes) -> list[bytes]:

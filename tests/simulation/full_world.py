@@ -28,7 +28,6 @@ from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
 from tests.simulation.loop import DriftingClock
 from tests.simulation.network import Link, Network, NetworkProfile
-from tests.simulation.operation_clients import OperationClients
 from tests.simulation.oracle import RaftOracle
 from tests.simulation.process import KEEPALIVE, Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
@@ -77,7 +76,6 @@ class FullWorld:
         self.bootstrap = Bootstrap(Cluster(id="simulated", name="simulated", min_nodes=1), voters)
         self.data = DataOracle(self)
         self.data_clients = Clients(self)
-        self.operation_clients = OperationClients(self)
         self.admin = Admin(self)
         self.nemesis = Nemesis(self)
         self.availability = Availability(self)
@@ -188,7 +186,6 @@ class FullWorld:
         """Start faults and load."""
         self.admin.begin()
         self.data_clients.begin()
-        self.operation_clients.begin()
         self.nemesis.begin()
         self.availability.begin()
 
@@ -448,7 +445,6 @@ class FullWorld:
         if missing := _unfinished(state) or self._unwritten(state) or self.admin.missing(state):
             return missing
         self.data_clients.end()
-        self.operation_clients.end()
         return self.data.missing(state)
 
     def _unwritten(self, state: State) -> str:

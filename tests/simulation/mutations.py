@@ -15,7 +15,6 @@ from minkad.core.raft.types import NONE
 from tests.simulation import mutations_duties as duties
 from tests.simulation import mutations_full as full
 from tests.simulation import mutations_loads as loads
-from tests.simulation import mutations_operations as operations
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
@@ -261,10 +260,6 @@ MUTATIONS = (
     Mutation("merge without the last writes", "full", replication.merge_too_early),
     Mutation("begin a merge again that is under way", "full", replication.merge_again),
     Mutation("wake a replica before its time", "full", replication.wake_early),
-    Mutation("decide operations by what is applied", "full", operations.decide_by_what_is_applied),
-    Mutation("tell an outcome that rests on what is not committed", "full", operations.tell_what_is_not_committed),
-    Mutation("forget the versions that a merge brings", "full", operations.forget_what_a_merge_brings),
-    Mutation("hide what has expired, and don't remove it", "full", operations.hide_what_has_expired),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),

@@ -91,7 +91,6 @@ class Machine:
     process: "Process | None" = None
     stopped_until: float = 0.0
     sync_time: float = 0.0  # seconds, the mean
-    wall_skew_ms: int = 0  # of its wall clock
     starts: int = 0
 
 
@@ -240,7 +239,7 @@ class Process(Endpoint):
             _Controller(self),
             Telemetry(),
             self.now,
-            lambda: world.unix_ms() + self.machine.wall_skew_ms,
+            world.unix_ms,
             world.load_sources(self),
         )
         settings = ReplicationSettings(

@@ -37,6 +37,11 @@ class Op(IntEnum):
     READ_VERSIONED = 5
 
 
+def may_change(op: int) -> bool:
+    """Whether such a request may change something: then it isn't sent again when its outcome isn't known."""
+    return op in (Op.WRITE, Op.OPERATE)
+
+
 class Group(msgspec.Struct, array_like=True, gc=False):
     """Operations for one partition. `body` is encoded: a `WriteBody`, a `ScanBody`, a `ReadBody` for all kinds of
     reads, and for OPERATE a list of `minka.operations.Operation`.

@@ -13,7 +13,7 @@ from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import clipped
 from minka.routing import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
-from minka.wire import Op, ScanBody, ScanPage, may_change
+from minka.wire import WRITING, Op, ScanBody, ScanPage
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +160,7 @@ class Call:
         part.sent = False
         part.error = error
         part.attempts += 1
-        if error.code is Code.TOO_LARGE and not may_change(self.op) and (len(part.keys) > 1 or not part.alone):
+        if error.code is Code.TOO_LARGE and self.op not in WRITING and (len(part.keys) > 1 or not part.alone):
             self._read_apart(part)
         elif is_repeatable(error, self.op):
             self._repeat(part, error)
@@ -171,14 +171,14 @@ class Call:
         """Send a read that is under way, or a part that was not sent, to the node that its route names now. The first
         node's answer is then ignored.
         """
-        assert not may_change(self.op) or not part.sent, "a write under way may have been done"
+        assert self.op not in WRITING or not part.sent, "a write under way may have been done"
         self._replace(part)
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
         """Give up what is under way."""
         for part in list(self.parts):
-            unknown = part.sent and may_change(self.op)
+            unknown = part.sent and self.op in WRITING
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
@@ -212,7 +212,7 @@ class Call:
     def _overdue(self, part: Part) -> MinkaError:
         within = f"within {self._timeout:g} s"
         if part.sent:
-            doubt = "; the write may or may not have been done" if may_change(self.op) else ""
+            doubt = "; the write may or may not have been done" if self.op in WRITING else ""
             return MinkaError(Code.DEADLINE_EXCEEDED, f"no answer {within}{doubt}")
         if part.error is None:
             return MinkaError(Code.DEADLINE_EXCEEDED, f"not sent {within}: too much is under way to this node already")

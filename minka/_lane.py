@@ -14,6 +14,7 @@ from minka.operations import decode_outcomes, decode_versioned
 from minka.v1 import errors_pb2
 from minka.wire import (
     MAX_GROUPS,
+    WRITING,
     Group,
     GroupResult,
     Op,
@@ -24,7 +25,6 @@ from minka.wire import (
     decode_stale,
     decode_values,
     encode,
-    may_change,
 )
 
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
@@ -153,7 +153,7 @@ def _body(op: Op, parts: list[Part]) -> bytes:
     if op is Op.SCAN:
         return encode(parts[0].scan)  # each alone
     keys = parts[0].keys if len(parts) == 1 else [key for part in parts for key in part.keys]
-    if not may_change(op):
+    if op not in WRITING:
         return encode(keys)
     values = parts[0].values if len(parts) == 1 else [value for part in parts for value in part.values or ()]
     assert values is not None, "a write has values"

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 
 from minka._failures import shown_key
 from minka.errors import Code, MinkaError
-from minka.operations import Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
+from minka.operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
-MAX_VERSION: Final = 2**62
 MAX_TTL_S: Final = 10**12  # 30,000 years; a timedelta can't be much longer
 # What an operation weighs besides its key and values: so a group that fills two frames has fewer than MAX_OPERATIONS.
-OPERATION_BYTES: Final = 32
+OPERATION_BYTES: Final = 256
 
 _INT64: Final = range(-(2**63), 2**63)
 

@@ -186,7 +186,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
 
     async def _answer(self, request: wire.Request, connection: Connection) -> None:
         await self.go_on.wait()
-        if self.holds_writes and any(wire.may_change(group.op) for group in request.groups):
+        if self.holds_writes and any(group.op in wire.WRITING for group in request.groups):
             await self.holds_writes.wait()
         results = [self._do(group) for group in request.groups]
         answer = wire.encode(wire.Response(request.id, results))

@@ -14,6 +14,7 @@ from minka import _operate, wire
 from minka.aio import BatchError, Client, VersionedValue, Written
 from minka.errors import Code, Conflict, InvalidArgument, MinkaError, OutcomeUnknown
 from minka.operations import MAX_OPERATIONS, Add, Expire, If, Lifetime, OnlyIf, Operation, Set, decode_operations
+from minka.stored import LOAD_VERSIONS
 
 Make = Callable[..., Any]
 
@@ -60,14 +61,14 @@ async def test_what_is_sent(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, _client(cluster) as client:
         await client.put("k", b"v", if_value=b"", ttl=1.5)
         await client.put("k", b"v", ttl=timedelta(minutes=1))
-        await client.delete("k", if_version=7)
+        await client.delete("k", if_version=LOAD_VERSIONS + 7)
         await client.increment("n", -3)
         await client.expire("k", 0.0001)
         await client.persist("k")
         assert [one for (one,) in _operations(cluster.nodes["athens"])] == [
             Set(b"k", b"v", If.VALUE, b"", 0, Lifetime.FOR, 1500),
             Set(b"k", b"v", lifetime=Lifetime.FOR, ms=60_000),
-            Set(b"k", None, If.VERSION, b"", 7),
+            Set(b"k", None, If.VERSION, b"", LOAD_VERSIONS + 7),
             Add(b"n", -3),
             Expire(b"k", Lifetime.FOR, 1),
             Expire(b"k", Lifetime.UNLIMITED, condition=OnlyIf.LIMITED),
@@ -285,7 +286,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.delete("key", if_value=b"v", if_version=1),  # type: ignore[call-overload]
             client.put("key", b"v", if_value="v"),  # type: ignore[call-overload]
             client.put("key", b"v", if_version=-1),
-            client.put("key", b"v", if_version=2**62 + 1),
+            client.put("key", b"v", if_version=2**63),
             client.put("key", b"v", if_version=True),
             client.put("key", "v", if_absent=True),  # type: ignore[call-overload]
             client.put("", b"v", if_absent=True),

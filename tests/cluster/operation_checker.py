@@ -7,7 +7,7 @@ lifetime, unless another write comes first.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
@@ -68,6 +68,11 @@ class Operated:
         return self.kind in (Kind.GET, Kind.GET_VERSIONED)
 
     @property
+    def changed_nothing(self) -> bool:
+        """Whether it changed nothing, wherever it has its place."""
+        return self.is_read or not self.done
+
+    @property
     def is_blind(self) -> bool:
         """Whether its effect and its answer are the same whatever is there."""
         return self.kind is Kind.PUT and self.condition is If.ALWAYS
@@ -95,11 +100,11 @@ def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float 
         by_key[event.key].append(event)
     for key, events in by_key.items():
         _refuse_repeated_values(events)
-        seen = [e for e in events if e.outcome is Outcome.OK]
-        if reason := _versions_with_two_values(seen):
+        answered = [e for e in events if e.outcome is Outcome.OK]
+        if reason := _versions_with_two_values(answered):
             return Result(Verdict.VIOLATION, key, reason)
-        perhaps = [e for e in events if e.outcome is Outcome.UNKNOWN and not e.is_read]
-        result = _Search(seen, perhaps, slack).run(key, steps)
+        surely, perhaps = _unanswered(events, answered)
+        result = _Search(Model(answered, slack), [*answered, *surely], perhaps).run(key, steps)
         if result.verdict is not Verdict.LINEARIZABLE:
             return result
     return Result(Verdict.LINEARIZABLE)
@@ -133,6 +138,26 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
     return ""
 
 
+def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
+    """The operations without an answer that surely took effect, at the latest when somebody had seen it, and those of
+    which nobody knows.
+    """
+    first_seen: dict[bytes, float] = {}
+    for event in answered:
+        value = event.expected if event.condition is If.VALUE and event.done else event.found
+        if value is not None:
+            first_seen[value] = min(event.returned, first_seen.get(value, inf))
+    surely, perhaps = [], []
+    for event in events:
+        if event.outcome is not Outcome.UNKNOWN or event.is_read:
+            continue
+        if event.value is not None and event.value in first_seen:
+            surely.append(replace(event, returned=max(event.called, first_seen[event.value])))
+        else:
+            perhaps.append(event)
+    return surely, perhaps
+
+
 def _value_of_version(event: Operated) -> bytes | None:
     """The value that the event says its version has; None if it says none."""
     if event.kind is Kind.GET_VERSIONED:
@@ -155,6 +180,8 @@ class Model:
         """The state after an operation with this answer; None if it can't have had it."""
         if state.lives is not None and event.called > state.lives[1]:
             return None  # it has expired before
+        if event.outcome is Outcome.UNKNOWN:
+            return self.effect(state, event, event.returned) if self._may_hold(state, event) else None
         match event.kind:
             case Kind.GET:
                 return state if event.found == state.value else None
@@ -175,21 +202,21 @@ class Model:
                     return None
                 return State(state.value, NOT_TOLD) if event.done else state
 
-    def effect(self, state: State, event: Operated) -> State:
-        """The state after an operation of which no answer came, and which may take effect at any time after its call;
-        the same state if it changes nothing.
+    def effect(self, state: State, event: Operated, by: float = inf) -> State:
+        """The state after an operation of which no answer came, and which takes effect at some time after its call, and
+        by this time; the same state if it changes nothing.
         """
         match event.kind:
             case Kind.PUT:
                 if not self._may_hold(state, event):
                     return state
                 is_delete = event.value is None
-                return ABSENT if is_delete else State(event.value, NOT_TOLD, self._lives(event, inf))
+                return ABSENT if is_delete else State(event.value, NOT_TOLD, self._lives(event, by))
             case Kind.ADD:
                 number = _sum(state, event)
                 return state if number is None else State(b"%d" % number, NOT_TOLD, state.lives)
             case Kind.EXPIRE if state.value is not None:
-                return State(state.value, NOT_TOLD, self._lives(event, inf))
+                return State(state.value, NOT_TOLD, self._lives(event, by))
             case Kind.PERSIST if state.lives is not None:
                 return State(state.value, NOT_TOLD)
         return state
@@ -245,7 +272,10 @@ class Model:
             return None
         if event.value is None:
             return ABSENT
-        return self._narrowed(State(event.value, event.version or NOT_TOLD, self._lives(event, event.returned)))
+        if event.version is not None and event.version <= 0:
+            return None
+        version = NOT_TOLD if event.version is None else event.version
+        return self._narrowed(State(event.value, version, self._lives(event, event.returned)))
 
     @staticmethod
     def _holds(state: State, event: Operated) -> bool:
@@ -273,13 +303,14 @@ def _sum(state: State, event: Operated) -> int | None:
 
 class _Place(NamedTuple):
     """How far an order has come: it has all answered operations before `low`, and those in `above`, a set of bits from
-    `low` on. `is_due`: the last one was not answered, so it is in vain unless the next one sees what it did.
+    `low` on. `since`: the last ones were not answered, and this was the state before them; they are in vain unless the
+    next one makes another state of theirs.
     """
 
     low: int
     above: int
     state: State
-    is_due: bool = False
+    since: State | None = None
 
 
 @dataclass(slots=True)
@@ -293,19 +324,22 @@ class _Look:
 class _Search:
     """The search through the orders of one key's operations, depth first.
 
-    An operation that fits and changes nothing comes at once. One without an answer comes only where the next one that
-    was answered sees it, for elsewhere it could as well be left out; of those that are alike, the one that was called
-    first is used first. If two ways lead to one place, the one that used fewer of these has all the chances of the
-    other.
+    An operation that fits and has changed nothing comes at once. One without an answer comes only where it makes a
+    difference to the next one that was answered, for elsewhere it could as well be left out; of those that are alike,
+    the one that was called first is used first. If two ways lead to one place, the one that used fewer of these has all
+    the chances of the other.
     """
 
-    def __init__(self, events: Sequence[Operated], perhaps: Sequence[Operated], slack: float) -> None:
+    def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:
+        """`events` have surely taken effect, `perhaps` have or not."""
         self._events = sorted(events, key=lambda event: event.called)
         self._perhaps = sorted(perhaps, key=lambda event: event.called)
-        self._model = Model(self._events, slack)
+        self._model = model
         self._alike = self._alikes()
         changing = [event for event in (*events, *perhaps) if not event.is_read]
         self._only_adds = all(event.kind is Kind.ADD for event in changing)
+        self._may_live_longer = any(event.kind in (Kind.EXPIRE, Kind.PERSIST) for event in perhaps)
+        self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
 
     def _alikes(self) -> list[int]:
         """For each operation without an answer: those before it that are alike, as bits."""
@@ -345,20 +379,54 @@ class _Search:
     def _after(self, place: _Place, used: int) -> list[tuple[_Place, int]]:
         """The places to which one more operation leads. The last is tried first."""
         look, state = self._look(place), place.state
+        if self._only_adds:
+            return self._after_adding(place, used, look)
         found: list[tuple[_Place, int]] = [(one, used) for one in self._expired(place, look)]
         for index, changed in self._unanswered(place, used, look):
-            if self._is_seen(changed, used | 1 << index, look):
-                found.append((place._replace(state=changed, is_due=True), used | 1 << index))
+            since = place.since or state
+            if self._is_seen(since, changed, used, look):
+                found.append((place._replace(state=changed, since=since), used | 1 << index))
         for index in sorted(look.candidates, key=lambda i: -self._events[i].returned):
             event = self._events[index]
-            if place.is_due and event.is_blind:
-                continue
             following = self._model.after(state, event)
-            if following == state:
+            if place.since is not None and self._model.after(place.since, event) == following:
+                continue
+            if following == state and event.changed_nothing:
                 return [(self._with(place, index, state), used)]
             if following is not None:
                 found.append((self._with(place, index, following), used))
         return found
+
+    def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
+        """The same for a counter: the number that an operation finds says what must have been added before it."""
+        number, found = int(place.state.value or 0), []
+        free = [i for i, e in enumerate(self._perhaps) if e.called <= look.by and not used >> i & 1 and e.by]
+        for index in look.candidates:
+            event = self._events[index]
+            lacks = (int(event.found or 0) if event.is_read else event.number - event.by) - number
+            for added in self._adding(lacks, free):
+                state = place.state if not added else State(b"%d" % (number + lacks), NOT_TOLD)
+                following = self._model.after(state, event)
+                if following is not None and self._is_in_order(used | added):
+                    found.append((self._with(place, index, following), used | added))
+                    if following == place.state and event.changed_nothing:
+                        return found[-1:]
+        return found
+
+    def _adding(self, number: int, free: Sequence[int]) -> Iterator[int]:
+        """Sets of these operations without an answer that add up to this number."""
+        if number == 0:
+            yield 0
+        if number <= 0:
+            return
+        for at, index in enumerate(free):
+            if (by := self._perhaps[index].by) <= number:
+                for others in self._adding(number - by, free[at + 1 :]):
+                    yield others | 1 << index
+
+    def _is_in_order(self, used: int) -> bool:
+        """Whether each that is used comes after those that are alike and were called before it."""
+        return all(self._alike[i] & ~used == 0 for i in range(used.bit_length()) if used >> i & 1)
 
     def _look(self, place: _Place) -> _Look:
         look = _Look()
@@ -384,23 +452,32 @@ class _Search:
             if event.called > look.by or (lives is not None and event.called > lives[1]):
                 break
             is_turn = not used >> index & 1 and self._alike[index] & ~used == 0
-            if is_turn and not (place.is_due and event.is_blind):
+            if is_turn and not (place.since and event.is_blind):
                 changed = self._model.effect(place.state, event)
                 if changed != place.state:
                     yield index, changed
 
-    def _is_seen(self, state: State, used: int, look: _Look) -> bool:
-        """Whether an operation that may come next sees this state, or what others without an answer make of it."""
+    def _is_seen(self, since: State, state: State, used: int, look: _Look) -> bool:
+        """Whether an operation that may come next sees this state instead of the one before, or sees what others
+        without an answer make of it.
+        """
         events = [self._events[i] for i in look.candidates]
-        seeing = [event for event in events if not event.is_blind]
-        if any(self._model.after(state, event) is not None for event in seeing):
+        seeing = [(event, self._model.after(since, event)) for event in events if not event.is_blind]
+
+        def is_seen(state: State) -> bool:
+            return any(self._model.after(state, event) not in (None, without) for event, without in seeing)
+
+        if is_seen(state):
             return True
-        if self._only_adds and state.value is not None and state.lives is None:
-            return int(state.value) < _highest(seeing)
-        if state.lives is not None and state.lives[0] <= look.by:
+        others: list[State] = []  # to which lifetimes may lead
+        if state.value is not None and self._may_live_longer:
+            others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
+        elif state.lives is not None and state.lives[0] <= look.by:
+            others = [ABSENT]
+        if any(is_seen(other) for other in others):
             return True
-        place = _Place(0, 0, state, is_due=True)
-        return any(True for _ in self._unanswered(place, used, look))
+        unused = [self._perhaps[i] for i in self._conditional if not used >> i & 1]
+        return any(self._model.effect(other, event) != other for other in (state, *others) for event in unused)
 
     def _with(self, place: _Place, index: int, state: State) -> _Place:
         low, above = place.low, place.above | 1 << (index - place.low)
@@ -419,11 +496,6 @@ class _Search:
             lines.append(f"  {'+' if placed else '-'} {_shown(self._events[i])}")
         head = f"{_placed(place)} of {len(self._events)} operations have a place, then there is {place.state}:"
         return "\n".join([head, *lines])
-
-
-def _highest(seeing: Sequence[Operated]) -> int:
-    """The highest number that these reads and increments have found."""
-    return max((int(event.found or 0) if event.is_read else event.number - event.by for event in seeing), default=0)
 
 
 def _placed(place: _Place) -> int:

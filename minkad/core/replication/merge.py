@@ -137,8 +137,9 @@ class Merge:
             self._is_clearing = True
             self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
             return
-        loaded = self.right.data.loaded_version
-        self._append(StoredWrite(keys, [with_version(row, loaded) for row in rows], self._copied + self._base))
+        if keys or is_all:  # without rows, too, later ones need versions above those of what was deleted
+            loaded = self.right.data.loaded_version
+            self._append(StoredWrite(keys, [with_version(row, loaded) for row in rows], self._copied + self._base))
         if keys:
             self._start = keys[-1] + b"\x00"
         if is_all:

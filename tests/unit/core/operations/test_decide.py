@@ -138,7 +138,7 @@ def test_one_that_is_to_be_removed_is_looked_at_again() -> None:
 
 
 def test_each_sees_what_those_before_it_did() -> None:
-    operations = [
+    operations: list[Operation] = [
         Add(b"x", 2),
         Add(b"x", 3),
         Set(b"x", None, If.PRESENT),

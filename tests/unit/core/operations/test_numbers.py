@@ -14,11 +14,26 @@ def test_integers(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"-", b"-0", b"+1", b"01", b" 1", b"1 ", b"1\n", b"1.0", b"1e3", b"0x1", b"1_0", b"9223372036854775808"]
-    + [b"-9223372036854775809", b"9" * 4000, "\u0661".encode()],
+    [
+        "",
+        "-",
+        "-0",
+        "+1",
+        "01",
+        " 1",
+        "1 ",
+        "1\n",
+        "1.0",
+        "1e3",
+        "0x1",
+        "1_0",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "١",
+    ],
 )
-def test_texts_that_are_no_integers(text: bytes) -> None:
-    assert integer(text) is None
+def test_texts_that_are_no_integers(text: str) -> None:
+    assert integer(text.encode()) is None
 
 
 @pytest.mark.parametrize(

@@ -302,10 +302,10 @@ def test_a_store_with_a_fault_is_found_out(fault: str) -> None:
     for seed in range(5):
         rng = random.Random(seed)
         store = Store(rng, fault.partition(",")[0])
-        history = recorded(rng, store, 800, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
+        history = recorded(rng, store, 500, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
         verdicts.append(check(history, slack=0.001).verdict)
     assert Verdict.UNDECIDED not in verdicts
-    assert verdicts.count(Verdict.VIOLATION) >= 3, "the others may have done nothing that can be seen"
+    assert verdicts.count(Verdict.VIOLATION) >= 2, "the others may have done nothing that can be seen"
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minka import _operate, wire
+from minka import _operate, _stream, wire
 from minka.aio import BatchError, Client, VersionedValue, Written
 from minka.errors import Code, Conflict, InvalidArgument, MinkaError, OutcomeUnknown
 from minka.operations import MAX_OPERATIONS, Add, Expire, If, Lifetime, OnlyIf, Operation, Set, decode_operations
@@ -227,6 +227,29 @@ async def test_an_operation_without_an_answer_may_have_been_done(data_cluster: M
             await client.increment("n", timeout=0.1)
         cluster.nodes["athens"].go_on.set()
         assert await client.increment("n") == 3
+
+
+async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not sent to the new leader; a read is, and so is the next operation."""
+    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+        key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]
+        assert await client.increment(key) == 1
+        frames, given = len(athens.frames), byzantium.tables_given
+        athens.go_on.clear()
+        adding, reading = asyncio.create_task(client.increment(key)), asyncio.create_task(client.get_versioned(key))
+        await _until(lambda: len(athens.frames) == frames + 2 and byzantium.tables_given > given)
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        with pytest.raises(OutcomeUnknown, match="is silent, and leads the partition no longer"):
+            await adding
+        found = await reading
+        assert found is not None
+        assert found.value == b"1"
+        assert await client.increment(key) == 2
+        assert [len(group) for group in _operations(byzantium)] == [1]
+        assert await client._core.refresh_soon() is None, "the table is still fetched"
 
 
 async def test_closing_ends_an_operation_under_way(data_cluster: Make) -> None:

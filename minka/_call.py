@@ -3,16 +3,17 @@ until a node has taken it.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from minka._failures import BatchError, Failure, error_of_one
 from minka._retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import clipped
 from minka.routing import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
-from minka.wire import Op, ScanBody, ScanPage
+from minka.wire import WRITING, Op, ScanBody, ScanPage
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +26,7 @@ class Part:
     call: "Call"
     place: int
     keys: list[bytes]
-    values: list[bytes | None] | None  # None for a read
+    values: list[Any] | None  # by position: bytes or None, for OPERATE an Operation; None for a read
     size: int  # bytes of keys and values, roughly
     alone: bool = False  # it wants a frame of its own
     attempts: int = 0
@@ -81,7 +82,8 @@ class Call:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # by the loop's clock
-        self.found: Final[dict[bytes, bytes | None]] = {}  # what a read answered
+        # What was answered: a value or None, for READ_VERSIONED a Versioned or None, for OPERATE an Outcome.
+        self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
         self.page: ScanPage | None = None  # what a scan answered
         self.parts: Final[set[Part]] = set()
@@ -90,9 +92,7 @@ class Call:
         self._failures: list[Failure] = []
         self._done: asyncio.Future[None] = client.loop.create_future()
 
-    def add(
-        self, place: int, keys: list[bytes], values: list[bytes | None] | None, size: int, *, alone: bool = False
-    ) -> None:
+    def add(self, place: int, keys: list[bytes], values: list[Any] | None, size: int, *, alone: bool = False) -> None:
         """Put a part on its way."""
         self._add(Part(self, place, keys, values, size, alone))
 
@@ -138,8 +138,8 @@ class Call:
             failure = self._failures[0]
             raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
-    def answered(self, part: Part, values: list[bytes | None] | None, age_ms: int = 0) -> None:
-        """Take a node's answer: `values` are those read, by position, at most `age_ms` milliseconds old."""
+    def answered(self, part: Part, values: Sequence[object] | None, age_ms: int = 0) -> None:
+        """Take a node's answer: `values` are what was found, by position, at most `age_ms` milliseconds old."""
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
@@ -160,7 +160,7 @@ class Call:
         part.sent = False
         part.error = error
         part.attempts += 1
-        if error.code is Code.TOO_LARGE and self.op is not Op.WRITE and (len(part.keys) > 1 or not part.alone):
+        if error.code is Code.TOO_LARGE and self.op not in WRITING and (len(part.keys) > 1 or not part.alone):
             self._read_apart(part)
         elif is_repeatable(error, self.op):
             self._repeat(part, error)
@@ -171,14 +171,14 @@ class Call:
         """Send a read that is under way, or a part that was not sent, to the node that its route names now. The first
         node's answer is then ignored.
         """
-        assert self.op is not Op.WRITE or not part.sent, "a write under way may have been done"
+        assert self.op not in WRITING or not part.sent, "a write under way may have been done"
         self._replace(part)
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
         """Give up what is under way."""
         for part in list(self.parts):
-            unknown = part.sent and self.op is Op.WRITE
+            unknown = part.sent and self.op in WRITING
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))
 
     def _repeat(self, part: Part, error: MinkaError) -> None:
@@ -212,7 +212,7 @@ class Call:
     def _overdue(self, part: Part) -> MinkaError:
         within = f"within {self._timeout:g} s"
         if part.sent:
-            doubt = "; the write may or may not have been done" if self.op is Op.WRITE else ""
+            doubt = "; the write may or may not have been done" if self.op in WRITING else ""
             return MinkaError(Code.DEADLINE_EXCEEDED, f"no answer {within}{doubt}")
         if part.error is None:
             return MinkaError(Code.DEADLINE_EXCEEDED, f"not sent {within}: too much is under way to this node already")

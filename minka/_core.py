@@ -28,7 +28,7 @@ from minka.routing import HashRoutes, RoutingTable
 from minka.tls import Tls
 from minka.v1 import admin_pb2
 from minka.v1.admin_pb2_grpc import MetadataStub
-from minka.wire import Op
+from minka.wire import WRITING, Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
@@ -169,7 +169,7 @@ class Core:
         self.refresh_soon(avoid=address)
         for call in list(self.calls):
             for part in [part for part in call.parts if part.address == address and self.has_moved(part)]:
-                if part.sent and call.op is Op.WRITE:
+                if part.sent and call.op in WRITING:
                     if self.table.is_alive(part.node):
                         continue
                     text = f"{address} is silent, and leads the partition no longer; the write may have been done"
@@ -286,7 +286,7 @@ class Core:
 
     def _moved_reads(self) -> list[Part]:
         """The reads under way to nodes that can no longer answer them: they don't lead, or have no replica in sync."""
-        reads = (part for call in self.calls if call.op is not Op.WRITE for part in call.parts if part.sent)
+        reads = (part for call in self.calls if call.op not in WRITING for part in call.parts if part.sent)
         return [part for part in reads if self.has_moved(part)]
 
     def _rerouted(self) -> list[Part]:

@@ -1,6 +1,7 @@
 """Reads or writes on their way to one node: a queue, from which frames are filled, and the frames under way."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,9 +10,11 @@ from google.protobuf.message import DecodeError
 
 from minka._call import Part
 from minka.errors import MinkaError
+from minka.operations import decode_outcomes, decode_versioned
 from minka.v1 import errors_pb2
 from minka.wire import (
     MAX_GROUPS,
+    WRITING,
     Group,
     GroupResult,
     Op,
@@ -150,12 +153,12 @@ def _body(op: Op, parts: list[Part]) -> bytes:
     if op is Op.SCAN:
         return encode(parts[0].scan)  # each alone
     keys = parts[0].keys if len(parts) == 1 else [key for part in parts for key in part.keys]
-    if op is not Op.WRITE:
+    if op not in WRITING:
         return encode(keys)
     values = parts[0].values if len(parts) == 1 else [value for part in parts for value in part.values or ()]
     assert values is not None, "a write has values"
     assert len(values) == len(keys), f"{len(values)} values for {len(keys)} keys"
-    return encode(WriteBody(keys, values))
+    return encode(values if op is Op.OPERATE else WriteBody(keys, values))
 
 
 def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
@@ -171,17 +174,25 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
         for part in parts:
             part.call.answered(part, None)
     else:
-        age_ms, start = 0, 0
-        if op is Op.READ:
-            values = decode_values(result.body or b"")
-        else:
-            stale = decode_stale(result.body or b"")
-            values, age_ms = stale.values, stale.age_ms
+        values, age_ms = _found(op, result.body or b"")
+        start = 0
         if len(values) != sum(len(part.keys) for part in parts):
             raise msgspec.DecodeError(f"{len(values)} values are not what was asked for")
         for part in parts:
             part.call.answered(part, values[start : start + len(part.keys)], age_ms)
             start += len(part.keys)
+
+
+def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
+    """What a group found, by position, and how many milliseconds old it may be."""
+    if op is Op.READ:
+        return decode_values(body), 0
+    if op is Op.OPERATE:
+        return decode_outcomes(body), 0
+    if op is Op.READ_VERSIONED:
+        return decode_versioned(body), 0
+    stale = decode_stale(body)
+    return stale.values, stale.age_ms
 
 
 def _refusal(data: bytes) -> MinkaError:

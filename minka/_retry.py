@@ -4,7 +4,7 @@ from random import Random
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.wire import Op
+from minka.wire import WRITING, Op
 
 _FIRST_DELAY_S: Final = 0.005
 _MAX_DELAY_S: Final = 0.2
@@ -17,9 +17,10 @@ def is_repeatable(error: MinkaError, op: Op) -> bool:
     """Whether the same operation can be sent again without the danger of doing it twice.
 
     Retriable codes say that nothing was done. When it isn't known what was done, a read can be repeated; a write
-    can't, not even one that sets a key to a value, since another writer's may have come in between.
+    can't, not even one that sets a key to a value, since another writer's may have come in between; an increment would
+    count twice.
     """
-    return error.code.info.retriable or (op is not Op.WRITE and error.code is Code.OUTCOME_UNKNOWN)
+    return error.code.info.retriable or (op not in WRITING and error.code is Code.OUTCOME_UNKNOWN)
 
 
 def asks_for_table(error: MinkaError) -> bool:

@@ -13,7 +13,7 @@ from minka._lane import MAX_QUEUED_BYTES, Lane
 from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import clipped
-from minka.wire import Op, decode_response, encode
+from minka.wire import WRITING, Op, decode_response, encode
 
 # After so long without an answer the partition table is fetched, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
@@ -183,7 +183,7 @@ class NodeStream:
         never_sent = MinkaError(Code.UNREACHABLE if error.code is Code.OUTCOME_UNKNOWN else error.code, message)
         for op, lane in self._lanes.items():
             under_way, queued = lane.clear()
-            maybe_done = op is Op.WRITE and error.code is not Code.UNREACHABLE
+            maybe_done = op in WRITING and error.code is not Code.UNREACHABLE
             for part in under_way:
                 part.call.refused(part, unknown if maybe_done else never_sent)
             for part in queued:

@@ -7,24 +7,31 @@ async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights
 
 import math
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overload
 
+from minka import _operate
 from minka._call import Call
 from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
 from minka._lane import FRAME_BYTES
+from minka._operate import OPERATION_BYTES, VersionedValue, Written
 from minka._scan import rows_of, scan_pages
 from minka.errors import Code, MinkaError
+from minka.operations import Add, Expire, Lifetime, Outcome, Set
 from minka.ranges import MAX_KEY_BYTES, KeyRange
+from minka.routing import PairBucket
 from minka.tls import Tls
 from minka.wire import MAX_BODY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Op
 
-__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
+__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "VersionedValue", "Written"]
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
+
+OneKey = Set | Add | Expire
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
 MAX_BATCH_KEYS: Final = MAX_KEYS
@@ -45,16 +52,82 @@ class _Operations:
         self._name: Final = name
         self._timeout: Final = timeout
 
-    async def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
-        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks."""
+    @overload
+    async def put(self, key: Key, value: bytes, *, timeout: float | None = ...) -> None: ...
+
+    @overload
+    async def put(self, key: Key, value: bytes, *, ttl: float | timedelta, timeout: float | None = ...) -> Written: ...
+
+    @overload
+    async def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_absent: Literal[True],
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    @overload
+    async def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_value: bytes,
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    @overload
+    async def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_version: int,
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    async def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_absent: bool = False,
+        if_value: bytes | None = None,
+        if_version: int | None = None,
+        ttl: float | timedelta | None = None,
+        timeout: float | None = None,
+    ) -> Written | None:
+        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
+
+        A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
+        (0: no value). The partition's leader decides that together with the write, and the result says whether it was
+        done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
+        without it, never, whatever was there before.
+        """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
-        await self._one(Op.WRITE, _bytes(key), value, timeout)
+        if not if_absent and if_value is None and if_version is None and ttl is None:
+            await self._one(Op.WRITE, _bytes(key), value, timeout)
+            return None
+        operation = _operate.conditional_set(_bytes(key), value, if_absent, if_value, if_version, ttl)
+        outcome = await self._operate(operation, (value, operation.expected), timeout)
+        return Written(outcome.done, outcome.version)
 
     async def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
         """The value of a key, as its partition's leader has it; None if the key has none."""
         key = _bytes(key)
-        return (await self._one(Op.READ, key, None, timeout)).found[key]
+        return cast(bytes | None, (await self._one(Op.READ, key, None, timeout)).found[key])
+
+    async def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
+        """The value of a key with its version and when it expires; None if the key has none."""
+        key = _bytes(key)
+        found = (await self._one(Op.READ_VERSIONED, key, None, timeout)).found[key]
+        return None if found is None else VersionedValue.of(found)
 
     async def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
         """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
@@ -64,48 +137,103 @@ class _Operations:
         call = await self._one(Op.READ_STALE, key, None, timeout)
         return StaleValue(call.found[key], call.age_ms / 1000)
 
-    async def delete(self, key: Key, *, timeout: float | None = None) -> None:
-        """Remove a key. It is no error if the key isn't there."""
-        await self._one(Op.WRITE, _bytes(key), None, timeout)
+    @overload
+    async def delete(self, key: Key, *, timeout: float | None = ...) -> None: ...
+
+    @overload
+    async def delete(self, key: Key, *, if_value: bytes, timeout: float | None = ...) -> Written: ...
+
+    @overload
+    async def delete(self, key: Key, *, if_version: int, timeout: float | None = ...) -> Written: ...
+
+    async def delete(
+        self,
+        key: Key,
+        *,
+        if_value: bytes | None = None,
+        if_version: int | None = None,
+        timeout: float | None = None,
+    ) -> Written | None:
+        """Remove a key. It is no error if the key isn't there.
+
+        With a condition, one at most, it is removed only if it has this value or version; the result says whether it
+        was.
+        """
+        if if_value is None and if_version is None:
+            await self._one(Op.WRITE, _bytes(key), None, timeout)
+            return None
+        operation = _operate.conditional_set(_bytes(key), None, False, if_value, if_version, None)
+        outcome = await self._operate(operation, (operation.expected,), timeout)
+        return Written(outcome.done, outcome.version)
+
+    async def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
+        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0.
+        When the key expires stays as it is. Raises NOT_A_NUMBER if the value is no number of 64 bits, with sign, or
+        the sum would be none.
+
+        Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
+        """
+        operation = _operate.add(_bytes(key), by)
+        return (await self._operate(operation, (), timeout)).number
+
+    async def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
+        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns whether the key has
+        a value.
+        """
+        return (await self._operate(_operate.expire(_bytes(key), ttl), (), timeout)).done
+
+    async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
+        """Let a key that would expire stay. Returns whether there is such a key."""
+        return (await self._operate(_operate.persist(_bytes(key)), (), timeout)).done
+
+    async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
+        """How many seconds the key's value lives yet, by this machine's clock: infinite if it never expires; None if
+        the key has none.
+        """
+        found = await self.get_versioned(key, timeout=timeout)
+        return None if found is None else found.seconds_left()
 
     async def put_many(
-        self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
+        self,
+        pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]],
+        *,
+        ttl: float | timedelta | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
         Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
-        1 MiB is sent in pieces, which may fail one by one.
+        1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
         """
         batch = _batch(pairs)
         if not set(map(type, batch.values())) <= {bytes}:
             bad = next(key for key, value in batch.items() if type(value) is not bytes)
             name = type(batch[bad]).__name__
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value of {shown_key(bad)} is {name}, not bytes")
-        await self._write_many(cast(dict[bytes, bytes | None], batch), batch.values(), timeout)
+        if ttl is None:
+            await self._write_many(Op.WRITE, batch, batch.values(), timeout)
+            return
+        ms = _operate.milliseconds(ttl)
+        sets = {key: Set(key, value, lifetime=Lifetime.FOR, ms=ms) for key, value in batch.items()}
+        await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
         """Remove many keys, within the limits of `put_many` and with what it promises."""
-        await self._write_many(dict.fromkeys(_keys(keys)), (), timeout)
+        await self._write_many(Op.WRITE, dict.fromkeys(_keys(keys)), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
         """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
         that have no value are left out.
         """
-        given = list(keys)
-        unique = list(dict.fromkeys(_keys(given)))
-        if not unique:
-            return {}
-        size = _checked_size(unique, ())
-        call = await self._begin(Op.READ, timeout)
-        for place, keys_there in call.routes.key_buckets(unique):
-            call.add(place, keys_there, None, size * len(keys_there) // len(unique))
-        await call.outcome(len(unique))
-        found = call.found
-        if set(map(type, given)) <= {bytes}:
-            return cast(dict[AnyKey, bytes], {key: value for key, value in found.items() if value is not None})
-        values = ((key, found[_bytes(key)]) for key in given)
-        return {key: value for key, value in values if value is not None}
+        return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, list(keys), timeout))
+
+    async def get_many_versioned(
+        self, keys: Iterable[AnyKey], *, timeout: float | None = None
+    ) -> dict[AnyKey, VersionedValue]:
+        """As `get_many`, with the values' versions and when they expire."""
+        found = await self._read_many(Op.READ_VERSIONED, list(keys), timeout)
+        return {key: VersionedValue.of(value) for key, value in found.items()}
 
     def scan(
         self,
@@ -149,18 +277,47 @@ class _Operations:
         await call.outcome(1)
         return call
 
+    async def _operate(self, operation: OneKey, values: Collection[bytes], timeout: float | None) -> Outcome:
+        """What came of an operation on one key. Raises what a write raises, NOT_A_NUMBER and TOO_LARGE."""
+        key = operation.key
+        size = _checked_size((key,), values) + OPERATION_BYTES
+        call = await self._begin(Op.OPERATE, timeout)
+        call.add(call.routes.place(key), [key], [operation], size, alone=size > FRAME_BYTES)
+        await call.outcome(1)
+        outcome: Outcome = call.found[key]
+        _operate.raise_refusal(key, outcome)
+        return outcome
+
+    async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
+        """What is found, by the keys as they were given."""
+        unique = list(dict.fromkeys(_keys(given)))
+        if not unique:
+            return {}
+        size = _checked_size(unique, ())
+        call = await self._begin(op, timeout)
+        for place, keys_there in call.routes.key_buckets(unique):
+            call.add(place, keys_there, None, size * len(keys_there) // len(unique))
+        await call.outcome(len(unique))
+        found = call.found
+        if set(map(type, given)) <= {bytes}:
+            return cast(dict[AnyKey, Any], {key: value for key, value in found.items() if value is not None})
+        values = ((key, found[_bytes(key)]) for key in given)
+        return {key: value for key, value in values if value is not None}
+
     async def _write_many(
-        self, batch: dict[bytes, bytes | None], values: Collection[bytes], timeout: float | None
+        self, op: Op, batch: Mapping[bytes, Any], values: Collection[bytes], timeout: float | None
     ) -> None:
+        """Write values, None or operations, by their keys."""
         if not batch:
             return
-        size = _checked_size(batch, values)
-        call = await self._begin(Op.WRITE, timeout)
+        extra = OPERATION_BYTES if op is Op.OPERATE else 0
+        size = _checked_size(batch, values) + extra * len(batch)
+        call = await self._begin(op, timeout)
         for bucket in call.routes.pair_buckets(batch):
             if size <= FRAME_BYTES:
                 call.add(bucket.place, bucket.keys, bucket.values, size * len(bucket.keys) // len(batch))
             else:
-                _add_in_pieces(call, bucket.place, bucket.keys, bucket.values)
+                _add_in_pieces(call, bucket, extra)
         await call.outcome(len(batch))
 
     async def _begin(self, op: Op, timeout: float | None) -> Call:
@@ -278,11 +435,14 @@ def _checked_timeout(seconds: float) -> float:
     return seconds
 
 
-def _add_in_pieces(call: Call, place: int, keys: list[bytes], values: list[bytes | None]) -> None:
-    """Add a large batch in pieces, so that each fills a frame and several are under way."""
+def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
+    """Add a large batch in pieces, so that each fills a frame and several are under way. Each key weighs `extra`
+    besides itself and its value.
+    """
+    keys, values = bucket.keys, bucket.values
     start, size = 0, 0
     for end, (key, value) in enumerate(zip(keys, values, strict=True), 1):
-        size += len(key) + len(value or b"")
+        size += len(key) + len((value.value if extra else value) or b"") + extra
         if size >= FRAME_BYTES or end == len(keys):
-            call.add(place, keys[start:end], values[start:end], size)
+            call.add(bucket.place, keys[start:end], values[start:end], size)
             start, size = end, 0

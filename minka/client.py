@@ -8,18 +8,21 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Literal, Self, overload
 
 from minka import aio
 from minka._loop import ClientLoop
-from minka.aio import AnyKey, BatchError, Failure, Key, StaleValue
+from minka.aio import AnyKey, BatchError, Failure, Key, StaleValue, VersionedValue, Written
 from minka.errors import MinkaError
 from minka.tls import Tls
 
-__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue"]
+__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "VersionedValue", "Written"]
+
+_Write = Callable[..., Coroutine[Any, Any, Written | None]]
 
 
 class _Operations:
@@ -31,13 +34,74 @@ class _Operations:
         self._handle: Final = handle
         self._loop: Final = loop
 
-    def put(self, key: Key, value: bytes, *, timeout: float | None = None) -> None:
-        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks."""
-        self._loop.run(self._handle.put(key, value, timeout=timeout))
+    @overload
+    def put(self, key: Key, value: bytes, *, timeout: float | None = ...) -> None: ...
+
+    @overload
+    def put(self, key: Key, value: bytes, *, ttl: float | timedelta, timeout: float | None = ...) -> Written: ...
+
+    @overload
+    def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_absent: Literal[True],
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    @overload
+    def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_value: bytes,
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    @overload
+    def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_version: int,
+        ttl: float | timedelta | None = ...,
+        timeout: float | None = ...,
+    ) -> Written: ...
+
+    def put(
+        self,
+        key: Key,
+        value: bytes,
+        *,
+        if_absent: bool = False,
+        if_value: bytes | None = None,
+        if_version: int | None = None,
+        ttl: float | timedelta | None = None,
+        timeout: float | None = None,
+    ) -> Written | None:
+        """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
+
+        A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
+        (0: no value). The partition's leader decides that together with the write, and the result says whether it was
+        done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
+        without it, never, whatever was there before.
+        """
+        put: _Write = self._handle.put
+        conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}
+        return self._loop.run(put(key, value, **conditions, ttl=ttl, timeout=timeout))
 
     def get(self, key: Key, *, timeout: float | None = None) -> bytes | None:
         """The value of a key, as its partition's leader has it; None if the key has none."""
         return self._loop.run(self._handle.get(key, timeout=timeout))
+
+    def get_versioned(self, key: Key, *, timeout: float | None = None) -> VersionedValue | None:
+        """The value of a key with its version and when it expires; None if the key has none."""
+        return self._loop.run(self._handle.get_versioned(key, timeout=timeout))
 
     def get_stale(self, key: Key, *, timeout: float | None = None) -> StaleValue:
         """The value of a key as any in-sync replica has it, and how old that may be. It is answered also while the
@@ -45,26 +109,82 @@ class _Operations:
         """
         return self._loop.run(self._handle.get_stale(key, timeout=timeout))
 
-    def delete(self, key: Key, *, timeout: float | None = None) -> None:
-        """Remove a key. It is no error if the key isn't there."""
-        self._loop.run(self._handle.delete(key, timeout=timeout))
+    @overload
+    def delete(self, key: Key, *, timeout: float | None = ...) -> None: ...
+
+    @overload
+    def delete(self, key: Key, *, if_value: bytes, timeout: float | None = ...) -> Written: ...
+
+    @overload
+    def delete(self, key: Key, *, if_version: int, timeout: float | None = ...) -> Written: ...
+
+    def delete(
+        self,
+        key: Key,
+        *,
+        if_value: bytes | None = None,
+        if_version: int | None = None,
+        timeout: float | None = None,
+    ) -> Written | None:
+        """Remove a key. It is no error if the key isn't there.
+
+        With a condition, one at most, it is removed only if it has this value or version; the result says whether it
+        was.
+        """
+        delete: _Write = self._handle.delete
+        return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
+
+    def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
+        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0.
+        When the key expires stays as it is. Raises NOT_A_NUMBER if the value is no number of 64 bits, with sign, or
+        the sum would be none.
+
+        Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
+        """
+        return self._loop.run(self._handle.increment(key, by, timeout=timeout))
+
+    def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
+        """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns whether the key has
+        a value.
+        """
+        return self._loop.run(self._handle.expire(key, ttl, timeout=timeout))
+
+    def persist(self, key: Key, *, timeout: float | None = None) -> bool:
+        """Let a key that would expire stay. Returns whether there is such a key."""
+        return self._loop.run(self._handle.persist(key, timeout=timeout))
+
+    def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
+        """How many seconds the key's value lives yet, by this machine's clock: infinite if it never expires; None if
+        the key has none.
+        """
+        return self._loop.run(self._handle.ttl(key, timeout=timeout))
 
     def put_many(
-        self, pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]], *, timeout: float | None = None
+        self,
+        pairs: Mapping[AnyKey, bytes] | Iterable[tuple[AnyKey, bytes]],
+        *,
+        ttl: float | timedelta | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
         Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
-        1 MiB is sent in pieces, which may fail one by one.
+        1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
         """
-        self._loop.run(self._handle.put_many(pairs, timeout=timeout))
+        self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
 
     def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
         """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
         that have no value are left out.
         """
         return self._loop.run(self._handle.get_many(keys, timeout=timeout))
+
+    def get_many_versioned(
+        self, keys: Iterable[AnyKey], *, timeout: float | None = None
+    ) -> dict[AnyKey, VersionedValue]:
+        """As `get_many`, with the values' versions and when they expire."""
+        return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
         """Remove many keys, within the limits of `put_many` and with what it promises."""

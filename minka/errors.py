@@ -332,6 +332,18 @@ class Code(Enum):
         "RESOURCE_EXHAUSTED",
     )
 
+    # Conditions and counters
+    CONDITION_FAILED = CodeInfo(
+        "The condition of a write doesn't hold; nothing was done.",
+        "Read the key again (minkactl kv get -o wide shows its version), and decide again.",
+        False,
+        "ABORTED",
+    )
+    NOT_A_NUMBER = CodeInfo(
+        "The key's value is no decimal number of 64 bits, or would be none afterwards; nothing was done.",
+        "Read the value; put a number there, or count under another key.",
+    )
+
     # Input and storage
     INVALID_ARGUMENT = CodeInfo(
         "The request is not well formed.", "Correct what the message names.", False, "INVALID_ARGUMENT"

@@ -14,6 +14,8 @@ MAX_OPERATIONS: Final = 10_000  # in one group
 
 _MAX: Final = 2**62
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
+MAX_VERSION: Final = 2**63 - 1  # those of loaded rows are above 2**62
+_Version = Annotated[int, msgspec.Meta(ge=0, le=MAX_VERSION)]
 
 
 class If(IntEnum):
@@ -56,7 +58,7 @@ class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown
     value: bytes | None
     condition: If = If.ALWAYS
     expected: bytes = b""
-    version: _Unsigned = 0
+    version: _Version = 0
     lifetime: Lifetime = Lifetime.UNLIMITED
     ms: _Unsigned = 0
     wants_value: bool = False

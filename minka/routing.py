@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
 from sys import intern
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import mmh3
 
@@ -51,13 +51,16 @@ class Route:
         return cls(row.id, row.partition_epoch, row.generation, leader, isr, range_)
 
 
+Value = TypeVar("Value")
+
+
 @dataclass(slots=True)
-class PairBucket:
+class PairBucket(Generic[Value]):
     """The pairs of one batch that belong together; keys and values by position."""
 
     place: int
     keys: list[bytes]
-    values: list[bytes | None]
+    values: list[Value]
 
 
 class KeyspaceRoutes(ABC):
@@ -75,7 +78,7 @@ class KeyspaceRoutes(ABC):
         """Keys by place, in their order."""
 
     @abstractmethod
-    def pair_buckets(self, pairs: Mapping[bytes, bytes | None]) -> list[PairBucket]:
+    def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
         """Pairs by place, in their order."""
 
     @abstractmethod
@@ -116,11 +119,11 @@ class HashRoutes(KeyspaceRoutes):
             buckets[digest(key) % count].append(key)
         return list(buckets.items())
 
-    def pair_buckets(self, pairs: Mapping[bytes, bytes | None]) -> list[PairBucket]:
+    def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
         """Pairs by slot, in their order."""
         digest, count = self._hash, self.count
         keys: defaultdict[int, list[bytes]] = defaultdict(list)
-        values: defaultdict[int, list[bytes | None]] = defaultdict(list)
+        values: defaultdict[int, list[Value]] = defaultdict(list)
         for key, value in pairs.items():
             slot = digest(key) % count
             keys[slot].append(key)
@@ -178,7 +181,7 @@ class RangeRoutes(KeyspaceRoutes):
             buckets[self.place(key)].append(key)
         return list(buckets.items())
 
-    def pair_buckets(self, pairs: Mapping[bytes, bytes | None]) -> list[PairBucket]:
+    def pair_buckets(self, pairs: Mapping[bytes, Value]) -> list[PairBucket[Value]]:
         """Pairs by range, in their order."""
         buckets = self.key_buckets(pairs)
         return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]

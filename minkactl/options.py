@@ -47,6 +47,21 @@ class Duration(click.ParamType[timedelta]):
         return int(match[1]) * {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}[match[2]]
 
 
+class TimeToLive(click.ParamType[timedelta]):
+    """How long a key lives: 30s, 1.5s, 90m, 24h, 7d; a number alone is seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """The length; a mistake is one of usage."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value))
+        if match is None or not (number := float(match[1])):
+            self.fail(f"{value!r} is no time to live: 30s, 90m, 24h, or 7d", param, ctx)
+        return number * timedelta(seconds={"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]])
+
+
 queue: Final = click.option(
     "--queue", is_flag=True, help="If others that have not ended touch the same, begin after them."
 )

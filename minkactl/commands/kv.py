@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
@@ -19,7 +20,7 @@ from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
-    from minka.aio import Keyspace
+    from minka.aio import Keyspace, Written
     from minka.control import Control
     from minkactl.load import Loaded
 
@@ -32,6 +33,12 @@ LOADED_COLUMNS = (
     Column("DATA", "bytes", Kind.BYTES),
     Column("TOOK", "took_ms", Kind.MILLISECONDS),
     Column("ROWS A SECOND", "rows_per_second", Kind.NUMBER),
+)
+VALUE_COLUMNS = (
+    Column("KEY", "key"),
+    Column("VERSION", "version", Kind.NUMBER),
+    Column("EXPIRES", "expires_ms", Kind.TIME),
+    Column("VALUE", "value"),
 )
 COUNT_COLUMNS = (
     Column("NODE", "node"),
@@ -46,10 +53,18 @@ PARTITION_COUNT_COLUMNS = (
     Column("DATA", "bytes", Kind.BYTES),
 )
 
+IF_VALUE = click.option("--if-value", metavar="VALUE", help="Only if the key has this value.")
+IF_VERSION = click.option(
+    "--if-version",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only if the key has this version (kv get -o wide); 0: no value.",
+)
+
 
 @options.group()
 def kv() -> None:
-    """Put, get, delete, scan, load and count keys.
+    """Put, get, delete, increment, scan, load and count keys.
 
     Keys and values are bytes; what is typed is taken as UTF-8, and a key that begins with 0x as hex.
     """
@@ -75,19 +90,62 @@ def _with_keyspace(session: Session, name: str, use: "Callable[[Keyspace], Await
 @click.argument("key")
 @click.argument("value", required=False)
 @click.option("--file", type=click.File("rb"), metavar="FILE", help='Take the value from a file ("-": stdin).')
+@click.option("--if-absent", is_flag=True, help="Only if the key has no value.")
+@IF_VALUE
+@IF_VERSION
+@click.option("--ttl", type=options.TimeToLive(), metavar="TIME", help="The key expires after so long: 30s, 90m, 7d.")
 @options.common(output=False)
 @options.pass_session
-def put(session: Session, keyspace: str, key: str, value: str | None, file: BinaryIO | None) -> None:
-    """Set the value of a key; durable when the command ends with status 0.
+def put(
+    session: Session,
+    keyspace: str,
+    key: str,
+    value: str | None,
+    file: BinaryIO | None,
+    if_absent: bool,
+    if_value: str | None,
+    if_version: int | None,
+    ttl: timedelta | None,
+) -> None:
+    """Set the value of a key; durable when the command ends with status 0. If a condition is given that doesn't hold,
+    nothing is done, and the status is 1.
 
     Examples:
       minkactl kv put flights greeting hello
       minkactl kv put flights logo --file logo.png
+      minkactl kv put flights lock $HOSTNAME --if-absent --ttl 30s
     """
     if (value is None) == (file is None):
         raise click.UsageError("give a VALUE or --file, one of them", click.get_current_context())
     content = file.read(MAX_VALUE_BYTES + 1) if file is not None else os.fsencode(value or "")
-    _with_keyspace(session, keyspace, lambda handle: handle.put(parse_key(key), content))
+    condition = _condition(if_absent, if_value, if_version)
+    write = _write(key, lambda handle: handle.put(parse_key(key), content, **condition, ttl=ttl))
+    _with_keyspace(session, keyspace, write)
+
+
+def _condition(if_absent: bool, if_value: str | None, if_version: int | None) -> dict[str, Any]:
+    """The condition as the client takes it. More than one is a mistake of usage."""
+    value = None if if_value is None else os.fsencode(if_value)
+    given = {"if_absent": if_absent or None, "if_value": value, "if_version": if_version}
+    condition = {name: one for name, one in given.items() if one is not None}
+    if len(condition) > 1:
+        text = "give one of --if-absent, --if-value and --if-version"
+        raise click.UsageError(text, click.get_current_context())
+    return condition
+
+
+def _write(key: str, ask: "Callable[[Keyspace], Awaitable[Written | None]]") -> "Callable[[Keyspace], Awaitable[None]]":
+    """What asks for a write, and raises CONDITION_FAILED if it was not done."""
+
+    async def run(handle: "Keyspace") -> None:
+        written = await ask(handle)
+        if written is not None and not written:
+            from minka.errors import Code, MinkaError
+
+            there = f"has version {written.version}" if written.version else "has no value"
+            raise MinkaError(Code.CONDITION_FAILED, f"key {key!r} {there}; nothing was done")
+
+    return run
 
 
 @kv.command()
@@ -96,18 +154,24 @@ def put(session: Session, keyspace: str, key: str, value: str | None, file: Bina
 @options.common(watch=False)
 @options.pass_session
 def get(session: Session, keyspace: str, key: str) -> None:
-    """Print the value of a key, byte for byte. Exit status 1 when it has none."""
-    value = _with_keyspace(session, keyspace, lambda handle: handle.get(parse_key(key)))
-    if value is None:
+    """Print the value of a key, byte for byte. Exit status 1 when it has none. With -o wide, json or yaml also its
+    version, for --if-version, and when it expires.
+    """
+    found = _with_keyspace(session, keyspace, lambda handle: handle.get_versioned(parse_key(key)))
+    if found is None:
         from minka.errors import Code, MinkaError
 
         raise MinkaError(Code.UNKNOWN_KEY, f"no key {key!r} in {keyspace}")
-    if session.output in TABLES:
+    value = found.value
+    if session.output == "table":
         sys.stdout.buffer.write(value + b"\n" if is_terminal() and not value.endswith(b"\n") else value)
         sys.stdout.buffer.flush()
         return
-    document = {"keyspace": keyspace, "key": key, **_readable(value)}
-    emit(Page(document, [], [key]), session.output)
+    expires_ms = None if found.expires_at is None else round(found.expires_at * 1000)
+    about = {"version": found.version, "expires_ms": expires_ms}
+    document = {"keyspace": keyspace, "key": key, **_readable(value), **about}
+    row = {"key": key, "value": text_or_hex(value), **about}
+    emit(Page(document, [Listing(VALUE_COLUMNS, [row])], [key]), session.output)
 
 
 def _readable(value: bytes) -> dict[str, str]:
@@ -121,11 +185,46 @@ def _readable(value: bytes) -> dict[str, str]:
 @kv.command()
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.argument("keys", metavar="KEY…", nargs=-1, required=True)
+@IF_VALUE
+@IF_VERSION
 @options.common(output=False)
 @options.pass_session
-def delete(session: Session, keyspace: str, keys: tuple[str, ...]) -> None:
-    """Remove keys; those that aren't there count as removed."""
-    _with_keyspace(session, keyspace, lambda handle: handle.delete_many(map(parse_key, keys)))
+def delete(
+    session: Session, keyspace: str, keys: tuple[str, ...], if_value: str | None, if_version: int | None
+) -> None:
+    """Remove keys; those that aren't there count as removed. A condition is for one key; if it doesn't hold, nothing is
+    done, and the status is 1.
+    """
+    condition = _condition(False, if_value, if_version)
+    if not condition:
+        _with_keyspace(session, keyspace, lambda handle: handle.delete_many(map(parse_key, keys)))
+        return
+    if len(keys) > 1:
+        raise click.UsageError("a condition is for one KEY", click.get_current_context())
+    (key,) = keys
+    _with_keyspace(session, keyspace, _write(key, lambda handle: handle.delete(parse_key(key), **condition)))
+
+
+@kv.command()
+@click.argument("keyspace", shell_complete=complete_keyspace)
+@click.argument("key")
+@click.option("--by", type=int, default=1, show_default=True, metavar="N", help="How much to add; it may be negative.")
+@options.common(watch=False)
+@options.pass_session
+def increment(session: Session, keyspace: str, key: str, by: int) -> None:
+    """Add to the number that is the key's value, and print the sum; a key without a value counts as 0.
+
+    After an error that says that the outcome is unknown, it may have been added: read the key before you repeat it.
+
+    Examples:
+      minkactl kv increment flights visits
+      minkactl kv increment flights seats --by -3
+    """
+    number = _with_keyspace(session, keyspace, lambda handle: handle.increment(parse_key(key), by))
+    if session.output in TABLES:
+        click.echo(number)
+        return
+    emit(Page({"keyspace": keyspace, "key": key, "number": number}, [], [key]), session.output)
 
 
 @kv.command()

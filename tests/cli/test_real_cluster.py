@@ -79,6 +79,46 @@ def test_keys(run: Run, tmp_path: Path) -> None:
     assert "error: UNKNOWN_KEYSPACE: " in unknown.stderr
 
 
+def test_conditions_versions_and_lifetimes(run: Run) -> None:
+    assert run("kv", "put", "flights", "lock", "me", "--if-absent", "--ttl", "30m").exit_code == 0
+    refused = run("kv", "put", "flights", "lock", "you", "--if-absent")
+    assert refused.exit_code == Exit.FAILED
+    found = as_json(run, "kv", "get", "flights", "lock")
+    assert f"error: CONDITION_FAILED: key 'lock' has version {found['version']}; nothing was done" in refused.stderr
+    assert found["value"] == "me"
+    assert 29 * 60 < found["expires_ms"] / 1000 - time.time() <= 30 * 60
+    wide = run("kv", "get", "flights", "lock", "-o", "wide").stdout.splitlines()
+    assert wide[0] == "KEY\tVERSION\tEXPIRES\tVALUE"
+    assert wide[1].startswith(f"lock\t{found['version']}\t20")
+    assert run("kv", "put", "flights", "lock", "you", "--if-version", found["version"] + 1).exit_code == Exit.FAILED
+    assert run("kv", "put", "flights", "lock", "you", "--if-version", found["version"]).exit_code == 0
+    assert as_json(run, "kv", "get", "flights", "lock")["expires_ms"] is None
+    assert run("kv", "put", "flights", "lock", "she", "--if-value", "you").exit_code == 0
+    assert run("kv", "delete", "flights", "lock", "--if-value", "you").exit_code == Exit.FAILED
+    assert run("kv", "get", "flights", "lock").stdout == "she"
+    assert run("kv", "delete", "flights", "lock", "--if-value", "she").exit_code == 0
+    gone = run("kv", "delete", "flights", "lock", "--if-version", "1")
+    assert "error: CONDITION_FAILED: key 'lock' has no value" in gone.stderr
+    for mistake in (
+        ["put", "flights", "lock", "me", "--if-absent", "--if-version", "1"],
+        ["put", "flights", "lock", "me", "--ttl", "0s"],
+        ["put", "flights", "lock", "me", "--ttl", "soon"],
+        ["delete", "flights", "lock", "other", "--if-version", "1"],
+    ):
+        assert run("kv", *mistake).exit_code == Exit.USAGE, mistake
+    assert run("kv", "get", "flights", "lock").exit_code == Exit.FAILED
+
+
+def test_increments(run: Run) -> None:
+    assert run("kv", "increment", "flights", "visits").stdout == "1\n"
+    assert run("kv", "increment", "flights", "visits", "--by", "-3").stdout == "-2\n"
+    assert as_json(run, "kv", "increment", "flights", "visits", "--by", "44")["number"] == 42
+    assert run("kv", "put", "flights", "text", "EWR").exit_code == 0
+    refused = run("kv", "increment", "flights", "text")
+    assert refused.exit_code == Exit.FAILED
+    assert "error: NOT_A_NUMBER: " in refused.stderr
+
+
 def test_load_and_count(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,b\n" + "".join(f"{n},{n * n}\n" for n in range(5000)))

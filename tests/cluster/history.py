@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, wait
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import uvloop
 
@@ -60,19 +60,33 @@ def outcome_of(error: MinkaError) -> Outcome:
     return Outcome.REFUSED if surely_not else Outcome.UNKNOWN
 
 
-class Recorder:
-    """Works on `keys` from entering until `stop`; `events` is what was seen until then.
+class Seen(Protocol):
+    """What every recorded operation says."""
 
-    Values are unique. Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read, so that an
-    operation takes effect between the two, if at all.
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def called(self) -> float: ...
+    @property
+    def outcome(self) -> Outcome: ...
+
+
+_Event = TypeVar("_Event", bound=Seen)
+
+
+class Workers(Generic[_Event]):
+    """Clients that work from entering until `stop`; `events` is what was seen until then.
+
+    Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read, so that an operation takes
+    effect between the two, if at all.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[_Event] = []
         self._loop = loop
         self._endpoints = endpoints
-        self._keyspace = keyspace
-        self._keys = list(keys)
+        self.keyspace = keyspace
+        self.keys = list(keys)
         self._seed = seed
         self._stopped = False
         self._work: Future[None] | None = None
@@ -89,7 +103,7 @@ class Recorder:
         else:
             wait([self._work], STOP_S)
 
-    def stop(self) -> list[Event]:
+    def stop(self) -> list[_Event]:
         """End the work, and return the history. Raises an unexpected error of a client."""
         self.__exit__(None, None, None)
         return self.events
@@ -99,13 +113,22 @@ class Recorder:
         since = time.monotonic()
         eventually("every key is written and read", lambda: not self.missing(since))
 
-    def missing(self, since: float) -> set[tuple[bytes, Kind]]:
-        """The keys that were not written, or not read, with success by a call from `since` on."""
+    def missing(self, since: float) -> set[tuple[bytes, bool]]:
+        """The keys that were not read (False), or not written (True), with success by a call from `since` on."""
         assert self._work is not None, "it was entered"
         if self._work.done():
             self._work.result()
-        done = {(e.key, e.kind) for e in list(self.events) if e.outcome is Outcome.OK and e.called >= since}
-        return {(key, kind) for key in self._keys for kind in (Kind.READ, Kind.WRITE)} - done
+        done = [event for event in list(self.events) if event.outcome is Outcome.OK and event.called >= since]
+        shown = {(event.key, bool(writes)) for event in done if (writes := self.writes(event)) is not None}
+        return {(key, writes) for key in self.keys for writes in (False, True)} - shown
+
+    def writes(self, event: _Event) -> bool | None:
+        """Whether it wrote, or read; None if it shows neither."""
+        raise NotImplementedError
+
+    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+        """Ask for something, and remember what was seen. `value` is unique."""
+        raise NotImplementedError
 
     async def _clients(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -114,7 +137,7 @@ class Recorder:
 
     async def _client(self, number: int) -> None:
         rng = random.Random(f"{self._seed}/{number}")
-        client = minka.aio.Client(self._endpoints, keyspace=self._keyspace, rng=rng)
+        client = minka.aio.Client(self._endpoints, keyspace=self.keyspace, rng=rng)
         async with client, asyncio.TaskGroup() as group:
             for task in range(TASKS):
                 group.create_task(self._task(client, f"{number}.{task}"))
@@ -124,10 +147,23 @@ class Recorder:
         count = 0
         while not self._stopped:
             count += 1
-            kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
-            value = f"{self._seed}/{name}/{count}".encode() if kind is Kind.WRITE and not deletes else None
-            await self._one(client, name, kind, rng.choice(self._keys), value, rng.choice(TIMEOUTS_S))
+            await self.act(client, name, rng, f"{self._seed}/{name}/{count}".encode())
+            assert len(self.events) <= MAX_EVENTS, "the history grows without end"
             await asyncio.sleep(rng.random() * PAUSE_S)
+
+
+class Recorder(Workers[Event]):
+    """Clients that read, write and delete. Values are unique."""
+
+    def writes(self, event: Event) -> bool | None:
+        """Stale reads show nothing."""
+        return None if event.kind is Kind.STALE_READ else event.kind is Kind.WRITE
+
+    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+        """One of the kinds, by their shares."""
+        kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
+        written = value if kind is Kind.WRITE and not deletes else None
+        await self._one(client, name, kind, rng.choice(self.keys), written, rng.choice(TIMEOUTS_S))
 
     async def _one(
         self, client: minka.aio.Client, name: str, kind: Kind, key: bytes, value: bytes | None, timeout: float
@@ -147,4 +183,3 @@ class Recorder:
         except MinkaError as error:
             outcome, note = outcome_of(error), f"{name}: {error}"
         self.events.append(Event(key, kind, value, called, time.monotonic(), outcome, note, age))
-        assert len(self.events) <= MAX_EVENTS, "the history grows without end"

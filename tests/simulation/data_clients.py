@@ -50,11 +50,12 @@ class Clients:
         known = rng.choice(processes).coordinator.state.partitions
         for id_ in rng.sample(list(known), min(len(known), _AT_ONCE)):
             row = known[id_]
-            process = rng.choice(processes) if rng.random() < _ASTRAY else self._leader(row)
+            process = rng.choice(processes) if rng.random() < _ASTRAY else self.leader(row)
             if process is not None and row.keyspace_id in world.keyspaces:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
 
-    def _leader(self, row: Partition) -> "Process | None":
+    def leader(self, row: Partition) -> "Process | None":
+        """The process that leads the partition, if it can be asked."""
         process = self._world.machine(row.leader).process if row.leader else None
         if process is None or not process.built or not process.alive:
             return None
@@ -74,7 +75,7 @@ class Clients:
         for _ in range(_TRIES):
             self.under_way += 1
             try:
-                await self._ask(process, wire.Op.WRITE, row, body)
+                await self.ask(process, wire.Op.WRITE, row, body)
             except MinkaError as error:
                 if not process.alive or error.code in _UNKNOWN:
                     return
@@ -83,7 +84,7 @@ class Clients:
                     world.data.refuses(row, pairs)
                     return
                 row = newer
-                leader = self._leader(row)
+                leader = self.leader(row)
                 if leader is not process:
                     if leader is not None:
                         leader.spawn(self._again(leader, row, pairs, body))
@@ -98,7 +99,7 @@ class Clients:
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
         """Write again at the leader to which a refusal has sent the client."""
         try:
-            await self._ask(process, wire.Op.WRITE, row, body)
+            await self.ask(process, wire.Op.WRITE, row, body)
         except MinkaError as error:
             if process.alive and error.code not in _UNKNOWN:
                 self._world.data.refuses(row, pairs)
@@ -115,7 +116,7 @@ class Clients:
             return
         keys = rng.sample(keys, min(len(keys), _MAX_READ))
         try:
-            answer = await self._ask(process, wire.Op.READ, row, wire.encode(keys))
+            answer = await self.ask(process, wire.Op.READ, row, wire.encode(keys))
         except MinkaError:
             return
         if process.alive:
@@ -138,7 +139,7 @@ class Clients:
         return newer[0] if newer else None
 
     @staticmethod
-    async def _ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
+    async def ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
         """The answer's body. Raises MinkaError."""
         share = process.memory.share()
         try:

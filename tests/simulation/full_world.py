@@ -28,6 +28,7 @@ from tests.simulation.full_admin import Admin
 from tests.simulation.full_nemesis import Nemesis
 from tests.simulation.loop import DriftingClock
 from tests.simulation.network import Link, Network, NetworkProfile
+from tests.simulation.operation_clients import OperationClients
 from tests.simulation.oracle import RaftOracle
 from tests.simulation.process import KEEPALIVE, Killed, Machine, Process
 from tests.simulation.trace import Outcome, Trace, Violation
@@ -76,6 +77,7 @@ class FullWorld:
         self.bootstrap = Bootstrap(Cluster(id="simulated", name="simulated", min_nodes=1), voters)
         self.data = DataOracle(self)
         self.data_clients = Clients(self)
+        self.operation_clients = OperationClients(self, self.data_clients)
         self.admin = Admin(self)
         self.nemesis = Nemesis(self)
         self.availability = Availability(self)
@@ -186,6 +188,7 @@ class FullWorld:
         """Start faults and load."""
         self.admin.begin()
         self.data_clients.begin()
+        self.operation_clients.begin()
         self.nemesis.begin()
         self.availability.begin()
 
@@ -445,7 +448,11 @@ class FullWorld:
         if missing := _unfinished(state) or self._unwritten(state) or self.admin.missing(state):
             return missing
         self.data_clients.end()
-        return self.data.missing(state)
+        self.operation_clients.end()
+        if missing := self.data.missing(state):
+            return missing
+        self.operation_clients.judge()
+        return ""
 
     def _unwritten(self, state: State) -> str:
         late = [id_ for id_ in state.partitions if self.data.acknowledged_at.get(id_, 0.0) < FAULTS_END]

@@ -15,6 +15,7 @@ from minkad.core.raft.types import NONE
 from tests.simulation import mutations_duties as duties
 from tests.simulation import mutations_full as full
 from tests.simulation import mutations_loads as loads
+from tests.simulation import mutations_operations as operations
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
@@ -260,6 +261,10 @@ MUTATIONS = (
     Mutation("merge without the last writes", "full", replication.merge_too_early),
     Mutation("begin a merge again that is under way", "full", replication.merge_again),
     Mutation("wake a replica before its time", "full", replication.wake_early),
+    Mutation("decide operations on what is applied", "full", operations.decide_on_what_is_applied),
+    Mutation("tell an outcome that may yet be lost", "full", operations.tell_before_it_is_committed),
+    Mutation("show what has expired", "full", operations.show_the_expired),
+    Mutation("forget when a key expires", "full", operations.keep_no_expiry),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),

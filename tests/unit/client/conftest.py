@@ -16,10 +16,26 @@ from minka import wire
 from minka.data_port import PREFACE, Connection, Purpose, decode_hello
 from minka.errors import Code, MinkaError
 from minka.hashing import murmur3
+from minka.operations import (
+    Add,
+    Expire,
+    If,
+    Lifetime,
+    OnlyIf,
+    Operation,
+    Outcome,
+    Refusal,
+    Set,
+    SetAllIfAbsent,
+    Versioned,
+    decode_operations,
+)
 from minka.ranges import KeyRange, ranges_at
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minkactl.playground import free_addresses
+
+_versions = itertools.count(1000)
 
 
 def _listen(server: Any) -> str:
@@ -86,6 +102,9 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.name = name
         self.table = table  # the table as this node knows it
         self.data: dict[bytes, bytes] = {}
+        self.versions: dict[bytes, int] = {}
+        self.expires_ms: dict[bytes, int] = {}
+        self.now_ms = 0  # by this node's clock
         self.streams = 0  # open ones
         self.frames: list[wire.Request] = []
         self.tables_asked = 0
@@ -167,7 +186,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
 
     async def _answer(self, request: wire.Request, connection: Connection) -> None:
         await self.go_on.wait()
-        if self.holds_writes and any(group.op == wire.Op.WRITE for group in request.groups):
+        if self.holds_writes and any(group.op in wire.WRITING for group in request.groups):
             await self.holds_writes.wait()
         results = [self._do(group) for group in request.groups]
         answer = wire.encode(wire.Response(request.id, results))
@@ -186,6 +205,10 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
                 else:
                     self.data[key] = value
             return wire.GroupResult(None, None)
+        if group.op == wire.Op.OPERATE:
+            return wire.GroupResult(None, wire.encode([self._operate(one) for one in decode_operations(group.body)]))
+        if group.op == wire.Op.READ_VERSIONED:
+            return wire.GroupResult(None, wire.encode([self._versioned(key) for key in wire.decode_read(group.body)]))
         if group.op == wire.Op.SCAN:
             return self._scan(group)
         values = [self.data.get(key) for key in wire.decode_read(group.body)]
@@ -194,6 +217,57 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         if sum(len(value or b"") for value in values) > self.largest_read:
             return wire.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
         return wire.GroupResult(None, wire.encode(values))
+
+    def _versioned(self, key: bytes) -> Versioned | None:
+        value = self.data.get(key)
+        if value is None:
+            return None
+        return Versioned(value, self.versions.get(key, 1), self.expires_ms.get(key, 0))
+
+    def _operate(self, operation: Operation) -> Outcome:
+        """Do the operations that the client knows."""
+        assert isinstance(operation, Set | Add | Expire)
+        key = operation.key
+        there, version = self.data.get(key), self.versions.get(key, 0)
+        if isinstance(operation, Add):
+            if not (there or b"0").isdigit():
+                return Outcome(False, version, refusal=Refusal.NOT_AN_INTEGER)
+            number = int(there or 0) + operation.by
+            return self._changed(key, b"%d" % number, number)
+        if isinstance(operation, Expire):
+            done = there is not None
+            if operation.condition is OnlyIf.LIMITED:
+                done = key in self.expires_ms
+            if done:
+                self._lives(key, operation.lifetime, operation.ms)
+            return Outcome(done, version)
+        holds = {
+            If.ALWAYS: True,
+            If.ABSENT: there is None,
+            If.VALUE: there == operation.expected,
+            If.VERSION: version == operation.version,
+        }[operation.condition]
+        if not holds:
+            return Outcome(False, version)
+        self._lives(key, operation.lifetime, operation.ms)
+        return self._changed(key, operation.value, 0)
+
+    def _lives(self, key: bytes, lifetime: Lifetime, ms: int) -> None:
+        if lifetime is Lifetime.UNLIMITED:
+            self.expires_ms.pop(key, None)
+        else:
+            assert lifetime is Lifetime.FOR
+            self.expires_ms[key] = self.now_ms + ms
+
+    def _changed(self, key: bytes, value: bytes | None, number: int) -> Outcome:
+        self.writes[key] += 1
+        if value is None:
+            self.data.pop(key, None)
+            self.versions.pop(key, None)
+            return Outcome(True, 0)
+        self.data[key] = value
+        self.versions[key] = next(_versions)
+        return Outcome(True, self.versions[key], number)
 
     def _scan(self, group: wire.Group) -> wire.GroupResult:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
@@ -214,9 +288,17 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
             other = [one for one in self.table.partitions if one.id == row.split_to]
             return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row, *other])
         if group.op != wire.Op.SCAN:
-            keys = wire.decode_write(group.body).keys if group.op == wire.Op.WRITE else wire.decode_read(group.body)
+            keys = _keys_of(group)
             assert all(KeyRange(row.start_key, row.end_key).contains(key) for key in keys)
         return None
+
+
+def _keys_of(group: wire.Group) -> list[bytes]:
+    if group.op == wire.Op.WRITE:
+        return wire.decode_write(group.body).keys
+    if group.op != wire.Op.OPERATE:
+        return wire.decode_read(group.body)
+    return [one.key for one in decode_operations(group.body) if not isinstance(one, SetAllIfAbsent)]
 
 
 class _Serving:
@@ -275,9 +357,11 @@ class DataCluster:
             for name, node in self.nodes.items()
         )
         shared: dict[bytes, bytes] = {}
+        versions: dict[bytes, int] = {}
+        expires_ms: dict[bytes, int] = {}
         for node in self.nodes.values():
             node.table.CopyFrom(table)
-            node.data = shared
+            node.data, node.versions, node.expires_ms = shared, versions, expires_ms
         self.data = shared
 
     async def __aenter__(self) -> "DataCluster":

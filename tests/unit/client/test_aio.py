@@ -285,7 +285,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             with pytest.raises(MinkaError, match="TOO_LARGE"):
                 await call
         for bad in (
-            client.put("key", "text"),  # type: ignore[arg-type]  # the mistake under test
+            client.put("key", "text"),  # type: ignore[call-overload]  # the mistake under test
             client.put_many({"key": 5}),  # type: ignore[arg-type]
             client.get(5),  # type: ignore[arg-type]
             client.get_many([5]),  # type: ignore[type-var]

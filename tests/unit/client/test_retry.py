@@ -37,7 +37,9 @@ NOTHING_WAS_DONE = {
 def test_a_write_is_repeated_only_when_nothing_was_done(code: Code) -> None:
     error = MinkaError(code, "")
     assert is_repeatable(error, Op.WRITE) == (code in NOTHING_WAS_DONE)
-    assert is_repeatable(error, Op.READ) == (code in NOTHING_WAS_DONE | {Code.OUTCOME_UNKNOWN})
+    assert is_repeatable(error, Op.OPERATE) == (code in NOTHING_WAS_DONE)
+    for read in (Op.READ, Op.READ_STALE, Op.SCAN, Op.READ_VERSIONED):
+        assert is_repeatable(error, read) == (code in NOTHING_WAS_DONE | {Code.OUTCOME_UNKNOWN})
 
 
 def test_delays_grow_to_a_cap_with_jitter() -> None:

@@ -1,0 +1,119 @@
+"""What callers say of conditions, counters and lifetimes, as operations; and outcomes as callers get them. Pure."""
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from minka._failures import shown_key
+from minka.errors import Code, MinkaError
+from minka.operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
+
+MAX_TTL_S: Final = 10**12  # 30,000 years; a timedelta can't be much longer
+# What an operation weighs besides its key and values: so a group that fills two frames has fewer than MAX_OPERATIONS.
+OPERATION_BYTES: Final = 256
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a write with a condition or a lifetime. It is true if the write was done.
+
+    `version` is that of the key now: of the new value if it was done, else of the one that is there; 0 if there is
+    none. It changes with every write of the key; compare versions only for equality.
+    """
+
+    done: bool
+    version: int
+
+    def __bool__(self) -> bool:
+        return self.done
+
+
+class VersionedValue(NamedTuple):
+    """A value with its version, for `put(…, if_version=…)`, and when it expires (Unix time in seconds; None: never)."""
+
+    value: bytes
+    version: int
+    expires_at: float | None
+
+    @classmethod
+    def of(cls, found: Versioned) -> "VersionedValue":
+        """What a node has answered."""
+        return cls(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
+
+    def seconds_left(self) -> float:
+        """How long it lives yet by this machine's clock, in seconds; infinite if it never expires."""
+        return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
+
+
+def conditional_set(
+    key: bytes,
+    value: bytes | None,
+    if_absent: bool,
+    if_value: bytes | None,
+    if_version: int | None,
+    ttl: float | timedelta | None,
+) -> Set:
+    """A put, or a delete (None). Raises INVALID_ARGUMENT."""
+    if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
+        raise _invalid("more than one condition: give one of if_absent, if_value and if_version")
+    condition, expected, version = If.ALWAYS, b"", 0
+    if if_absent:
+        condition = If.ABSENT
+    elif if_value is not None:
+        if type(if_value) is not bytes:
+            raise _invalid(f"if_value is {type(if_value).__name__}, not bytes")
+        condition, expected = If.VALUE, if_value
+    elif if_version is not None:
+        if type(if_version) is not int or not 0 <= if_version <= MAX_VERSION:
+            raise _invalid(f"if_version={if_version!r} is no version")
+        condition, version = If.VERSION, if_version
+    if ttl is None:
+        return Set(key, value, condition, expected, version)
+    return Set(key, value, condition, expected, version, Lifetime.FOR, milliseconds(ttl))
+
+
+def add(key: bytes, by: int) -> Add:
+    """An increment. Raises INVALID_ARGUMENT."""
+    if type(by) is not int or by not in _INT64:
+        raise _invalid(f"by={by!r} is no integer of 64 bits")
+    return Add(key, by)
+
+
+def expire(key: bytes, ttl: float | timedelta) -> Expire:
+    """Let a key expire. Raises INVALID_ARGUMENT."""
+    return Expire(key, Lifetime.FOR, milliseconds(ttl))
+
+
+def persist(key: bytes) -> Expire:
+    """Let a key that would expire stay."""
+    return Expire(key, Lifetime.UNLIMITED, condition=OnlyIf.LIMITED)
+
+
+def milliseconds(ttl: float | timedelta) -> int:
+    """A time to live, 1 ms at least. Raises INVALID_ARGUMENT if it isn't positive, finite and sensible."""
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_TTL_S:
+        raise _invalid(f"ttl={ttl!r} is no positive time in seconds, up to {MAX_TTL_S:,}")
+    return max(1, round(seconds * 1000))
+
+
+def raise_refusal(key: bytes, outcome: Outcome) -> None:
+    """Raise what the value that is there does not allow."""
+    if outcome.refusal is Refusal.NONE:
+        return
+    if outcome.refusal is Refusal.TOO_LARGE:
+        raise MinkaError(Code.TOO_LARGE, f"key {shown_key(key)}: the value would be too large")
+    why = (
+        "the sum would have more than 64 bits"
+        if outcome.refusal is Refusal.OVERFLOW
+        else "its value is no decimal number of 64 bits"
+    )
+    raise MinkaError(Code.NOT_A_NUMBER, f"key {shown_key(key)}: {why}")
+
+
+def _invalid(message: str) -> MinkaError:
+    return MinkaError(Code.INVALID_ARGUMENT, message)

@@ -1,0 +1,527 @@
+"""Is what clients saw of single keys possible, with conditions, versions, counters and lifetimes? Pure.
+
+It is the search of `linearizability.py`, for a richer state: a value, its version, and when it expires. Expiry is an
+event that nobody asked for: it takes effect once, at some moment between the earliest and the latest end of the
+lifetime, unless another write comes first.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf
+from typing import Final, NamedTuple
+
+from minka.operations import If
+from tests.cluster.linearizability import Outcome, Result, Verdict
+
+DEFAULT_STEPS: Final = 1_000_000
+SLACK_S: Final = 0.05  # how far the clocks of two leaders, and of the clients, may be apart
+NOT_TOLD: Final = -1  # a version that exists, and that nobody has said
+_SHOWN: Final = 12
+
+
+class Kind(Enum):
+    """What was asked for. A delete is a put of None."""
+
+    GET = "get"
+    GET_VERSIONED = "get_versioned"
+    PUT = "put"
+    ADD = "increment"
+    EXPIRE = "expire"
+    PERSIST = "persist"
+
+
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """One operation as its client saw it, in seconds of one clock.
+
+    Asked: `value` of a put, `condition` with `expected` or `expected_version`, `by` of an increment, `ttl`. Answered
+    if the outcome is OK: `found` by reads, `done`, `version` (None: not told), `number` of an increment, `expires` (a
+    time; None: never) of GET_VERSIONED. `note` is for people.
+    """
+
+    key: bytes
+    kind: Kind
+    called: float
+    returned: float
+    outcome: Outcome = Outcome.OK
+    value: bytes | None = None
+    condition: If = If.ALWAYS
+    expected: bytes = b""
+    expected_version: int = 0
+    by: int = 0
+    ttl: float | None = None
+    found: bytes | None = None
+    done: bool = True
+    version: int | None = None
+    number: int = 0
+    expires: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.called <= self.returned, f"{self} returned before it was called"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing, whatever is there."""
+        return self.kind in (Kind.GET, Kind.GET_VERSIONED)
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Whether it changed nothing, wherever it has its place."""
+        return self.is_read or not self.done
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether its effect and its answer are the same whatever is there."""
+        return self.kind is Kind.PUT and self.condition is If.ALWAYS
+
+
+class State(NamedTuple):
+    """What a key has. `version` is 0 if it has no value. `lives` is the earliest and the latest time of its expiry."""
+
+    value: bytes | None = None
+    version: int = 0
+    lives: tuple[float, float] | None = None
+
+
+ABSENT: Final = State()
+
+
+def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float = SLACK_S) -> Result:
+    """Judge a history, each key by itself, each with a budget of `steps`; the first bad key counts.
+
+    At the beginning no key has a value. Values that are put are unique within their key, and no increment is negative:
+    raises ValueError otherwise.
+    """
+    by_key: defaultdict[bytes, list[Operated]] = defaultdict(list)
+    for event in history:
+        by_key[event.key].append(event)
+    for key, events in by_key.items():
+        _refuse_repeated_values(events)
+        answered = [e for e in events if e.outcome is Outcome.OK]
+        if reason := _versions_with_two_values(answered):
+            return Result(Verdict.VIOLATION, key, reason)
+        surely, perhaps = _unanswered(events, answered)
+        result = _Search(Model(answered, slack), [*answered, *surely], perhaps).run(key, steps)
+        if result.verdict is not Verdict.LINEARIZABLE:
+            return result
+    return Result(Verdict.LINEARIZABLE)
+
+
+def _refuse_repeated_values(events: Iterable[Operated]) -> None:
+    written: set[bytes] = set()
+    for event in events:
+        if event.by < 0:
+            raise ValueError(f"key {event.key!r}: a negative increment")
+        if event.kind is Kind.PUT and event.value is not None:
+            if event.value in written:
+                raise ValueError(f"key {event.key!r}: {event.value!r} is put twice")
+            written.add(event.value)
+
+
+def _versions_with_two_values(events: Iterable[Operated]) -> str:
+    """Why versions can't be right in any order: one of them has had two values, or expired at two times."""
+    values: dict[int, Operated] = {}
+    lives: dict[int, Operated] = {}
+    for event in events:
+        if (value := _value_of_version(event)) is None or event.version is None:
+            continue
+        other = values.setdefault(event.version, event)
+        if _value_of_version(other) != value:
+            return f"version {event.version} has two values: {_shown(other)}; {_shown(event)}"
+        if event.kind is Kind.GET_VERSIONED:
+            other = lives.setdefault(event.version, event)
+            if other.expires != event.expires:
+                return f"version {event.version} expires at two times: {_shown(other)}; {_shown(event)}"
+    return ""
+
+
+def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
+    """The operations without an answer that surely took effect, at the latest when somebody had seen it, and those of
+    which nobody knows.
+    """
+    first_seen: dict[bytes, float] = {}
+    for event in answered:
+        value = event.expected if event.condition is If.VALUE and event.done else event.found
+        if value is not None:
+            first_seen[value] = min(event.returned, first_seen.get(value, inf))
+    surely, perhaps = [], []
+    for event in events:
+        if event.outcome is not Outcome.UNKNOWN or event.is_read:
+            continue
+        if event.value is not None and event.value in first_seen:
+            surely.append(replace(event, returned=max(event.called, first_seen[event.value])))
+        else:
+            perhaps.append(event)
+    return surely, perhaps
+
+
+def _value_of_version(event: Operated) -> bytes | None:
+    """The value that the event says its version has; None if it says none."""
+    if event.kind is Kind.GET_VERSIONED:
+        return event.found
+    return event.value if event.kind is Kind.PUT and event.done else None
+
+
+class Model:
+    """What operations do to a key, one after the other."""
+
+    def __init__(self, events: Sequence[Operated], slack: float) -> None:
+        """`events` are those that were answered: they tell which versions have which values."""
+        self._slack = slack
+        pairs = ((event.version, _value_of_version(event)) for event in events)
+        self._values = {version: value for version, value in pairs if version and value is not None}
+        reads = (event for event in events if event.kind is Kind.GET_VERSIONED)
+        self._expires = {event.version: event.expires for event in reads if event.expires is not None}
+
+    def after(self, state: State, event: Operated) -> State | None:
+        """The state after an operation with this answer; None if it can't have had it."""
+        if state.lives is not None and event.called > state.lives[1]:
+            return None  # it has expired before
+        if event.outcome is Outcome.UNKNOWN:
+            return self.effect(state, event, event.returned) if self._may_hold(state, event) else None
+        match event.kind:
+            case Kind.GET:
+                return state if event.found == state.value else None
+            case Kind.GET_VERSIONED:
+                return self._seen(state, event)
+            case Kind.PUT:
+                return self._put(state, event)
+            case Kind.ADD:
+                number = _sum(state, event)
+                is_right = number == event.number
+                return State(b"%d" % event.number, NOT_TOLD, state.lives) if is_right else None
+            case Kind.EXPIRE:
+                if event.done != (state.value is not None):
+                    return None
+                return State(state.value, NOT_TOLD, self._lives(event, event.returned)) if event.done else state
+            case Kind.PERSIST:
+                if event.done != (state.lives is not None):
+                    return None
+                return State(state.value, NOT_TOLD) if event.done else state
+
+    def effect(self, state: State, event: Operated, by: float = inf) -> State:
+        """The state after an operation of which no answer came, and which takes effect at some time after its call, and
+        by this time; the same state if it changes nothing.
+        """
+        match event.kind:
+            case Kind.PUT:
+                if not self._may_hold(state, event):
+                    return state
+                is_delete = event.value is None
+                return ABSENT if is_delete else State(event.value, NOT_TOLD, self._lives(event, by))
+            case Kind.ADD:
+                number = _sum(state, event)
+                return state if number is None else State(b"%d" % number, NOT_TOLD, state.lives)
+            case Kind.EXPIRE if state.value is not None:
+                return State(state.value, NOT_TOLD, self._lives(event, by))
+            case Kind.PERSIST if state.lives is not None:
+                return State(state.value, NOT_TOLD)
+        return state
+
+    def _lives(self, event: Operated, by: float) -> tuple[float, float] | None:
+        if event.ttl is None:
+            return None
+        return event.called + event.ttl - self._slack, by + event.ttl + self._slack
+
+    def _seen(self, state: State, event: Operated) -> State | None:
+        if event.found != state.value:
+            return None
+        if state.value is None:
+            return state
+        assert event.version is not None, "such a read tells the version"
+        told = self._told(state, event.version)
+        if told is None or (event.expires is None) != (state.lives is None):
+            return None
+        narrowed = self._narrowed(told)
+        is_over = narrowed is not None and narrowed.lives is not None and event.called > narrowed.lives[1]
+        return None if is_over else narrowed
+
+    def _narrowed(self, state: State) -> State | None:
+        """The state with the time at which a read says that this version expires; None if it can't be so."""
+        expires = self._expires.get(state.version)
+        if expires is None:
+            return state
+        if state.lives is None or not state.lives[0] <= expires <= state.lives[1]:
+            return None
+        earliest, latest = state.lives
+        return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
+
+    def _told(self, state: State, version: int) -> State | None:
+        """The state with its version, which an answer has told."""
+        if state.version != NOT_TOLD:
+            return state if state.version == version else None
+        is_possible = version > 0 and self._values.get(version, state.value) == state.value
+        return state._replace(version=version) if is_possible else None
+
+    def _put(self, state: State, event: Operated) -> State | None:
+        if not event.done:
+            assert event.version is not None, "a condition that doesn't hold tells the version"
+            told = self._told(state, event.version) if state.value is not None else state
+            if told is None or told.version != event.version or self._holds(told, event):
+                return None
+            return told
+        if event.condition is If.VERSION and state.version == NOT_TOLD:
+            told = self._told(state, event.expected_version)
+            if told is None:
+                return None
+            state = told
+        if not self._holds(state, event):
+            return None
+        if event.value is None:
+            return ABSENT
+        if event.version is not None and event.version <= 0:
+            return None
+        version = NOT_TOLD if event.version is None else event.version
+        return self._narrowed(State(event.value, version, self._lives(event, event.returned)))
+
+    @staticmethod
+    def _holds(state: State, event: Operated) -> bool:
+        match event.condition:
+            case If.ABSENT:
+                return state.value is None
+            case If.PRESENT:
+                return state.value is not None
+            case If.VALUE:
+                return state.value == event.expected
+            case If.VERSION:
+                return state.version == event.expected_version
+        return True
+
+    def _may_hold(self, state: State, event: Operated) -> bool:
+        if event.condition is If.VERSION and state.version == NOT_TOLD:
+            return self._told(state, event.expected_version) is not None
+        return self._holds(state, event)
+
+
+def _sum(state: State, event: Operated) -> int | None:
+    text = state.value or b"0"
+    return int(text) + event.by if text.isdigit() else None
+
+
+class _Place(NamedTuple):
+    """How far an order has come: it has all answered operations before `low`, and those in `above`, a set of bits from
+    `low` on. `since`: the last ones were not answered, and this was the state before them; they are in vain unless the
+    next one makes another state of theirs.
+    """
+
+    low: int
+    above: int
+    state: State
+    since: State | None = None
+
+
+@dataclass(slots=True)
+class _Look:
+    """What may come next: operations that were called before any other one that is left returned."""
+
+    candidates: list[int] = field(default_factory=list)
+    by: float = inf  # when the first of them returned
+
+
+class _Search:
+    """The search through the orders of one key's operations, depth first.
+
+    An operation that fits and has changed nothing comes at once. One without an answer comes only where it makes a
+    difference to the next one that was answered, for elsewhere it could as well be left out; of those that are alike,
+    the one that was called first is used first. If two ways lead to one place, the one that used fewer of these has all
+    the chances of the other.
+    """
+
+    def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:
+        """`events` have surely taken effect, `perhaps` have or not."""
+        self._events = sorted(events, key=lambda event: event.called)
+        self._perhaps = sorted(perhaps, key=lambda event: event.called)
+        self._model = model
+        self._alike = self._alikes()
+        changing = [event for event in (*events, *perhaps) if not event.is_read]
+        self._only_adds = all(event.kind is Kind.ADD for event in changing)
+        self._may_live_longer = any(event.kind in (Kind.EXPIRE, Kind.PERSIST) for event in perhaps)
+        self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
+
+    def _alikes(self) -> list[int]:
+        """For each operation without an answer: those before it that are alike, as bits."""
+        found: list[int] = []
+        seen: defaultdict[tuple[object, ...], int] = defaultdict(int)
+        for index, e in enumerate(self._perhaps):
+            if e.ttl is not None:
+                found.append(0)
+                continue
+            signature = (e.kind, e.value, e.condition, e.expected, e.expected_version, e.by)
+            found.append(seen[signature])
+            seen[signature] |= 1 << index
+        return found
+
+    def run(self, key: bytes, steps: int) -> Result:
+        """Look for one order that explains all operations."""
+        start = furthest = _Place(0, 0, ABSENT)
+        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # sets of those without an answer
+        stack = [(start, 0)]
+        while stack:
+            place, used = stack.pop()
+            if place.low == len(self._events):
+                return Result(Verdict.LINEARIZABLE)
+            if _placed(place) > _placed(furthest):
+                furthest = place
+            steps -= 1
+            if steps < 0:
+                return Result(Verdict.UNDECIDED, key, f"no answer in time; {self._story(furthest)}")
+            for following, with_used in self._after(place, used):
+                known = fewest[following]
+                if not any(one & with_used == one for one in known):
+                    known[:] = [one for one in known if one & with_used != with_used]
+                    known.append(with_used)
+                    stack.append((following, with_used))
+        return Result(Verdict.VIOLATION, key, self._story(furthest))
+
+    def _after(self, place: _Place, used: int) -> list[tuple[_Place, int]]:
+        """The places to which one more operation leads. The last is tried first."""
+        look, state = self._look(place), place.state
+        if self._only_adds:
+            return self._after_adding(place, used, look)
+        found: list[tuple[_Place, int]] = [(one, used) for one in self._expired(place, look)]
+        for index, changed in self._unanswered(place, used, look):
+            since = place.since or state
+            if self._is_seen(since, changed, used, look):
+                found.append((place._replace(state=changed, since=since), used | 1 << index))
+        for index in sorted(look.candidates, key=lambda i: -self._events[i].returned):
+            event = self._events[index]
+            following = self._model.after(state, event)
+            if place.since is not None and self._model.after(place.since, event) == following:
+                continue
+            if following == state and event.changed_nothing:
+                return [(self._with(place, index, state), used)]
+            if following is not None:
+                found.append((self._with(place, index, following), used))
+        return found
+
+    def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
+        """The same for a counter: the number that an operation finds says what must have been added before it."""
+        number, found = int(place.state.value or 0), []
+        free = [i for i, e in enumerate(self._perhaps) if e.called <= look.by and not used >> i & 1 and e.by]
+        for index in look.candidates:
+            event = self._events[index]
+            lacks = (int(event.found or 0) if event.is_read else event.number - event.by) - number
+            for added in self._adding(lacks, free):
+                state = place.state if not added else State(b"%d" % (number + lacks), NOT_TOLD)
+                following = self._model.after(state, event)
+                if following is not None and self._is_in_order(used | added):
+                    found.append((self._with(place, index, following), used | added))
+                    if following == place.state and event.changed_nothing:
+                        return found[-1:]
+        return found
+
+    def _adding(self, number: int, free: Sequence[int]) -> Iterator[int]:
+        """Sets of these operations without an answer that add up to this number."""
+        if number == 0:
+            yield 0
+        if number <= 0:
+            return
+        for at, index in enumerate(free):
+            if (by := self._perhaps[index].by) <= number:
+                for others in self._adding(number - by, free[at + 1 :]):
+                    yield others | 1 << index
+
+    def _is_in_order(self, used: int) -> bool:
+        """Whether each that is used comes after those that are alike and were called before it."""
+        return all(self._alike[i] & ~used == 0 for i in range(used.bit_length()) if used >> i & 1)
+
+    def _look(self, place: _Place) -> _Look:
+        look = _Look()
+        for index in range(place.low, len(self._events)):
+            event = self._events[index]
+            if event.called > look.by:
+                break
+            if not place.above >> (index - place.low) & 1:
+                look.candidates.append(index)
+                look.by = min(look.by, event.returned)
+        look.candidates = [i for i in look.candidates if self._events[i].called <= look.by]
+        return look
+
+    @staticmethod
+    def _expired(place: _Place, look: _Look) -> Iterator[_Place]:
+        if place.state.lives is not None and place.state.lives[0] <= look.by:
+            yield place._replace(state=ABSENT)
+
+    def _unanswered(self, place: _Place, used: int, look: _Look) -> Iterator[tuple[int, State]]:
+        """Operations without an answer that may come next and change something, with the state after them."""
+        lives = place.state.lives
+        for index, event in enumerate(self._perhaps):
+            if event.called > look.by or (lives is not None and event.called > lives[1]):
+                break
+            is_turn = not used >> index & 1 and self._alike[index] & ~used == 0
+            if is_turn and not (place.since and event.is_blind):
+                changed = self._model.effect(place.state, event)
+                if changed != place.state:
+                    yield index, changed
+
+    def _is_seen(self, since: State, state: State, used: int, look: _Look) -> bool:
+        """Whether an operation that may come next sees this state instead of the one before, or sees what others
+        without an answer make of it.
+        """
+        events = [self._events[i] for i in look.candidates]
+        seeing = [(event, self._model.after(since, event)) for event in events if not event.is_blind]
+
+        def is_seen(state: State) -> bool:
+            return any(self._model.after(state, event) not in (None, without) for event, without in seeing)
+
+        if is_seen(state):
+            return True
+        others: list[State] = []  # to which lifetimes may lead
+        if state.value is not None and self._may_live_longer:
+            others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
+        elif state.lives is not None and state.lives[0] <= look.by:
+            others = [ABSENT]
+        if any(is_seen(other) for other in others):
+            return True
+        unused = [self._perhaps[i] for i in self._conditional if not used >> i & 1]
+        return any(self._model.effect(other, event) != other for other in (state, *others) for event in unused)
+
+    def _with(self, place: _Place, index: int, state: State) -> _Place:
+        low, above = place.low, place.above | 1 << (index - place.low)
+        while above & 1:
+            low, above = low + 1, above >> 1
+        return _Place(low, above, state)
+
+    def _story(self, place: _Place) -> str:
+        """The end of the best order: the state there, and the operations around it; those that have their place have a
+        +.
+        """
+        first = max(0, place.low - _SHOWN // 2)
+        lines = []
+        for i in range(first, min(len(self._events), place.low + _SHOWN)):
+            placed = i < place.low or place.above >> (i - place.low) & 1
+            lines.append(f"  {'+' if placed else '-'} {_shown(self._events[i])}")
+        head = f"{_placed(place)} of {len(self._events)} operations have a place, then there is {place.state}:"
+        return "\n".join([head, *lines])
+
+
+def _placed(place: _Place) -> int:
+    return place.low + place.above.bit_count()
+
+
+def _shown(event: Operated) -> str:
+    """An operation for people."""
+    asked = [event.kind.value]
+    if event.kind is Kind.PUT:
+        asked.append(f"{event.value!r} if {event.condition.name}")
+        asked += [f"{event.expected!r}"] * (event.condition is If.VALUE)
+        asked += [f"{event.expected_version}"] * (event.condition is If.VERSION)
+    if event.kind is Kind.ADD:
+        asked.append(f"{event.by}")
+    if event.ttl is not None:
+        asked.append(f"for {event.ttl:g} s")
+    if event.outcome is not Outcome.OK:
+        answer = event.outcome.value
+    elif event.is_read:
+        answer = f"{event.found!r}"
+    else:
+        answer = f"{event.number}" if event.kind is Kind.ADD else "done" if event.done else "not done"
+    if event.version is not None:
+        answer += f", version {event.version}"
+    if event.expires is not None:
+        answer += f", until {event.expires:.3f}"
+    note = f" ({event.note})" if event.note else ""
+    return f"{event.called:.4f}–{event.returned:.4f} {' '.join(asked)} → {answer}{note}"

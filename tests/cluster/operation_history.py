@@ -1,0 +1,127 @@
+"""Clients that use conditions, versions, counters and lifetimes on a few keys at the same time, and remember what they
+saw.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import minka.aio
+from minka.errors import MinkaError
+from minka.operations import If
+from tests.cluster.history import TIMEOUTS_S, Loop, Workers, outcome_of
+from tests.cluster.linearizability import Outcome
+from tests.cluster.operation_checker import Kind, Operated
+
+COUNTERS: Final = 3
+TTLS_S: Final = (0.05, 0.2, 0.5, 1.5)
+# The kind, the condition of a put, its share in percent.
+_MIX: Final = (
+    (Kind.GET, If.ALWAYS, 20), (Kind.GET_VERSIONED, If.ALWAYS, 20), (Kind.PUT, If.ALWAYS, 16),
+    (Kind.PUT, If.ABSENT, 12), (Kind.PUT, If.VERSION, 14), (Kind.PUT, If.VALUE, 8), (Kind.EXPIRE, If.ALWAYS, 5),
+    (Kind.PERSIST, If.ALWAYS, 5),
+)  # fmt: skip
+_LIVES: Final = 0.35  # the share of puts whose value expires
+_DELETES: Final = 0.2  # the share of puts with a condition, or none, that are deletes
+
+
+class OperationRecorder(Workers[Operated]):
+    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and increments have a
+    number of their own in their sums: see `_amount`.
+    """
+
+    def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
+        self._registers = list(keys)
+        self._counters = [key + b"+" for key in keys[:COUNTERS]]
+        super().__init__(loop, endpoints, keyspace, [*self._registers, *self._counters], seed)
+        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last values, with versions, that were seen
+        self._wall = time.time() - time.monotonic()
+
+    def writes(self, event: Operated) -> bool | None:
+        """A put whose condition doesn't hold shows nothing."""
+        if event.is_read:
+            return False
+        return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
+
+    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+        """One of the kinds, by their shares."""
+        key = rng.choice(self.keys)
+        event = self._count(rng, key) if key in self._counters else self._register(rng, key, value)
+        timeout = rng.choice(TIMEOUTS_S)
+        called = time.monotonic()
+        try:
+            answered = await self._ask(client, event, timeout)
+        except MinkaError as error:
+            answered = replace(event, outcome=outcome_of(error), note=f"{name}: {error}")
+        else:
+            answered = replace(answered, note=name)
+        self.events.append(replace(answered, called=called, returned=time.monotonic()))
+        if answered.outcome is Outcome.OK and answered.version:
+            found = answered.found if answered.is_read else answered.value if answered.done else None
+            if found is not None:
+                self._known[key] = (found, answered.version)
+
+    def _count(self, rng: random.Random, key: bytes) -> Operated:
+        kind = rng.choice((Kind.GET, Kind.GET_VERSIONED, Kind.ADD, Kind.ADD))
+        return Operated(key, kind, 0, 0, by=_amount(rng) if kind is Kind.ADD else 0)
+
+    def _register(self, rng: random.Random, key: bytes, value: bytes) -> Operated:
+        kind, condition, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
+        if kind is not Kind.PUT:
+            return Operated(key, kind, 0, 0, ttl=rng.choice(TTLS_S) if kind is Kind.EXPIRE else None)
+        known, version = self._known.get(key, (b"", 0))
+        lives = rng.random() < _LIVES
+        deletes = not lives and condition is not If.ABSENT and rng.random() < _DELETES
+        return Operated(
+            key, kind, 0, 0, value=None if deletes else value, condition=condition,
+            expected=known if condition is If.VALUE else b"",
+            expected_version=version if condition is If.VERSION else 0, ttl=rng.choice(TTLS_S) if lives else None,
+        )  # fmt: skip
+
+    async def _ask(self, client: minka.aio.Client, event: Operated, timeout: float) -> Operated:
+        """The operation with its answer. Raises MinkaError."""
+        key = event.key
+        match event.kind:
+            case Kind.GET:
+                return replace(event, found=await client.get(key, timeout=timeout))
+            case Kind.GET_VERSIONED:
+                return self._read(event, await client.get_versioned(key, timeout=timeout))
+            case Kind.ADD:
+                return replace(event, number=await client.increment(key, event.by, timeout=timeout))
+            case Kind.EXPIRE:
+                assert event.ttl is not None
+                return replace(event, done=await client.expire(key, event.ttl, timeout=timeout))
+            case Kind.PERSIST:
+                return replace(event, done=await client.persist(key, timeout=timeout))
+            case Kind.PUT:
+                written = await _write(client, event, timeout)
+                return event if written is None else replace(event, done=written.done, version=written.version)
+
+    def _read(self, event: Operated, found: minka.aio.VersionedValue | None) -> Operated:
+        if found is None:
+            return event
+        expires = None if found.expires_at is None else found.expires_at - self._wall
+        return replace(event, found=found.value, version=found.version, expires=expires)
+
+
+async def _write(client: minka.aio.Client, event: Operated, timeout: float) -> minka.aio.Written | None:
+    options: dict[str, Any] = {"timeout": timeout}
+    match event.condition:
+        case If.ABSENT:
+            options["if_absent"] = True
+        case If.VALUE:
+            options["if_value"] = event.expected
+        case If.VERSION:
+            options["if_version"] = event.expected_version
+    if event.value is None:
+        deleted: minka.aio.Written | None = await client.delete(event.key, **options)
+        return deleted
+    written: minka.aio.Written | None = await client.put(event.key, event.value, **options, ttl=event.ttl)
+    return written
+
+
+def _amount(rng: random.Random) -> int:
+    """How much to add: the upper half of a sum says how many increments it has, the lower half nearly which ones."""
+    return 2**32 + rng.randrange(2**18)

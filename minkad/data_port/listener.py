@@ -14,16 +14,19 @@ _BACKLOG: Final = 1024
 _FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is closed
 
 Protocols = Callable[[], asyncio.Protocol]
+Tls = Callable[[], ssl.SSLContext]
 
 
 class Listener:
     """The bound port."""
 
-    def __init__(self, address: str, minka: Protocols, tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """`minka` makes what serves one connection. `tls` gives the context for connections from now on.
+    def __init__(self, address: str, minka: Protocols, redis: Protocols | None, tls: Tls | None) -> None:
+        """`minka` makes what serves a connection in Minka's own protocol, `redis` in that of Redis; None: those are
+        refused. `tls` gives the context for connections from now on.
         Raises ADDRESS_IN_USE, INVALID_CONFIG.
         """
         self._minka = minka
+        self._redis = redis
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
@@ -54,7 +57,7 @@ class Listener:
             bound.close()
 
     def _arrived(self) -> asyncio.Protocol:
-        return _Arrival(self._minka)
+        return _Arrival(self._minka, self._redis)
 
 
 def _bound(address: str) -> list[socket.socket]:
@@ -81,8 +84,9 @@ def _bound(address: str) -> list[socket.socket]:
 class _Arrival(asyncio.Protocol):
     """A connection until its first byte has come."""
 
-    def __init__(self, minka: Protocols) -> None:
+    def __init__(self, minka: Protocols, redis: Protocols | None) -> None:
         self._minka = minka
+        self._redis = redis
         self._transport = cast("asyncio.Transport", None)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -92,11 +96,12 @@ class _Arrival(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
-        if data[:1] != PREFACE[:1]:
+        make = self._minka if data[:1] == PREFACE[:1] else self._redis
+        if make is None:
             self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
             self._transport.close()
             return
-        chosen = self._minka()
+        chosen = make()
         self._transport.set_protocol(chosen)
         chosen.connection_made(self._transport)
         chosen.data_received(data)

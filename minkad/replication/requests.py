@@ -33,6 +33,7 @@ _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.SCAN})
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
 _PAGE_SECONDS: Final = 0.01  # where many deleted keys are between the rows
+_FEW_BYTES: Final = 1024 * 1024
 _KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
 
@@ -81,6 +82,30 @@ class Requests:
         elif not groups:
             on_done(ticket)
         return ticket
+
+    def read_now(self, partition_id: int, generation: int, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values of a few checked keys, if this node leads their partition and nothing stands against reading them
+        at once; None: `begin` waits for that, or says what it is.
+        """
+        replica = self._replicas.get(partition_id)
+        if replica is None or not self._routing.serves_now(replica, generation, keys) or len(keys) > _INLINE_KEYS:
+            return None
+        try:
+            replica.take_over_data()
+            values = _few_values(replica, keys)
+        except MinkaError:
+            return None
+        if values is None or not self._has_clearance():
+            return None
+        replica.load.count(keys)
+        size = sum([len(value) for value in values if value is not None])
+        replica.load.traffic.read(len(keys), size, 0.0)
+        return values
+
+    def key_count(self, partition_id: int) -> int:
+        """About how many keys the replica here has; 0 without one."""
+        replica = self._replicas.get(partition_id)
+        return replica.data.size().keys if replica is not None else 0
 
     async def handle(self, request: Request, share: Share) -> Response:
         """The same for a caller that waits: the response has a result for each group."""
@@ -391,6 +416,21 @@ def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes |
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         if left < 0:
             raise too_large()
+        part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum([len(value) for value in part if value])
+        values += part
+    return values
+
+
+def _few_values(replica: Replica, keys: list[bytes]) -> list[bytes | None] | None:
+    """The values of the keys; None if they have too many bytes to be read without a look at the memory for them."""
+    if len(keys) <= _KEYS_AT_ONCE:
+        return replica.data.get(keys)
+    values: list[bytes | None] = []
+    left = _FEW_BYTES
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        if left < 0:
+            return None
         part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
         left -= sum([len(value) for value in part if value])
         values += part

@@ -363,6 +363,12 @@ class Code(Enum):
         True,
         "RESOURCE_EXHAUSTED",
     )
+    UNKNOWN_FORMAT = CodeInfo(
+        "The data directory was written by another version of Minka.",
+        "Start the version that has written it, or give the node an empty data_dir: with that it joins as a new one.",
+        False,
+        "FAILED_PRECONDITION",
+    )
     CORRUPT_DATA = CodeInfo(
         "Data on disk is damaged or gone; it was refused, not served.",
         'See docs/operations.md, "Damaged data": a partition with another replica in sync is mended by itself; restore '

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-MAX_OPERATIONS: Final = 100_000  # in one group
+MAX_OPERATIONS: Final = 10_000  # in one group
 
 _MAX: Final = 2**62
 _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]

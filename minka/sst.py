@@ -1,4 +1,4 @@
-"""Files of sorted rows in RocksDB's SST format, which nodes take in as they are.
+"""Files of sorted rows in RocksDB's SST format, which nodes take in as they are: values are in their stored form.
 
 Writing a file takes neither a node nor a daemon: its format is stated here, and nodes use the same for theirs.
 """
@@ -16,6 +16,7 @@ from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWrit
 from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
+from minka.stored import LOADED
 from minka.wire import MAX_VALUE_BYTES
 
 _READ_BYTES: Final = 1024 * 1024
@@ -63,7 +64,7 @@ class SstWriter:
             raise MinkaError(Code.TOO_LARGE, f"{self._path}: the row of key {key[:100]!r} is over its limits")
         if self._writer is None:
             self._writer = _opened(self._path)
-        self._writer[key] = value
+        self._writer[key] = LOADED + value
         self._last = key
         self.digest.add(key, value)
 
@@ -80,7 +81,7 @@ class SstWriter:
             self._writer = _opened(self._path)
         writer = self._writer
         for key, value in zip(keys, values, strict=True):
-            writer[key] = value
+            writer[key] = LOADED + value
         self._last = keys[-1]
         self.digest.add_many(keys, values)
 

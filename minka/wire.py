@@ -37,6 +37,9 @@ class Op(IntEnum):
     READ_VERSIONED = 5
 
 
+WRITING: Final = frozenset({Op.WRITE, Op.OPERATE})
+
+
 class Group(msgspec.Struct, array_like=True, gc=False):
     """Operations for one partition. `body` is encoded: a `WriteBody`, a `ScanBody`, a `ReadBody` for all kinds of
     reads, and for OPERATE a list of `minka.operations.Operation`.
@@ -73,11 +76,19 @@ class Response(msgspec.Struct, array_like=True, gc=False):
     results: list[GroupResult]
 
 
-class WriteBody(msgspec.Struct, array_like=True, gc=False):
+class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """Pairs by position, applied in order; a value of None deletes its key."""
 
     keys: Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
     values: Annotated[list[bytes | None], msgspec.Meta(max_length=MAX_KEYS)]
+
+
+class StoredWrite(WriteBody, array_like=True, gc=False):
+    """A write that a leader made, in the log alone: the values are in their stored form, see `minka.stored`. Later
+    writes of the partition get versions above `floor`.
+    """
+
+    floor: int = 0
 
 
 ReadBody = Annotated[list[bytes], msgspec.Meta(max_length=MAX_KEYS)]
@@ -120,6 +131,7 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_response: Final = msgspec.msgpack.Decoder(Response).decode
 decode_write: Final = msgspec.msgpack.Decoder(WriteBody).decode
+decode_stored_write: Final = msgspec.msgpack.Decoder(StoredWrite).decode
 decode_read: Final = msgspec.msgpack.Decoder(ReadBody).decode
 decode_values: Final = msgspec.msgpack.Decoder(ReadResult).decode
 decode_scan: Final = msgspec.msgpack.Decoder(ScanBody).decode

@@ -22,7 +22,7 @@ def count(telemetry: Telemetry, request: wire.Request, results: list[wire.GroupR
     """
     size = 0
     for group, result in zip(request.groups, results, strict=True):
-        operation: Operation = "write" if group.op == wire.Op.WRITE else "read"
+        operation: Operation = "write" if group.op in wire.WRITING else "read"
         telemetry.kv(operation, "ok" if result.error is None else _outcome(result.error), seconds)
         if result.body is not None:
             size += len(result.body)

@@ -1,9 +1,13 @@
 """The bodies of clients' requests, decoded and checked before anything is done."""
 
+from collections.abc import Sequence
+
 from minka import wire
 from minka.errors import Code, MinkaError
+from minka.operations import MAX_OPERATIONS, Append, Operation, Set, SetAllIfAbsent, SetRange, decode_operations
 from minka.ranges import MAX_KEY_BYTES
 from minka.wire import WriteBody
+from minkad.core.operations import keys_of
 
 
 def checked_write(body: bytes) -> WriteBody:
@@ -64,3 +68,28 @@ def element_count(body: bytes) -> int:
     if body[:1] == b"\xdd":
         return int.from_bytes(body[1:5], "big")
     return body[0] & 0x0F if body and body[0] >> 4 == 9 else 0
+
+
+def checked_operations(body: bytes) -> list[Operation]:
+    """The decoded operations. Raises INVALID_ARGUMENT, TOO_LARGE."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+    try:
+        operations = decode_operations(body)
+    except wire.UNDECODABLE as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"operations: {error}") from error
+    for one in operations:
+        if isinstance(one, SetAllIfAbsent):
+            if not one.keys or len(one.keys) != len(one.values) or len(one.keys) > MAX_OPERATIONS:
+                text = f"an operation with {len(one.keys)} keys and {len(one.values)} values"
+                raise MinkaError(Code.INVALID_ARGUMENT, text)
+            _check_values(one.values)
+        elif isinstance(one, (Set, Append, SetRange)):
+            _check_values([one.value or b""])
+    _check_keys(keys_of(operations), len(body))
+    return operations
+
+
+def _check_values(values: Sequence[bytes]) -> None:
+    if max(map(len, values)) > wire.MAX_VALUE_BYTES:
+        raise MinkaError(Code.TOO_LARGE, "a value is over its limit")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.stored import values_of
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
 from minka.v1.snapshots_pb2 import RowBatch
-from minka.wire import WriteBody
+from minka.wire import StoredWrite, WriteBody
 from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
 from minkad.core.replication.state import Role
 from minkad.process import turns
@@ -154,7 +155,7 @@ class _Batch:
             if isinstance(write, WriteBody):
                 self._offsets += [offset] * len(write.keys)
                 self._keys += write.keys
-                self._values += write.values
+                self._values += values_of(write.values) if isinstance(write, StoredWrite) else write.values
         return offset, None
 
     def encode(self, next_offset: int) -> ChangeBatch:

@@ -9,7 +9,7 @@ from minka.errors import Code, MinkaError
 from minka.wire import WriteBody
 from minkad.core.replication.entries import SlowMark
 from minkad.core.replication.state import Applying, Role
-from minkad.replication.replica import DONE, Pending, Replica
+from minkad.replication.replica import Pending, Replica
 from minkad.storage.log_database import LogDatabase
 
 _APPLY_KEYS: Final = 2000  # applied at once; they take about 5 ms
@@ -176,12 +176,13 @@ class Committer:
                 continue
             self.pending_bytes -= entry.size
             if leads:
-                entry.ticket.fill(entry.position, DONE)
+                entry.ticket.fill(entry.position, entry.answer)
                 if isinstance(entry.write, WriteBody):
                     traffic.write(len(entry.write.keys), entry.size, now - entry.ticket.began)
             else:
                 text = f"partition {replica.id}: the node stopped leading before the write was acknowledged"
                 entry.ticket.fail(entry.position, MinkaError(Code.OUTCOME_UNKNOWN, text))
+        replica.note_applied(applied)
         self._on_applied(replica, size)
 
     def _fail(self, replica: Replica, error: Exception) -> None:

@@ -221,7 +221,7 @@ class Ingesting:
             part.digest.bytes,
         )
         leader.marked_loads.add(part.load_number)
-        replica.append(encode_mark(mark))
+        replica.decidable_at = replica.append(encode_mark(mark))
 
     # Each replica
 

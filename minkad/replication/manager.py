@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.damage import Damage
 from minkad.replication.deletions import Deletions
 from minkad.replication.executor import Executor
+from minkad.replication.expiring import Expiring
 from minkad.replication.flusher import Flusher
 from minkad.replication.ingesting import Ingesting
 from minkad.replication.intervals import Intervals
@@ -50,6 +51,7 @@ from minkad.replication.sizing import SizeCheck
 from minkad.replication.snapshots import Snapshots
 from minkad.replication.splitting import Splitting
 from minkad.replication.trimming import Trimming
+from minkad.replication.writing import Writing
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.scanner import Scanner
 from minkad.storage.size_estimate import Size
@@ -136,9 +138,9 @@ class ReplicaManager:
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         routing = Routing(around, replicas, self.receiver, self._newest_row)
-        self.requests = Requests(
-            around, replicas, self.committer, routing, self._storage.max_pending, self.opening.wait
-        )
+        writing = Writing(around, self.committer, routing, self._storage.max_pending, self._rows_written)
+        self._expiring = Expiring(around, replicas, routing, writing, self.opening.wait)
+        self.requests = Requests(around, replicas, writing, routing, self.opening.wait)
 
     def _build_replication(self) -> None:
         """The parts that send to other nodes or tell them about replicas."""
@@ -199,6 +201,8 @@ class ReplicaManager:
         self.load_check = LoadCheck(around, replicas, self._node.used, adopt, self.reporting.changed)
         self._resting = Resting(around, replicas, self.flusher.flush, self._storage.open_databases)
         self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
+        checks = (self._size_check, self.load_check, self._reclaiming, self._resting)
+        self._background = (*checks, self._expiring, self.isr_changes)
 
     def _new_replica(self, row: Partition) -> Replica:
         return self._replica_of(row, PartitionLog(self._around.log_db, row.id), self._new_data(row.id))
@@ -232,7 +236,7 @@ class ReplicaManager:
         self.snapshots.start()
         if self.ingesting is not None:
             self.ingesting.start()
-        for background in (self.isr_changes, self._size_check, self.load_check, self._reclaiming, self._resting):
+        for background in self._background:
             background.start()
 
     async def drain(self) -> None:
@@ -244,7 +248,7 @@ class ReplicaManager:
         meanwhile, the rest is left as it is.
         """
         self._closing = True
-        for background in (self._size_check, self.load_check, self._reclaiming, self._resting, self.isr_changes):
+        for background in self._background:
             await background.close()
         now = self._around.clock()
         for replica in self.replicas.values():
@@ -355,6 +359,9 @@ class ReplicaManager:
         self._size_check.changed(replica.id)
         self.requests.notify(replica.id)
         self._core.tick(replica.id, self._around.clock())  # there may be more to trim
+
+    def _rows_written(self, replica: Replica, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
+        self._expiring.written(replica, keys, rows)
 
     def _on_mark(self, replica: Replica, mark: SlowMark) -> None:
         if isinstance(mark, SplitMarker):

@@ -15,6 +15,7 @@ from minkad.core.replication.state import Applying, Copy, Role
 from minkad.replication.load import Load
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.ticket import Ticket
+from minkad.replication.unapplied import Unapplied
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -24,6 +25,7 @@ META_END: Final = b"n"
 DONE: Final = GroupResult(None, None)
 
 _REPLAY_BYTES: Final = 256 * 1024
+_NOTHING: Final = Unapplied()
 
 
 class ReplicaMeta(msgspec.Struct, array_like=True):
@@ -56,12 +58,13 @@ class Pending(NamedTuple):
     size: int
     ticket: Ticket | None
     position: int  # the index of its result in the ticket
+    answer: GroupResult = DONE  # once it is applied
 
 
 class Replica(ReplicaCore):
     """For the loop's thread."""
 
-    __slots__ = ("_pending", "load", "lock", "slice_start", "unflushed")
+    __slots__ = ("_pending", "_unapplied", "decidable_at", "load", "lock", "slice_start", "unflushed")
 
     log: PartitionLog
     data: DataDatabase
@@ -74,6 +77,8 @@ class Replica(ReplicaCore):
         self.load = Load(row.id, node.used)
         self.unflushed = 0  # bytes applied since the last flush
         self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as all else here
+        self._unapplied: Unapplied | None = None
+        self.decidable_at = 0  # operations wait until this offset is applied: what it does to rows isn't known before
         self.slice_start = 0  # how many keys of pending[0] are applied
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
 
@@ -85,6 +90,36 @@ class Replica(ReplicaCore):
         if self._pending is None:
             self._pending = deque()
         return self._pending
+
+    def add_pending(self, entry: Pending) -> None:
+        """A client's write was appended."""
+        self.pending.append(entry)
+        if self._unapplied is not None:
+            self._note(entry)
+
+    def unapplied_rows(self) -> Unapplied:
+        """What the entries do that are not applied yet. Only a leader can tell, from `decidable_at` on."""
+        if self._unapplied is None and not self._pending:
+            return _NOTHING
+        if self._unapplied is None:
+            self._unapplied = Unapplied()
+            for entry in self.pending:
+                self._note(entry)
+        return self._unapplied
+
+    def _note(self, entry: Pending) -> None:
+        if self._unapplied is not None and isinstance(entry.write, WriteBody):
+            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.data.version_base)
+
+    def note_applied(self, entries: list[Pending]) -> None:
+        """The entries are applied: answer those that wait for them."""
+        if self._unapplied is None:
+            return
+        for entry in entries:
+            if isinstance(entry.write, WriteBody):
+                self._unapplied.applied(entry.offset, entry.write)
+        if not self._pending:
+            self._unapplied = None
 
     def recover(self, meta: ReplicaMeta, log_end: int) -> None:
         """Take over the stored meta and the log, whose last entry on disk is `log_end` (0: there is none). Raises
@@ -212,9 +247,9 @@ class Replica(ReplicaCore):
         """
         entry = self.pending[0]
         start, end = self.slice_start, self.slice_start + max_keys
-        part = WriteBody(write.keys[start:end], write.values[start:end])
+        part = msgspec.structs.replace(write, keys=write.keys[start:end], values=write.values[start:end])
         if end < len(write.keys):
-            self.data.write([part], self.data.applied)
+            self.data.write([part], self.data.applied, entry.offset)
             self.slice_start = end
             return []
         self.data.write([part], Applied(entry.offset, entry.leader_epoch))
@@ -226,6 +261,10 @@ class Replica(ReplicaCore):
         back from the log.
         """
         dropped = list(self._pending or ())
-        self._pending = None
+        if self._unapplied is not None:
+            nothing, epoch = WriteBody([], []), self.row.leader_epoch
+            dropped += [Pending(0, epoch, nothing, 0, *waiting) for waiting in self._unapplied.waiting()]
+        self._pending = self._unapplied = None
+        self.decidable_at = self.log.end
         self.slice_start = 0
         return dropped

@@ -9,18 +9,19 @@ from typing import Any, Final
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.wire import Group, Op, Request, Response, WriteBody
+from minka.stored import has_expired, value_of, values_of, versioned
+from minka.wire import WRITING, Group, Op, Request, Response
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.memory import Share
-from minkad.replication.bodies import checked_read, checked_scan, checked_write, element_count
-from minkad.replication.committer import Committer
+from minkad.replication.bodies import checked_read, checked_scan, element_count
 from minkad.replication.context import Surroundings
 from minkad.replication.deadlines import Deadlines
 from minkad.replication.load import page_operations
-from minkad.replication.replica import Pending, Replica
+from minkad.replication.replica import Replica
 from minkad.replication.routing import Routing
 from minkad.replication.ticket import Ticket, too_large
+from minkad.replication.writing import Writing
 from minkad.storage.rocks_data import MAX_PASSED
 
 # Up to so many keys, reading them at once is faster than on another thread.
@@ -28,7 +29,7 @@ _INLINE_KEYS: Final = 64
 _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
-_READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.SCAN})
+_READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 # A page of a scan holds the loop for about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
@@ -44,22 +45,19 @@ class Requests:
         self,
         around: Surroundings,
         replicas: Mapping[int, Replica],
-        committer: Committer,
+        writing: Writing,
         routing: Routing,
-        max_pending_bytes: int,
         open_data: Callable[[Replica], Awaitable[None]],
     ) -> None:
         """`open_data` opens the data of a replica that is closed."""
         self._open_data = open_data
         self._replicas = replicas
-        self._committer = committer
+        self._writing = writing
         self._routing = routing
-        self._table = around.table
         self._has_clearance = around.table.has_clearance
-        self._max_pending_bytes = max_pending_bytes
         self._clock = around.clock
+        self._unix_ms = around.unix_ms
         self._changed: dict[int, asyncio.Future[None]] = {}
-        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = Deadlines(self._late)
 
@@ -92,14 +90,16 @@ class Requests:
             return None
         try:
             replica.take_over_data()
-            values = _few_values(replica, keys)
+            rows = _few_rows(replica, keys)
         except MinkaError:
             return None
-        if values is None or not self._has_clearance():
+        if rows is None or not self._has_clearance():
+            return None
+        if replica.data.may_expire and self._expired(keys, rows):
             return None
         replica.load.count(keys)
-        size = sum([len(value) for value in values if value is not None])
-        replica.load.traffic.read(len(keys), size, 0.0)
+        values = values_of(rows)
+        replica.load.traffic.read(len(keys), sum([len(value) for value in values if value is not None]), 0.0)
         return values
 
     def key_count(self, partition_id: int) -> int:
@@ -168,18 +168,19 @@ class Requests:
         try:
             replica = self._routing.leader(group) if group.op != Op.READ_STALE else self._routing.stale(group)
             if replica is None:
-                if self._committer.pending_bytes + self._waiting_bytes + len(group.body) > self._max_pending_bytes:
-                    raise self._overloaded()
-                self._spawn(self._wait(group, ticket, index, deadline))
+                self._writing.check_memory(len(group.body))
+                self._spawn(self._wait(group, group.op, ticket, index, deadline))
             elif group.op == Op.WRITE:
-                self._write(replica, group.body, ticket, index)
-            elif group.op not in _READS:
+                self._writing.write(replica, group.body, ticket, index)
+            elif group.op not in _READS and group.op != Op.OPERATE:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
             elif replica.data.is_closed:
                 self._spawn(self._begin_when_open(replica, group, ticket, index, deadline))
+            elif group.op == Op.OPERATE:
+                self._writing.operate(replica, group.body, ticket, index)
             elif not (has_reserved or ticket.share.has_plenty or ticket.share.has_room(_expected(replica, group))):
                 self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
-            elif group.op == Op.READ:
+            elif group.op in (Op.READ, Op.READ_VERSIONED):
                 self._read(replica, group, ticket, index, deadline)
             elif group.op == Op.READ_STALE:
                 self._read_stale(replica, group, ticket, index, deadline)
@@ -191,9 +192,9 @@ class Requests:
     def _refuse(self, group: Group, ticket: Ticket, index: int, deadline: float, error: MinkaError) -> None:
         """A read that has just found damage waits until a replica can answer it; any other group is refused."""
         replica = self._replicas.get(group.partition_id)
-        is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op != Op.WRITE
+        is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op not in WRITING
         if replica is not None and is_damaged and self._routing.may_be_mended(replica):
-            self._spawn(self._wait(group, ticket, index, deadline))
+            self._spawn(self._wait(group, group.op, ticket, index, deadline))
         else:
             ticket.fail(index, error)
 
@@ -202,12 +203,14 @@ class Requests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _wait(self, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
+    async def _wait(self, group: Group, op: int, ticket: Ticket, index: int, deadline: float) -> None:
+        """Begin the group once a group that asks for `op` would be served."""
         loop = asyncio.get_running_loop()
-        self._waiting_bytes += len(group.body)
+        self._writing.waiting_bytes += len(group.body)
+        asked = Group(op, group.partition_id, group.generation, b"")
         try:
-            route = self._routing.stale if group.op == Op.READ_STALE else self._routing.leader
-            while (replica := route(group)) is None:
+            route = self._routing.stale if op == Op.READ_STALE else self._routing.leader
+            while (replica := route(asked)) is None:
                 left = deadline - loop.time()
                 if left <= 0:
                     raise self._routing.timed_out(group)
@@ -216,7 +219,7 @@ class Requests:
             ticket.fail(index, error)
             return
         finally:
-            self._waiting_bytes -= len(group.body)
+            self._writing.waiting_bytes -= len(group.body)
         assert replica is not None
         self._begin(group, ticket, index, deadline)
 
@@ -239,35 +242,6 @@ class Requests:
             text = "answers that clients have not taken yet leave no memory for this one"
             ticket.fail(index, MinkaError(Code.OVERLOADED, text))
 
-    # Writing
-
-    def _write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
-        write = checked_write(body)
-        self._routing.check_in_range(replica, write.keys)
-        self._check_room(replica, write)
-        committer = self._committer
-        if committer.pending_bytes + self._waiting_bytes + len(body) > self._max_pending_bytes:
-            raise self._overloaded()
-        committer.pending_bytes += len(body)
-        replica.load.count(write.keys)
-        offset = replica.append(body)
-        replica.pending.append(Pending(offset, replica.row.leader_epoch, write, len(body), ticket, index))
-
-    def _check_room(self, replica: Replica, write: WriteBody) -> None:
-        """Raises DISK_LOW for a write with more than deletes if the disk of a replica in sync is low: that replica
-        would have to fail, or to lag and need more room than before to come back.
-        """
-        low_disks = self._table.low_disks()
-        if not low_disks or all(value is None for value in write.values):
-            return
-        low = [node for node in replica.row.isr if node in low_disks]
-        if low:
-            text = f"partition {replica.id}: the disk of {', '.join(low)} is low; nothing was done"
-            raise MinkaError(Code.DISK_LOW, text, partitions=[replica.row])
-
-    def _overloaded(self) -> MinkaError:
-        return MinkaError(Code.OVERLOADED, f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node")
-
     # Reading
 
     def _answer(self, replica: Replica, operations: int, body: bytes, ticket: Ticket, index: int) -> None:
@@ -283,10 +257,57 @@ class Requests:
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
             return
-        values = _values(replica, keys, ticket)
+        rows = _rows(replica, keys, ticket)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
-        self._answer(replica, len(keys), wire.encode(values), ticket, index)
+        self._answer_read(replica, keys, rows, group, ticket, index, deadline)
+
+    def _answer_read(
+        self,
+        replica: Replica,
+        keys: list[bytes],
+        rows: list[bytes | None],
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        if replica.data.may_expire and (expired := self._expired(keys, rows)):
+            self._remove_first(replica, expired, group, ticket, index, deadline)
+            return
+        if group.op == Op.READ_VERSIONED:
+            loaded = replica.data.loaded_version
+            body = wire.encode([None if row is None else versioned(row, loaded) for row in rows])
+        else:
+            body = wire.encode(values_of(rows))
+        self._answer(replica, len(keys), body, ticket, index)
+
+    # Expiry
+
+    def _expired(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> list[bytes]:
+        """Those of the keys whose rows are over."""
+        now_ms = self._unix_ms()
+        return [key for key, row in zip(keys, rows, strict=True) if row is not None and has_expired(row, now_ms)]
+
+    def _remove_first(
+        self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        """Remove what is over, through the log, and only then answer: else a next leader, whose clock is later, could
+        show what this one no longer shows. Raises the refusal.
+        """
+        asked = Group(Op.OPERATE, group.partition_id, group.generation, b"")
+        if self._routing.leader(asked) is not replica:
+            self._spawn(self._wait(group, Op.OPERATE, ticket, index, deadline))
+            return
+
+        def removed(removal: Ticket) -> None:
+            (result,) = removal.answers
+            if result.error is not None:
+                ticket.fill(index, result)
+            elif ticket.missing:
+                self._begin(group, ticket, index, deadline)
+
+        self._writing.remove_expired(replica, keys, Ticket(1, ticket.share, self._clock(), removed, lambda _: None))
 
     def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = checked_scan(group.body)
@@ -303,13 +324,24 @@ class Requests:
         except DeletedAheadError:
             self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
             return
-        self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
+        self._answer_page(replica, page, group, ticket, index, deadline)
+
+    def _answer_page(
+        self, replica: Replica, page: wire.ScanPage, group: Group, ticket: Ticket, index: int, deadline: float
+    ) -> None:
+        """`page` has the values in their stored form."""
+        if replica.data.may_expire and (expired := self._expired(page.keys, page.values)):
+            self._remove_first(replica, expired, group, ticket, index, deadline)
+            return
+        values = [value_of(row) for row in page.values]
+        body = wire.encode(wire.ScanPage(page.keys, values, page.start, page.end))
+        self._answer(replica, page_operations(len(page.keys)), body, ticket, index)
 
     def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
         """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
         rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
-        keys, values, is_all = replica.data.page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
+        keys, values, is_all = replica.data.stored_page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the scan was answered")
         if not is_all and body.reverse:
@@ -339,7 +371,7 @@ class Requests:
                 max_passed *= 2  # so that this ends however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
-                    self._answer(replica, page_operations(len(page.keys)), wire.encode(page), ticket, index)
+                    self._answer_page(replica, page, group, ticket, index, deadline)
                     return
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
@@ -355,8 +387,16 @@ class Requests:
         if len(keys) > _INLINE_KEYS:
             self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
         else:
-            body = wire.encode(wire.StaleResult(age_ms, _values(replica, keys, ticket)))
-            self._answer(replica, len(keys), body, ticket, index)
+            self._answer_stale(replica, age_ms, _rows(replica, keys, ticket), ticket, index)
+
+    def _answer_stale(
+        self, replica: Replica, age_ms: int, rows: list[bytes | None], ticket: Ticket, index: int
+    ) -> None:
+        if replica.data.may_expire:
+            now_ms = self._unix_ms()
+            rows = [None if row is None or has_expired(row, now_ms) else row for row in rows]
+        body = wire.encode(wire.StaleResult(age_ms, values_of(rows)))
+        self._answer(replica, len(rows), body, ticket, index)
 
     async def _read_many_stale(
         self,
@@ -369,8 +409,8 @@ class Requests:
         deadline: float,
     ) -> None:
         try:
-            values = await _many_values(replica, keys, ticket)
-            self._answer(replica, len(keys), wire.encode(wire.StaleResult(age_ms, values)), ticket, index)
+            rows = await _many_rows(replica, keys, ticket)
+            self._answer_stale(replica, age_ms, rows, ticket, index)
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
 
@@ -379,9 +419,9 @@ class Requests:
     ) -> None:
         epoch = replica.row.leader_epoch
         try:
-            values = await _many_values(replica, keys, ticket)
+            rows = await _many_rows(replica, keys, ticket)
             if self._routing.leader(group) is replica and replica.row.leader_epoch == epoch:
-                self._answer(replica, len(keys), wire.encode(values), ticket, index)
+                self._answer_read(replica, keys, rows, group, ticket, index, deadline)
                 return
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
@@ -407,41 +447,45 @@ def _mean_size(replica: Replica) -> int:
     return size.bytes // max(size.keys, 1)
 
 
-def _values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """The values of the keys. Raises TOO_LARGE if they are too large for the answer, before much more is read."""
+def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+    """The values of the keys, in their stored form. Raises TOO_LARGE if they are too large for the answer, before much
+    more is read.
+    """
     if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
-        return replica.data.get(keys)
-    values: list[bytes | None] = []
+        return replica.data.stored(keys)
+    rows: list[bytes | None] = []
     left = wire.MAX_ANSWER_BYTES - ticket.size
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         if left < 0:
             raise too_large()
-        part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
-        left -= sum([len(value) for value in part if value])
-        values += part
-    return values
+        part = replica.data.stored(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum([len(row) for row in part if row])
+        rows += part
+    return rows
 
 
-def _few_values(replica: Replica, keys: list[bytes]) -> list[bytes | None] | None:
-    """The values of the keys; None if they have too many bytes to be read without a look at the memory for them."""
+def _few_rows(replica: Replica, keys: list[bytes]) -> list[bytes | None] | None:
+    """The values of the keys, in their stored form; None if they have too many bytes to be read without a look at the
+    memory for them.
+    """
     if len(keys) <= _KEYS_AT_ONCE:
-        return replica.data.get(keys)
-    values: list[bytes | None] = []
+        return replica.data.stored(keys)
+    rows: list[bytes | None] = []
     left = _FEW_BYTES
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         if left < 0:
             return None
-        part = replica.data.get(keys[start : start + _KEYS_AT_ONCE])
-        left -= sum([len(value) for value in part if value])
-        values += part
-    return values
+        part = replica.data.stored(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum([len(row) for row in part if row])
+        rows += part
+    return rows
 
 
-async def _many_values(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
+async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
     """The same on another thread; the expected size is taken from the share meanwhile."""
     expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:
-        return await replica.data.get_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
+        return await replica.data.stored_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
     finally:
         ticket.share.give(expected)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import Group, Op
+from minka.wire import WRITING, Group, Op
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
 from minkad.replication.context import Surroundings
@@ -54,9 +54,11 @@ class Routing:
             if replica.damage is not None and not self.may_be_mended(replica):
                 raise replica.damage
             return None
-        if group.op == Op.WRITE and (
+        if group.op in WRITING and (
             gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
         ):
+            return None
+        if group.op == Op.OPERATE and replica.applied < replica.decidable_at:
             return None
         return replica
 

@@ -45,6 +45,7 @@ class _Kept:
 
     taken: Checkpoint
     offset: int
+    taken_ms: int  # by the wall clock of the leader: what has expired by then is left out
     range: KeyRange
     used_at: float
     readers: int = 0
@@ -107,7 +108,7 @@ class Snapshots:
             if len(replica.row.isr) >= replica.min_insync:
                 self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
             else:  # nothing more becomes committed; what is committed can be read
-                await self._keep(replica, snapshot_id, range_)
+                await self._keep(replica, snapshot_id, self._unix_ms(), range_)
             await self._until_kept(replica, is_kept, until)
         finally:
             del self._opening[snapshot_id]
@@ -182,19 +183,19 @@ class Snapshots:
         try:
             if mark.id not in self._opening:
                 self._check_room()
-            await self._keep(replica, mark.id, KeyRange(mark.start, mark.end))
+            await self._keep(replica, mark.id, mark.taken_ms, KeyRange(mark.start, mark.end))
         except MinkaError as error:
             log.warning("no snapshot is kept", extra={"partition": replica.id, "reason": str(error)})
             if (opening := self._opening.get(mark.id)) is not None and not opening.done():
                 opening.set_exception(error)
 
     @failpoint("snapshot.keep")
-    async def _keep(self, replica: Replica, snapshot_id: str, range_: KeyRange) -> None:
+    async def _keep(self, replica: Replica, snapshot_id: str, taken_ms: int, range_: KeyRange) -> None:
         await replica.log_first()
         await replica.data.open()
         offset = replica.data.applied.offset
         taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
-        self._kept[snapshot_id] = _Kept(taken, offset, range_, self._clock())
+        self._kept[snapshot_id] = _Kept(taken, offset, taken_ms, range_, self._clock())
         if (opening := self._opening.get(snapshot_id)) is not None and not opening.done():
             opening.set_result(None)
 
@@ -216,6 +217,7 @@ class Snapshots:
                     start,
                     end,
                     *(request.kind, request.batch_bytes, request.buckets, request.wanted),
+                    at_ms=kept.taken_ms,
                 )
                 async for answer in self._scanner.scan(asked):
                     yield answer

@@ -49,13 +49,18 @@ class Ticket:
 
     def answer(self, index: int, body: bytes) -> None:
         """Set what was read for a group. Raises TOO_LARGE when the answer would get too large."""
-        if self.results[index] is not None:
-            return
+        if self.results[index] is None:
+            self.fill(index, self.reserve(body))
+
+    def reserve(self, body: bytes) -> GroupResult:
+        """A result with this body, which is to be filled in later. Raises TOO_LARGE when the answer would get too
+        large.
+        """
         if self.size + len(body) > wire.MAX_ANSWER_BYTES:
             raise too_large()
         self.size += len(body)
         self.share.take(len(body))
-        self.fill(index, GroupResult(None, body))
+        return GroupResult(None, body)
 
     def fail(self, index: int, error: MinkaError) -> None:
         """The group was refused or failed."""

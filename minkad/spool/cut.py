@@ -16,6 +16,7 @@ from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange, readable
 from minka.sst import SstWriter
+from minka.stored import value_of
 from minkad.process.failpoints import failpoint
 from minkad.spool.worker import serve
 
@@ -106,7 +107,7 @@ def _rows(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
     iterator = db.iter()
     iterator.seek_to_first()
     while iterator.valid():
-        yield iterator.key(), iterator.value()
+        yield iterator.key(), value_of(iterator.value())
         iterator.next()
     iterator.status()  # raises if a damaged block has ended the iteration
 

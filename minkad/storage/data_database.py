@@ -12,6 +12,7 @@ from rocksdict import Cache, Rdict
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
+from minka.stored import value_of, values_of
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.memory_data import MemoryData
@@ -22,6 +23,7 @@ from minkad.storage.size_estimate import Size
 from minkad.storage.tables import Table
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
+from minkad.storage.versions import Versions, loaded_version
 
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
 _NO_LIMIT: Final = 2**63
@@ -34,6 +36,7 @@ class _Known(NamedTuple):
 
     applied: Applied = Applied()
     loads: TakenLoads = TakenLoads()
+    versions: Versions = Versions()
     at_most: Size | None = None
     error: float = 0.0
 
@@ -131,6 +134,25 @@ class DataDatabase:
         """The loads that it has taken in, if `is_known`."""
         return self._known.loads if (store := self._store) is None else store.loads
 
+    @property
+    def version_base(self) -> int:
+        """What is added to an entry's offset for the version of its rows, if `is_known`."""
+        return self._versions.base
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether there may be rows that expire, if `is_known`."""
+        return self._versions.may_expire
+
+    @property
+    def loaded_version(self) -> int:
+        """The version of loaded rows, if `is_known`."""
+        return loaded_version(self.loads)
+
+    @property
+    def _versions(self) -> Versions:
+        return self._known.versions if (store := self._store) is None else store.versions
+
     def exists(self) -> bool:
         """Whether there is anything on disk."""
         return self._rocks is not None or _has_files(self._folder)
@@ -207,7 +229,7 @@ class DataDatabase:
             return
         await rocks.flush()
         if not self._is_used(rocks) and may_rest():
-            self._known = _Known(rocks.applied, rocks.loads, rocks.size_at_most(), rocks.size_error())
+            self._known = _Known(rocks.applied, rocks.loads, rocks.versions, rocks.size_at_most(), rocks.size_error())
             self._size, self._rocks, self._has_folder = rocks.size(), None, True
             self._openings.open -= 1
             await asyncio.shield(self._begin(rocks.close()))
@@ -251,15 +273,28 @@ class DataDatabase:
             return self._rocks.is_stalled()
         return self._opening is not None and self.size().bytes > _MOST_MEMORY_BYTES
 
-    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """Apply the writes in order, with `applied`. They become durable with the next flush."""
-        self._writable().write(writes, applied)
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
+        """Apply the writes in order, with `applied`. They become durable with the next flush. `last_offset`: that of
+        the last write, if `applied` does not say it.
+        """
+        self._writable().write(writes, applied, last_offset)
+
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values, in their stored form, in the order of the keys; None where there is none. For few keys."""
+        return [None] * len(keys) if (store := self._readable()) is None else store.stored(keys)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; None where there is none. For few keys."""
-        return [None] * len(keys) if (store := self._readable()) is None else store.get(keys)
+        """The values alone, also of what has expired."""
+        return values_of(self.stored(keys))
 
     def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = 0
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """What `stored_page` returns, with the values alone."""
+        keys, stored, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes, max_passed)
+        return keys, [value_of(one) for one in stored], is_all
+
+    def stored_page(
         self,
         start: bytes,
         end: bytes,
@@ -269,7 +304,9 @@ class DataDatabase:
         max_passed: int = 0,
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
+        """See `rocks.page`; the values are in their stored form. For few rows: about a microsecond each. Raises
+        DeletedAheadError: see `clear`.
+        """
         store = self._readable()
         if store is None:
             return [], [], True
@@ -285,16 +322,16 @@ class DataDatabase:
 
     # Reading and writing that takes time: a database on disk is opened for it
 
-    async def get_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
-        """What `get` returns, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes`
+    async def stored_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
+        """What `stored` returns, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes`
         together, as soon as a little more than that has been read.
         """
         store = await self._opened_if_closed()
         if store is None:
             return [None] * len(keys)
         if isinstance(store, MemoryData):
-            return store.get_many(keys, max_bytes)
-        return await store.get_many(keys, max_bytes)
+            return store.stored_many(keys, max_bytes)
+        return await store.stored_many(keys, max_bytes)
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
         """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`

@@ -5,13 +5,14 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
 
+FORMAT: Final = 2  # of all that is in the directory; in 1, which names none, values had no versions
 _FILE: Final = "identity.json"
 _LOCK: Final = "LOCK"
 _FOLDERS: Final = ("log", "partitions")
@@ -25,8 +26,9 @@ class Identity:
     node_id: str
     data_id: str
     raft_id: int
-    cluster_name: str = ""  # "" if an older version made the directory
+    cluster_name: str
     started: bool = False  # there is a log database, and a mark beside it
+    format: int = FORMAT
 
 
 def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
@@ -56,13 +58,19 @@ def lock(data_dir: Path) -> int:
 def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
     """The identity of the directory; None for a new one.
 
-    Raises CORRUPT_DATA when it is damaged, or gone from a directory that is in use; INVALID_CONFIG when the directory
-    is another node's, CLUSTER_MISMATCH when it is of a cluster with another name.
+    Raises CORRUPT_DATA when it is damaged, or gone from a directory that is in use; UNKNOWN_FORMAT when another version
+    has written it; INVALID_CONFIG when the directory is another node's, CLUSTER_MISMATCH when it is of a cluster with
+    another name.
     """
     path = data_dir / _FILE
     try:
         stored = json.loads(path.read_text())
         checksum = stored.pop("checksum", None)
+        if checksum != _checksum(stored):
+            raise MinkaError(Code.CORRUPT_DATA, f"{path} doesn't match its checksum")
+        if (written := stored.get("format", 1)) != FORMAT:
+            text = f"{data_dir} has the format {written}, and this version of Minka reads {FORMAT}"
+            raise MinkaError(Code.UNKNOWN_FORMAT, text)
         identity = Identity(**stored)
     except FileNotFoundError:
         if any(not _is_empty(data_dir / folder) for folder in _FOLDERS):
@@ -70,14 +78,12 @@ def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise MinkaError(Code.CORRUPT_DATA, f"{path}: {error}") from error
-    if checksum not in (None, _checksum(identity)) or (checksum is None and identity.cluster_name):
-        raise MinkaError(Code.CORRUPT_DATA, f"{path} doesn't match its checksum")
     if identity.node_id != node_id:
         raise MinkaError(
             Code.INVALID_CONFIG,
             f"{data_dir} belongs to node {identity.node_id}, the configuration says node.id {node_id}",
         )
-    if identity.cluster_name not in ("", cluster_name):
+    if identity.cluster_name != cluster_name:
         raise MinkaError(
             Code.CLUSTER_MISMATCH,
             f"{data_dir} belongs to the cluster {identity.cluster_name}, the configuration says cluster.name "
@@ -92,7 +98,7 @@ def save(data_dir: Path, identity: Identity) -> None:
     """Write the identity durably, as a whole or not at all. Raises OSError."""
     path, part = data_dir / _FILE, data_dir / f"{_FILE}.part"
     with part.open("w") as file:
-        json.dump({**asdict(identity), "checksum": _checksum(identity)}, file, indent=2)
+        json.dump({**asdict(identity), "checksum": _checksum(asdict(identity))}, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
     part.rename(path)
@@ -103,8 +109,8 @@ def save(data_dir: Path, identity: Identity) -> None:
         os.close(directory)
 
 
-def _checksum(identity: Identity) -> int:
-    return zlib.crc32(json.dumps(asdict(identity), sort_keys=True).encode())
+def _checksum(identity: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps(identity, sort_keys=True).encode())
 
 
 def _is_empty(folder: Path) -> bool:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
+from minka.stored import HEAD_BYTES
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.size_estimate import Size
 from minkad.storage.taken_loads import TakenLoads
+from minkad.storage.versions import Versions
 
 
 class MemoryCopy(NamedTuple):
@@ -20,12 +22,15 @@ class MemoryCopy(NamedTuple):
     size: Size
     applied: Applied
     loads: TakenLoads
+    versions: Versions
 
 
 class MemoryData:
-    """A dict of rows whose keys are sorted when a page is asked for. For the loop's thread."""
+    """A dict of rows, whose values are in their stored form. Its keys are sorted when a page is asked for. For the
+    loop's thread.
+    """
 
-    __slots__ = ("_bytes", "_newer", "_order", "_rows", "applied", "loads")
+    __slots__ = ("_bytes", "_newer", "_order", "_rows", "applied", "loads", "versions")
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
@@ -34,33 +39,34 @@ class MemoryData:
         self._bytes = 0  # of keys and values
         self.applied = Applied()
         self.loads = TakenLoads()
+        self.versions = Versions()
 
-    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """Apply the writes in order."""
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
+        """Apply the writes in order. `last_offset`: that of the last write, if `applied` does not say it."""
+        newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
         rows = self._rows
-        for write in writes:
-            for key, value in zip(write.keys, write.values, strict=True):
-                old = rows.get(key)
-                if old is not None:
-                    self._bytes -= len(key) + len(old)
-                if value is not None:
-                    rows[key] = value
-                    self._bytes += len(key) + len(value)
-                elif old is not None:
-                    del rows[key]
-                if (old is None) is not (value is None):
-                    self._order = None
-            if self._newer is not None:
-                self._newer.update(zip(write.keys, write.values, strict=True))
+        for key, stored in newest.items():
+            old = rows.get(key)
+            if old is not None:
+                self._bytes -= _size(key, old)
+            if stored is not None:
+                rows[key] = stored
+                self._bytes += _size(key, stored)
+            elif old is not None:
+                del rows[key]
+            if (old is None) is not (stored is None):
+                self._order = None
+        if self._newer is not None:
+            self._newer.update(newest)
         self.applied = applied
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; None where there is none."""
         return [self._rows.get(key) for key in keys]
 
-    def get_many(self, keys: Sequence[bytes], max_bytes: int) -> list[bytes | None]:
+    def stored_many(self, keys: Sequence[bytes], max_bytes: int) -> list[bytes | None]:
         """The same. Raises TOO_LARGE if the values have more than `max_bytes` together."""
-        values = self.get(keys)
+        values = self.stored(keys)
         if sum([len(value) for value in values if value]) > max_bytes:
             raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
         return values
@@ -75,7 +81,7 @@ class MemoryData:
         keys, values, size = found[:max_rows], list[bytes](), 0
         for key in keys:
             value = self._rows[key]
-            size += len(key) + len(value)
+            size += _size(key, value)
             if values and size > max_bytes:
                 break
             values.append(value)
@@ -83,7 +89,7 @@ class MemoryData:
 
     async def count(self, wanted: KeyRange, slice_keys: int) -> Size:
         """Exactly how many keys and bytes the range has; the loop runs after every `slice_keys` keys."""
-        sizes = [len(key) + len(self._rows[key]) for key in self._keys_in(wanted)]
+        sizes = [_size(key, self._rows[key]) for key in self._keys_in(wanted)]
         for _ in range(len(sizes) // slice_keys):
             await asyncio.sleep(0)
         return Size(sum(sizes), len(sizes))
@@ -100,7 +106,7 @@ class MemoryData:
 
     def share(self, part: KeyRange) -> float:
         """Which share of the bytes is in the range; 0.5 if there are none."""
-        inside = sum(len(key) + len(self._rows[key]) for key in self._keys_in(part))
+        inside = sum(_size(key, self._rows[key]) for key in self._keys_in(part))
         return inside / self._bytes if self._bytes else 0.5
 
     # The move to RocksDB
@@ -108,7 +114,7 @@ class MemoryData:
     def copy(self) -> "MemoryCopy":
         """All that there is now; from here on `since_copied` has what is written."""
         self._newer = {}
-        return MemoryCopy(dict(self._rows), self.size(), self.applied, self.loads)
+        return MemoryCopy(dict(self._rows), self.size(), self.applied, self.loads, self.versions)
 
     def since_copied(self) -> Iterable[tuple[bytes, bytes | None]]:
         """What was written since `copy`; None where a key was deleted."""
@@ -120,3 +126,7 @@ class MemoryData:
             self._order = sorted(self._rows)
         first = bisect_left(self._order, wanted.start)
         return self._order[first : bisect_left(self._order, wanted.end)] if wanted.end else self._order[first:]
+
+
+def _size(key: bytes, stored: bytes) -> int:
+    return len(key) + len(stored) - HEAD_BYTES

@@ -21,6 +21,7 @@ from rocksdict import (
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.sst import compression, table_options
+from minka.stored import HEAD_BYTES
 from minka.wire import WriteBody
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.applied import Applied
@@ -38,12 +39,15 @@ from minkad.storage.size_estimate import Size, SizeEstimate
 from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
+from minkad.storage.versions import Versions
 
 # The key of the database's own record. Users' keys are not empty, so none collides with it. The record is written in
 # the same batch as the data, so it is right for the data after a crash and in every checkpoint. It has the applied
-# offset and leader_epoch, then the estimate of the size, then the loads that were taken in, if there were any.
+# offset and leader_epoch, the estimate of the size, what versions follow from, and then the loads that were taken in,
+# if there were any.
 _APPLIED: Final = b""
-_RECORD_BYTES: Final = Applied.BYTES + len(SizeEstimate().encode())
+_ESTIMATE_END: Final = Applied.BYTES + len(SizeEstimate().encode())
+_RECORD_BYTES: Final = _ESTIMATE_END + len(Versions().encode())
 _KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; they have 128 MiB at most
 _BATCH_KEYS: Final = 500  # of what was in memory before, written with the GIL held
 _UNCLEAR_SHARE: Final = 0.05
@@ -78,9 +82,11 @@ class RocksData:
         self._clearing = asyncio.Lock()
         self.applied = Applied.decode(stored)
         self.loads = TakenLoads()
+        self.versions = Versions()
         self._estimate = SizeEstimate()
         if stored is not None and len(stored) > Applied.BYTES:
-            self._estimate = SizeEstimate.decode(stored[Applied.BYTES : _RECORD_BYTES])
+            self._estimate = SizeEstimate.decode(stored[Applied.BYTES : _ESTIMATE_END])
+            self.versions = Versions.decode(stored[_ESTIMATE_END:_RECORD_BYTES])
             self.loads = TakenLoads.decode(stored[_RECORD_BYTES:])
             self._read_tables()
         else:
@@ -95,7 +101,7 @@ class RocksData:
         STORAGE_FAILED.
         """
         made = cls(path, db, None, condemn)
-        size, made.loads = memory.size(), memory.loads
+        size, made.loads, made.versions = memory.size(), memory.loads, memory.versions
         made._estimate, made._since_flush = SizeEstimate(size), size
         batch = WriteBatch(raw_mode=True)
         _add(batch, memory.since_copied())
@@ -106,21 +112,22 @@ class RocksData:
         """Whether `write` would have to wait, and the GIL with it, for the disk to keep up."""
         return is_stalled(self._opened())
 
-    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
-        """Apply the writes in order, in one batch with `applied`. They become durable with the next flush."""
-        newest: dict[bytes, bytes | None] = {}
-        for write in writes:
-            newest.update(zip(write.keys, write.values, strict=True))
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
+        """Apply the writes in order, in one batch with `applied`. They become durable with the next flush.
+        `last_offset`: that of the last write, if `applied` does not say it.
+        """
+        newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
         replaced = self._look_up(newest)
         batch = WriteBatch(raw_mode=True)
         added_bytes = added_keys = 0
-        for key, value in newest.items():
-            if value is None:
+        for key, stored in newest.items():
+            if stored is None:
                 batch.delete(key)
             else:
-                batch[key] = value
-                added_bytes += len(key) + len(value)
+                batch[key] = stored
+                added_bytes += len(key) + len(stored)
                 added_keys += 1
+        added_bytes -= HEAD_BYTES * added_keys
         self._estimate.written(added_bytes, added_keys, replaced)
         self._write(batch, applied)
         self._since_flush.bytes += added_bytes
@@ -128,7 +135,7 @@ class RocksData:
 
     def _write(self, batch: WriteBatch, applied: Applied) -> None:
         """Write the batch, with what is kept about the data. Raises STORAGE_FAILED."""
-        batch[_APPLIED] = _record(applied, self._estimate, self.loads)
+        batch[_APPLIED] = _record(applied, self._estimate, self.versions, self.loads)
         try:
             self._opened().write(batch, _NO_WAL)
         except Exception as error:
@@ -147,17 +154,17 @@ class RocksData:
             found = [(keys[place], get(keys[place]), weight) for place, weight in picked]
         except Exception as error:
             raise self._failure("reading", error) from error
-        return [(0 if value is None else len(key) + len(value), weight) for key, value, weight in found]
+        return [(0 if row is None else len(key) + len(row) - HEAD_BYTES, weight) for key, row, weight in found]
 
-    def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; None where there is none. For few keys."""
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values, in their stored form, in the order of the keys; None where there is none. For few keys."""
         get = self._opened().get
         try:
             return [get(key) for key in keys]
         except Exception as error:
             raise self._failure("reading", error) from error
 
-    async def get_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
+    async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
         """The same on another thread, which reads without the GIL. Raises TOO_LARGE if the values have more than
         `max_bytes` together, as soon as a little more than that has been read.
         """
@@ -179,7 +186,9 @@ class RocksData:
         max_passed: int,
         max_seconds: float,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """See `rocks.page`. For few rows: about a microsecond each. Raises DeletedAheadError: see `clear`."""
+        """See `rocks.page`; the values are in their stored form. For few rows: about a microsecond each. Raises
+        DeletedAheadError: see `clear`.
+        """
         try:
             return page(
                 self._opened(), max(start, FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
@@ -244,10 +253,10 @@ class RocksData:
             while True:
                 iterator = self._pairs(start, end)
                 try:
-                    for key, value in iterator:
+                    for key, stored in iterator:
                         start = key + b"\x00"
                         size.keys += 1
-                        size.bytes += len(key) + len(value)
+                        size.bytes += len(key) + len(stored) - HEAD_BYTES
                         if size.keys % slice_keys == 0:
                             await asyncio.sleep(0)
                     return size
@@ -491,15 +500,16 @@ def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
             written += at_once
             is_all = written >= len(memory.rows)
             if is_all:
-                batch[_APPLIED] = _record(memory.applied, SizeEstimate(memory.size), memory.loads)
+                estimate = SizeEstimate(memory.size)
+                batch[_APPLIED] = _record(memory.applied, estimate, memory.versions, memory.loads)
             db.write(batch, _NO_WAL)
     except Exception as error:
         raise storage_error(error, f"creating {path}") from error
     return db
 
 
-def _record(applied: Applied, estimate: SizeEstimate, loads: TakenLoads) -> bytes:
-    return applied.encode() + estimate.encode() + loads.encode()
+def _record(applied: Applied, estimate: SizeEstimate, versions: Versions, loads: TakenLoads) -> bytes:
+    return applied.encode() + estimate.encode() + versions.encode() + loads.encode()
 
 
 def _add(batch: WriteBatch, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadOptions
 
+from minka.stored import has_expired, value_of
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import data_options
@@ -50,6 +51,7 @@ class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
     buckets: int = 1  # by the hashes of keys
     wanted: list[int] = []  # the buckets to read, for "hashes"
     part_bytes: int = 0  # for "cuts"
+    at_ms: int = 0  # rows that have expired by then, in Unix milliseconds, are left out
 
 
 encode_request: Final = msgspec.msgpack.Encoder().encode
@@ -71,9 +73,10 @@ def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
     """Raises what rocksdict raises, also at a damaged block, where its fast iterator just ends."""
     start, last = max(request.start, FIRST_KEY), b""
     items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
-    for pair in items:
-        last = pair[0]
-        yield pair
+    for key, stored in items:
+        last = key
+        if not stored[7] & 1 or not has_expired(stored, request.at_ms):
+            yield key, value_of(stored)
     iterator = db.iter(_options(request.end))
     iterator.seek(last + b"\x00" if last else start)
     if iterator.valid():

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from rocksdict import Rdict
 
 from minka.ranges import KeyRange
+from minka.stored import HEAD_BYTES
 from minkad.storage.size_estimate import Size
 
 FIRST_KEY: Final = b"\x00"  # no user's key is less; the key of the record with the applied offset is
@@ -48,8 +49,9 @@ def share_in(tables: Sequence[Table], part: KeyRange) -> float:
 
 
 def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
-    """The size of keys and values in the tables, each key as often as it has versions. `record_bytes`: the size of the
-    one entry that is not a user's. `level`: "-at-levelN" for the tables of one level, "" for all.
+    """The size of keys and values in the tables, without the values' heads, each key as often as it has versions.
+    `record_bytes`: the size of the one entry that is not a user's. `level`: "-at-levelN" for the tables of one level,
+    "" for all.
     """
     text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
     table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
@@ -59,4 +61,5 @@ def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
         return Size()
     # RocksDB adds 8 bytes to each key, a deletion is a key, and one entry at least is the record.
     key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
-    return Size(max(0, key_bytes + raw_values - record_bytes), max(0, entries - deletions - 1))
+    keys = max(0, entries - deletions - 1)
+    return Size(max(0, key_bytes + raw_values - record_bytes - HEAD_BYTES * keys), keys)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minka.ranges import KeyRange, is_by_ranges
+from minka.stored import value_of, values_of
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
-from minka.wire import UNDECODABLE, decode_write
-from minkad.core.replication.entries import IngestMark, TrimToRange
+from minka.wire import UNDECODABLE, StoredWrite, WriteBody
+from minkad.core.replication.entries import IngestMark, TrimToRange, decode_entry
 from minkad.core.state import State, range_of
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in
 from tests.simulation.trace import Violation
@@ -254,7 +255,8 @@ class DataOracle:
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
             contents = {node: _content(self._world.machine(node), row.id) for node in row.replicas}
-            for node, rows in contents.items():
+            for node, stored in contents.items():
+                rows = _values(stored)
                 if lost := known.keys() - rows.keys():
                     return f"{node} lacks {min(lost)!r} of partition {row.id}"
                 if refused & rows.keys():
@@ -312,7 +314,7 @@ def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
 def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[bytes, bytes | None]:
     """The rows that a replica has once it has applied its log, and the names of the files that the log's marks name."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
-    rows: dict[bytes, bytes | None] = dict(image.rows) if image is not None else {}
+    rows: dict[bytes, bytes | None] = {} if image is None else dict(_values(image.rows))
     applied = image.applied.offset if image is not None else 0
     for entry in entry_keys(disk, partition_id):
         if offset_of(entry) <= applied or (durably and not disk.is_durable(entry)):
@@ -327,6 +329,10 @@ def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[
     return rows
 
 
+def _values(rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {key: value_of(row) for key, row in rows.items()}
+
+
 def _keys_in(entry: bytes) -> list[bytes]:
     return [key for key, _ in _pairs_in(entry)]
 
@@ -335,15 +341,17 @@ def _pairs_in(entry: bytes) -> list[tuple[bytes, bytes | None]]:
     body = entry[_BODY:]
     if body and not body.startswith(_MARK):
         try:
-            write = decode_write(body)
-            return list(zip(write.keys, write.values, strict=True))
+            write = decode_entry(body)
         except UNDECODABLE as error:
             raise Violation("entries can be read", repr(body)) from error
+        assert isinstance(write, WriteBody), write
+        values = values_of(write.values) if isinstance(write, StoredWrite) else write.values
+        return list(zip(write.keys, values, strict=True))
     return []
 
 
 def _content(machine: "Machine", partition_id: int) -> Mapping[bytes, bytes]:
-    """The rows that a replica has applied."""
+    """The rows that a replica has applied, in their stored form."""
     process = machine.process
     data = process.store.open.get(partition_id) if process is not None and process.built else None
     if data is not None and data.is_open:

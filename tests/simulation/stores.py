@@ -13,6 +13,7 @@ import msgspec
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
+from minka.stored import HEAD_BYTES, LOADED, value_of
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import CheckpointFile
@@ -21,6 +22,7 @@ from minkad.storage.size_estimate import Size
 from minkad.storage.tables import Table
 from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import end_of
+from minkad.storage.versions import Versions, loaded_version
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -41,10 +43,11 @@ class Image:
     rows: dict[bytes, bytes] = field(default_factory=dict)
     applied: Applied = field(default_factory=Applied)
     loads: TakenLoads = field(default_factory=TakenLoads)
+    versions: Versions = field(default_factory=Versions)
 
     def copy(self) -> "Image":
         """A copy of its present state."""
-        return Image(dict(self.rows), self.applied, self.loads)
+        return Image(dict(self.rows), self.applied, self.loads, self.versions)
 
 
 @dataclass(slots=True)
@@ -129,6 +132,7 @@ class SimDataDatabase:
         self.damage: MinkaError | None = None
         self.applied = Applied()
         self.loads = TakenLoads()
+        self.versions = Versions()
         self.rows: dict[bytes, bytes] = {}
         self._size = size or Size()
         self._process = process
@@ -196,6 +200,7 @@ class SimDataDatabase:
             if not is_new:
                 image = self._disk.folders[self._id]
                 self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
+                self.versions = image.versions
                 self._size = _size_of(self.rows)
             self.is_database, self.in_memory, self._rests, self._was_used = True, False, False, True
             self._process.point()
@@ -238,36 +243,58 @@ class SimDataDatabase:
         """Whether writes are stalled, which they never are here."""
         return False
 
-    def write(self, writes: Sequence[WriteBody], applied: Applied) -> None:
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
         """Write in memory: it is durable with the next flush."""
         self._check_writable()
-        for write in writes:
-            for key, value in zip(write.keys, write.values, strict=True):
-                self._put(key, value)
+        newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
+        for key, row in newest.items():
+            self._put(key, row)
         self.applied = applied
 
-    def _put(self, key: bytes, value: bytes | None) -> None:
-        old = self.rows.pop(key, None) if value is None else self.rows.get(key)
+    @property
+    def version_base(self) -> int:
+        """What is added to an entry's offset for the version of its rows."""
+        return self.versions.base
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether there may be rows that expire."""
+        return self.versions.may_expire
+
+    @property
+    def loaded_version(self) -> int:
+        """The version of loaded rows."""
+        return loaded_version(self.loads)
+
+    def _put(self, key: bytes, row: bytes | None) -> None:
+        old = self.rows.pop(key, None) if row is None else self.rows.get(key)
         size = self._size
         if old is not None:
-            size.bytes, size.keys = size.bytes - len(key) - len(old), size.keys - 1
-        if value is not None:
-            self.rows[key] = value
-            size.bytes, size.keys = size.bytes + len(key) + len(value), size.keys + 1
+            size.bytes, size.keys = size.bytes - len(key) - len(old) + HEAD_BYTES, size.keys - 1
+        if row is not None:
+            self.rows[key] = row
+            size.bytes, size.keys = size.bytes + len(key) + len(row) - HEAD_BYTES, size.keys + 1
 
-    def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys."""
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys, in their stored form."""
         self._check_readable()
         return [self.rows.get(key) for key in keys]
 
-    async def get_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
-        """The values in the order of the keys, read on another thread."""
+    async def stored_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
+        """The same, read on another thread."""
         await self._open_if_closed()
-        found = self.get(keys)
+        found = self.stored(keys)
         await self._process.disk_work()
         return found
 
     def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = _MAX_PASSED
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """The same with the values alone."""
+        keys, rows, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes)
+        return keys, [value_of(row) for row in rows], is_all
+
+    def stored_page(
         self,
         start: bytes,
         end: bytes,
@@ -277,7 +304,7 @@ class SimDataDatabase:
         max_passed: int = _MAX_PASSED,
         max_seconds: float = inf,
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """A page as `rocks.page` returns it, in some worlds a short one."""
+        """A page as `rocks.page` returns it, in some worlds a short one; the values are in their stored form."""
         self._check_readable()
         max_rows = min(max_rows, self._process.world.page_rows)
         keys: list[bytes] = []
@@ -311,7 +338,7 @@ class SimDataDatabase:
         """Take in a file: the rows are durable at once, and that they are taken in is durable with the next flush."""
         await self.open()
         await self.flush()
-        rows = self._process.spooled(file)
+        rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
         async with self._disk_lock:
             await self._process.disk_work()
             if self._process.alive:
@@ -352,7 +379,7 @@ class SimDataDatabase:
         total = self._size.bytes
         if not total or not self.is_open:
             return 0.5
-        return sum(len(key) + len(value) for key, value in self.rows.items() if part.contains(key)) / total
+        return _size_of({key: row for key, row in self.rows.items() if part.contains(key)}).bytes / total
 
     def size_at_most(self) -> Size:
         """The size, which is exact."""
@@ -394,7 +421,7 @@ class SimDataDatabase:
     def _image(self) -> Image:
         if self.damage is not None:
             raise self.damage
-        return Image(dict(self.rows), self.applied, self.loads)
+        return Image(dict(self.rows), self.applied, self.loads, self.versions)
 
     def _store(self, image: Image) -> None:
         if self._process.alive and self.is_database:
@@ -436,13 +463,13 @@ class SimDataDatabase:
 
 
 def _size_of(rows: Mapping[bytes, bytes]) -> Size:
-    return Size(sum(len(key) + len(value) for key, value in rows.items()), len(rows))
+    return Size(sum(len(key) + len(row) - HEAD_BYTES for key, row in rows.items()), len(rows))
 
 
 # Checkpoints
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_head: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
+_decode_head: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
 _decode_rows: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
@@ -450,15 +477,16 @@ def files_of(image: Image) -> dict[str, bytes]:
     """The files of a checkpoint: the same rows make the same files."""
     rows = sorted(image.rows.items())
     parts = [_encode(rows[start : start + _ROWS_A_FILE]) for start in range(0, len(rows), _ROWS_A_FILE)]
-    head = _encode((image.applied.offset, image.applied.leader_epoch, image.loads.encode()))
+    applied = image.applied
+    head = _encode((applied.offset, applied.leader_epoch, image.loads.encode(), image.versions.encode()))
     return {**{f"{zlib.crc32(part):08x}.sst": part for part in parts}, _HEAD: head}
 
 
 def image_of(files: Mapping[str, bytes]) -> Image:
     """The content of a checkpoint's files."""
-    offset, epoch, loads = _decode_head(files[_HEAD])
+    offset, epoch, loads, versions = _decode_head(files[_HEAD])
     rows = {key: value for name, part in files.items() if name != _HEAD for key, value in _decode_rows(part)}
-    return Image(rows, Applied(offset, epoch), TakenLoads.decode(loads))
+    return Image(rows, Applied(offset, epoch), TakenLoads.decode(loads), Versions.decode(versions))
 
 
 class SimCheckpoint:

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 
 from minka.ranges import KeyRange
-from minka.wire import WriteBody, decode_write
+from minka.wire import WriteBody, decode_stored_write, decode_write
 
 _MARK: Final = b"\xc1"  # no MessagePack begins with it, so no write of a client does
+_STORED: Final = b"\x93"  # an array of three, which a client's write is not
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -90,4 +91,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 def decode_entry(body: bytes) -> WriteBody | Mark:
     """The content of an entry."""
-    return _decode_mark(body[1:]) if is_mark(body) else decode_write(body)
+    if not is_mark(body):
+        return decode_stored_write(body) if body.startswith(_STORED) else decode_write(body)
+    mark: Mark = _decode_mark(body[1:])
+    return mark

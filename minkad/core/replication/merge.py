@@ -11,8 +11,9 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
+from minka.stored import head, with_version
 from minka.v1.coordinator_pb2 import FinishMergeRequest
-from minka.wire import WriteBody, encode
+from minka.wire import StoredWrite, WriteBody, encode
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, OpenData, Reached, WakeAt
@@ -52,6 +53,7 @@ class Merge:
         self._step = _Step.COPY
         self._start: bytes | None = None  # the first key that isn't copied; None: nothing is
         self._copied = 0  # up to this offset of the right one's log
+        self._base = 0  # what the right one adds to an offset for the version of its rows
         self._read: deque[tuple[int, bytes]] = deque()  # entries of it that are to be copied next
         self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
         self._end = 0  # the end of the left one's log, with all that was copied
@@ -123,19 +125,22 @@ class Merge:
             self._node.outbox.put(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
             self._start, self._copied = self._range.start, self.right.applied
+            self._base = self.right.data.version_base
             self._read.clear()
             self.right.retention.keep_for(self._name, self._copied)
         if self._is_clearing or not self._has_room():
             return
         wanted = KeyRange(self._start, self._range.end)
         try:
-            keys, values, is_all = self.right.data.page(*wanted, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED)
+            keys, rows, is_all = self.right.data.stored_page(*wanted, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED)
         except DeletedAheadError:
             self._is_clearing = True
             self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
             return
+        if keys or is_all:  # without rows, too, later ones need versions above those of what was deleted
+            loaded = self.right.data.loaded_version
+            self._append(StoredWrite(keys, [with_version(row, loaded) for row in rows], self._copied + self._base))
         if keys:
-            self._append(encode(WriteBody(keys, list(values))))
             self._start = keys[-1] + b"\x00"
         if is_all:
             self._step = _Step.CATCH_UP
@@ -161,15 +166,23 @@ class Merge:
                 self._read.extend(enumerate((entry.body for entry in entries), self._copied + 1))
             self._copied, body = self._read.popleft()
             right.retention.keep_for(self._name, self._copied)
-            if isinstance(decode_entry(body), WriteBody):
-                self._append(body)
+            if isinstance(write := decode_entry(body), WriteBody):
+                self._append(self._with_versions(write))
         return False
+
+    def _with_versions(self, write: WriteBody) -> StoredWrite:
+        """The write with the versions that its rows have on the right; later ones get others."""
+        version = self._copied + self._base
+        if isinstance(write, StoredWrite):
+            return StoredWrite(write.keys, write.values, version)
+        first = head(version)
+        return StoredWrite(write.keys, [None if value is None else first + value for value in write.values], version)
 
     def _has_room(self) -> bool:
         return len(self._appended) < _AHEAD or self.left.applied >= self._appended[0]
 
-    def _append(self, body: bytes) -> None:
-        self._appended.append(self.left.append(body))
+    def _append(self, write: StoredWrite) -> None:
+        self._appended.append(self.left.append(encode(write)))
 
     # The end
 

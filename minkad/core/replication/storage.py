@@ -93,10 +93,20 @@ class ReplicaData(Protocol):
     def condemn(self, error: MinkaError) -> None:
         """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""
 
-    def page(
+    def stored_page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and values from `start` up to before `end`, and whether these are all. Raises DeletedAheadError."""
+        """Keys and values, in their stored form (`minka.stored`), from `start` up to before `end`, and whether these
+        are all. Raises DeletedAheadError.
+        """
+
+    @property
+    def version_base(self) -> int:
+        """What is added to an entry's offset for the version of its rows, if `is_known`."""
+
+    @property
+    def loaded_version(self) -> int:
+        """The version of loaded rows, if `is_known`."""
 
     def describe(self) -> str:
         """Its path, for messages."""

@@ -10,9 +10,10 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from minka import wire
+from minka import operations, wire
 from minka.data_port import Connection, Hello, connect
 from minka.errors import Code, MinkaError
+from minka.operations import Outcome, Versioned, decode_outcomes, decode_versioned
 from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
@@ -125,6 +126,7 @@ class TestNode:
         self.running = False
         self.is_mute = False  # no answer of it reaches anybody
         self.port = free_port()
+        self.unix_ms = 1_000_000  # its wall clock
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
@@ -144,7 +146,7 @@ class TestNode:
             self.cluster,
             self,
             time.monotonic,
-            lambda: 0,
+            lambda: self.unix_ms,
         )
         self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
         await self.manager.start()
@@ -260,6 +262,16 @@ class TestNode:
         """Read keys. Raises Refused."""
         body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
         return wire.decode_values(body)
+
+    async def operate(self, partition_id: int, *asked: operations.Operation, generation: int = 1) -> list[Outcome]:
+        """Carry out operations. Raises Refused."""
+        body = await self.ask(wire.Op.OPERATE, partition_id, generation, wire.encode(asked))
+        return decode_outcomes(body)
+
+    async def versions(self, partition_id: int, *keys: bytes, generation: int = 1) -> list[Versioned | None]:
+        """Read keys with their versions. Raises Refused."""
+        body = await self.ask(wire.Op.READ_VERSIONED, partition_id, generation, wire.encode(list(keys)))
+        return decode_versioned(body)
 
     async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
         """Read what this replica has of the keys. Raises Refused."""

@@ -223,13 +223,13 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
-        go_on, page = asyncio.Event(), DataDatabase.page
+        go_on, page = asyncio.Event(), DataDatabase.stored_page
 
         def later(data: DataDatabase, *args: Any) -> tuple[list[bytes], list[bytes], bool]:
             return page(data, *args) if go_on.is_set() or data is not right else ([], [], False)
 
         right = athens.replica(2).data
-        monkeypatch.setattr(DataDatabase, "page", later)
+        monkeypatch.setattr(DataDatabase, "stored_page", later)
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: bool(athens.replica(2).retention.readers))

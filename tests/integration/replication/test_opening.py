@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from minka import wire
+from minka.stored import values_of
 from minkad.process import turns
 from minkad.replication import resting
 from minkad.replication.manager import StorageSettings
@@ -164,7 +165,7 @@ async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> No
                 await until(lambda node=node: opened(node) <= 1)  # type: ignore[misc]
             assert {stats.keys for stats in athens.manager.stats(changed_only=False)} == {len(ROWS) + 1}
             assert [await athens.get(id_, b"round") for id_ in ids] == [[b"%d" % number]] * 5
-            assert await byzantium.replica(3).data.get_many([b"round"]) == [b"%d" % number]
+            assert values_of(await byzantium.replica(3).data.stored_many([b"round"])) == [b"%d" % number]
         await until(lambda: opened(athens) <= 1)
         await lead_again(c, athens, *ids)
         assert [await athens.get(id_, b"round") for id_ in ids] == [[b"2"]] * 5

@@ -11,6 +11,7 @@ from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS
+from minka.stored import values_of
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
@@ -33,7 +34,7 @@ async def opened(path: Path) -> AsyncIterator[DataDatabase]:
 async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
     """Reading does not make one."""
     async with opened(tmp_path / "1") as data:
-        assert data.get([b"a"]) == await data.get_many([b"a"]) == [None]
+        assert data.get([b"a"]) == values_of(await data.stored_many([b"a"])) == [None]
         assert await data.count() == data.size() == Size()
         assert not data.exists()
         assert not (tmp_path / "1").exists()
@@ -44,7 +45,9 @@ async def test_writes_apply_in_order(tmp_path: Path) -> None:
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
-        assert data.get([b"a", b"b", b"c"]) == await data.get_many([b"a", b"b", b"c"]) == [b"3", b"", None]
+        assert (
+            data.get([b"a", b"b", b"c"]) == values_of(await data.stored_many([b"a", b"b", b"c"])) == [b"3", b"", None]
+        )
         assert data.applied == Applied(7, 3)
 
 

@@ -1,5 +1,6 @@
 """The data directory is that of this node and this cluster, and whole; otherwise the start is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,11 @@ def test_data_without_a_log_database(tmp_path: Path) -> None:
     assert "log is gone" in refusal(tmp_path).message
 
 
-def test_one_of_an_older_version(tmp_path: Path) -> None:
-    text = '{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1}'
+def test_a_directory_that_another_version_has_written(tmp_path: Path) -> None:
+    """Its rows would be taken for others."""
+    identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
+    assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
+    text = """{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1, "cluster_name": "flights",
+        "started": true, "checksum": 120319728}"""
     (tmp_path / "identity.json").write_text(text)
-    assert identity.load(tmp_path, "athens", "flights") == Identity("cluster", "athens", "data", 1)
+    assert "has the format 1" in refusal(tmp_path).message

@@ -11,6 +11,7 @@ from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
+from minka.stored import values_of
 from minka.wire import WriteBody
 from minkad.storage import data_database
 from minkad.storage.applied import Applied
@@ -36,7 +37,7 @@ async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"b", b"a", b"c"], [b"2", b"1", None])], Applied(3, 2))
         assert (data.in_memory, data.is_closed, data.exists()) == (True, False, False)
-        assert data.get([b"a", b"c"]) == await data.get_many([b"a", b"c"]) == [b"1", None]
+        assert data.get([b"a", b"c"]) == values_of(await data.stored_many([b"a", b"c"])) == [b"1", None]
         assert data.page(b"", b"", False, 10, 100) == ([b"a", b"b"], [b"1", b"2"], True)
         assert (data.applied, data.size(), data.size_at_most(), data.size_error()) == (
             Applied(3, 2), Size(4, 2), Size(4, 2), 0.0,
@@ -104,7 +105,7 @@ async def test_a_closed_one_is_never_opened_at_once(tmp_path: Path) -> None:
             data.get([b"a"])
         with pytest.raises(AssertionError, match="is not open"):
             data.write([], Applied(2, 1))
-        assert await data.get_many([b"a"]) == [b"1"]
+        assert values_of(await data.stored_many([b"a"])) == [b"1"]
         assert not data.is_closed
 
 
@@ -220,6 +221,6 @@ async def test_it_is_opened_again_while_it_is_being_closed(tmp_path: Path) -> No
         resting = asyncio.create_task(data.rest(lambda: True))
         while data.is_open:  # noqa: ASYNC110 - it is to be met in the middle
             await asyncio.sleep(0)
-        assert await data.get_many([b"a"]) == [b"1"]
+        assert values_of(await data.stored_many([b"a"])) == [b"1"]
         await resting
         assert data.is_open

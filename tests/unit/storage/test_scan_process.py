@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache, Rdict
 
+from minka.stored import head
 from minka.v1.snapshots_pb2 import RowBatch
 from minkad.storage.rocks_data import data_options
 from minkad.storage.scan_process import ScanRequest, answers
@@ -15,8 +16,8 @@ def database(path: Path, rows: dict[bytes, bytes]) -> None:
     options = data_options(Cache(1 << 20))
     options.create_if_missing(True)
     db = Rdict(str(path), options)
-    for key, value in rows.items():
-        db[key] = value
+    for key, row in rows.items():
+        db[key] = row
     db[b""] = b"the applied offset"
     db.flush()
     db.close()
@@ -30,7 +31,8 @@ def read(path: Path, request: ScanRequest) -> list[RowBatch]:
         db.close()
 
 
-ROWS = {b"%05d" % number: b"value %d " % number * 20 for number in range(2000)}
+VALUES = {b"%05d" % number: b"value %d " % number * 20 for number in range(2000)}
+ROWS = {key: head(7) + value for key, value in VALUES.items()}
 
 
 def test_batches_have_the_rows_of_the_range_in_arrows_layout(tmp_path: Path) -> None:
@@ -43,13 +45,19 @@ def test_batches_have_the_rows_of_the_range_in_arrows_layout(tmp_path: Path) -> 
         assert (len(keys), len(values)) == (batch.rows + 1, batch.rows + 1)
         for row in range(batch.rows):
             found[batch.keys[keys[row] : keys[row + 1]]] = batch.values[values[row] : values[row + 1]]
-    assert found == {key: value for key, value in ROWS.items() if b"00500" <= key < b"01500"}
+    assert found == {key: value for key, value in VALUES.items() if b"00500" <= key < b"01500"}
 
 
 def test_the_record_with_the_applied_offset_is_no_row(tmp_path: Path) -> None:
-    database(tmp_path, {b"\x00": b"first"})
+    database(tmp_path, {b"\x00": head(7) + b"first"})
     (batch,) = read(tmp_path, ScanRequest("", b"", b"", "keys", batch_bytes=1))
     assert (batch.rows, batch.keys, batch.values) == (1, b"\x00", b"")
+
+
+def test_what_had_expired_when_the_snapshot_was_taken_is_left_out(tmp_path: Path) -> None:
+    database(tmp_path, {b"a": head(7, 1000) + b"over", b"b": head(7, 1001) + b"there", b"c": head(7) + b"for ever"})
+    (batch,) = read(tmp_path, ScanRequest("", b"", b"", "rows", batch_bytes=1000, at_ms=1000))
+    assert (batch.keys, batch.values) == (b"bc", b"therefor ever")
 
 
 def test_nothing_in_the_range_gives_no_batch(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from minka.errors import MinkaError
+from minka.stored import LOAD_VERSIONS, head, values_of
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.wire import WriteBody, encode
+from minka.wire import StoredWrite, WriteBody, encode
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.epochs import Epochs
 from minkad.core.replication.gate import Gate
@@ -23,6 +24,7 @@ from minkad.core.replication.storage import DeletedAheadError
 
 NODES = ("athens", "byzantium", "cyrene")
 SETTINGS = ReplicationSettings()
+VERSION = 3  # of rows in `MemoryData`
 InstructionT = TypeVar("InstructionT")
 
 
@@ -140,6 +142,8 @@ class MemoryData:
     damage: MinkaError | None = None
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
     deleted_ahead: bool = False
+    version_base: int = 0
+    head: bytes = head(VERSION)  # of all rows
 
     @property
     def is_known(self) -> bool:
@@ -158,7 +162,11 @@ class MemoryData:
     def condemn(self, error: MinkaError) -> None:
         self.damage = error
 
-    def page(
+    @property
+    def loaded_version(self) -> int:
+        return LOAD_VERSIONS + 1
+
+    def stored_page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
     ) -> tuple[list[bytes], list[bytes], bool]:
         if self.damage is not None:
@@ -167,7 +175,7 @@ class MemoryData:
             raise DeletedAheadError
         found = sorted((k, v) for k, v in self.rows.items() if k >= start and (not end or k < end) and v is not None)
         page = found[:max_rows]
-        return [key for key, _ in page], [value for _, value in page], page == found
+        return [key for key, _ in page], [self.head + value for _, value in page], page == found
 
     def describe(self) -> str:
         return "the data"
@@ -252,7 +260,8 @@ class Bench:
             for entry in replica.log.read(replica.applied + 1, replica.high_watermark, 2**30):
                 write = decode_entry(entry.body)
                 if isinstance(write, WriteBody):
-                    data.rows.update(zip(write.keys, write.values, strict=True))
+                    values = values_of(write.values) if isinstance(write, StoredWrite) else write.values
+                    data.rows.update(zip(write.keys, values, strict=True))
             data.open()
             replica.applied = data.applied.offset = replica.high_watermark
         replica.applying = Applying.IDLE

@@ -4,11 +4,12 @@ from typing import Any
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.wire import WriteBody
+from minka.stored import LOADED, head
+from minka.wire import StoredWrite, WriteBody, encode
 from minkad.core.replication.entries import SnapshotMark, TrimToRange, encode_mark
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import MakeRoom, OpenData, Reached, WakeAt
-from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of
+from tests.unit.core.replication.bench import SETTINGS, VERSION, MemoryData, a_write, gate_of
 from tests.unit.core.replication.merging import LEFT, RIGHT, UNKNOWN, Merging, asked_to_end, request
 
 # Copying
@@ -18,7 +19,8 @@ def test_first_the_left_ones_log_says_what_stays_and_then_come_the_rows() -> Non
     m = Merging(b"n", b"o")
     m.begin()
     assert Reached("merge.copy") in m.bench.take_all()
-    assert m.copied() == [TrimToRange(b"", b"m", 2, True), WriteBody([b"n", b"o"], [b"v", b"v"])]
+    rows: list[bytes | None] = [head(VERSION) + b"v"] * 2
+    assert m.copied() == [TrimToRange(b"", b"m", 2, True), StoredWrite([b"n", b"o"], rows, m.right.applied)]
 
 
 def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
@@ -65,7 +67,41 @@ def test_entries_that_are_no_writes_are_not_copied() -> None:
     m.settle(m.right)
     [ask] = m.run()
     assert ask == request()
-    assert m.copied() == [TrimToRange(b"", b"m", 2, True), WriteBody([b"n"], [b"v"])]
+    assert m.copied() == [TrimToRange(b"", b"m", 2, True), StoredWrite([b"n"], [head(VERSION) + b"v"], 1)]
+
+
+def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
+    m = Merging(b"n")
+    assert isinstance(m.right.data, MemoryData)
+    m.right.data.version_base = 100
+    deleted = StoredWrite([b"o", b"p"], [None, head(77, 5000) + b"v"])
+    m.right.append(a_write(b"o"))
+    m.right.append(encode(deleted))
+    m.begin()
+    m.settle(m.right)
+    m.run()
+    assert m.copied()[1:] == [
+        StoredWrite([b"n"], [head(VERSION) + b"v"], 101),
+        StoredWrite([b"o"], [head(102) + b"v"], 102),
+        StoredWrite(deleted.keys, deleted.values, 103),
+    ]
+
+
+def test_without_rows_later_versions_are_still_above_those_of_rows_that_were_deleted() -> None:
+    m = Merging(b"n")
+    m.bench.write(m.right, encode(WriteBody([b"n"], [None])))
+    m.settle(m.right)
+    m.begin()
+    m.run()
+    assert m.copied()[1:] == [StoredWrite([], [], 2)]
+
+
+def test_loaded_rows_keep_the_version_that_they_have_there() -> None:
+    m = Merging()
+    assert isinstance(m.right.data, MemoryData)
+    m.right.data.rows, m.right.data.head = {b"n": b"v"}, LOADED
+    m.begin()
+    assert m.copied()[1:] == [StoredWrite([b"n"], [head(m.right.data.loaded_version) + b"v"], 0)]
 
 
 def test_no_more_is_appended_than_eight_entries_that_are_not_applied() -> None:
@@ -75,9 +111,9 @@ def test_no_more_is_appended_than_eight_entries_that_are_not_applied() -> None:
     m.begin()
     m.settle(m.right)
     m.tick(0.0)
-    assert len(m.copied_keys()) == 8
+    assert len(m.copied_keys()) == 7  # the page before them, which has no rows, is an entry, too
     m.settle(m.left)  # the left partition applies them one after the other
-    assert len(m.copied_keys()) == 16
+    assert len(m.copied_keys()) == 15
     m.run()
     assert len(m.copied_keys()) == 30
 

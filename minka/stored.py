@@ -1,0 +1,59 @@
+"""The form in which a value is stored: its version and, if it expires, its time of expiry come before it.
+
+The head is 8 bytes, big-endian: the version, shifted by one bit, whose place says whether 8 more bytes follow, which
+are the expiry in Unix milliseconds. Files of loads have the version 0, since the file may be written long before it is
+taken in: see `LOADED`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from minka.operations import Versioned
+
+HEAD_BYTES: Final = 8
+LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
+LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
+
+_FLAG_AT: Final = HEAD_BYTES - 1
+
+
+def head(version: int, expires_ms: int = 0) -> bytes:
+    """What comes before the value. `expires_ms` 0: it never expires."""
+    if not expires_ms:
+        return (version << 1).to_bytes(HEAD_BYTES, "big")
+    return (version << 1 | 1).to_bytes(HEAD_BYTES, "big") + expires_ms.to_bytes(8, "big")
+
+
+def value_of(stored: bytes) -> bytes:
+    """The value alone."""
+    return stored[HEAD_BYTES:] if not stored[_FLAG_AT] & 1 else stored[HEAD_BYTES + 8 :]
+
+
+def values_of(stored: Sequence[bytes | None]) -> list[bytes | None]:
+    """The values alone; None where there is nothing."""
+    return [None if one is None else one[HEAD_BYTES:] if not one[_FLAG_AT] & 1 else value_of(one) for one in stored]
+
+
+def expiry_of(stored: bytes) -> int:
+    """When it expires, in Unix milliseconds; 0: never."""
+    return int.from_bytes(stored[HEAD_BYTES : HEAD_BYTES + 8], "big") if stored[_FLAG_AT] & 1 else 0
+
+
+def has_expired(stored: bytes, now_ms: int) -> bool:
+    """Whether it is over at this time, in Unix milliseconds."""
+    return bool(stored[_FLAG_AT] & 1) and expiry_of(stored) <= now_ms
+
+
+def version_of(stored: bytes) -> int:
+    """The version; 0 for a row of a load's file."""
+    return int.from_bytes(stored[:HEAD_BYTES], "big") >> 1
+
+
+def with_version(stored: bytes, loaded_version: int) -> bytes:
+    """The same, so that it says its version also where other loads were taken in."""
+    return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored
+
+
+def versioned(stored: bytes, loaded_version: int) -> Versioned:
+    """All that is stored. `loaded_version`: the version of loaded rows in this partition."""
+    return Versioned(value_of(stored), version_of(stored) or loaded_version, expiry_of(stored))

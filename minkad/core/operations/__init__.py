@@ -1,0 +1,5 @@
+"""What conditional writes, counters and expiry do: pure, see `minka.operations`."""
+
+from minkad.core.operations.decide import Decision, decide, keys_of
+
+__all__ = ["Decision", "decide", "keys_of"]

@@ -1,0 +1,45 @@
+"""Numbers as texts, as Redis reads and writes them."""
+
+import re
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
+from typing import Final
+
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_FLOAT: Final = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+_MOST: Final = Decimal("1e308")  # about what a double has; a sum below has at most so many digits before its point
+_MAX_FLOAT_BYTES: Final = 512
+_DECIMALS: Final = Decimal("1e-17")
+_EXACT: Final = Context(prec=2048, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+def integer(text: bytes) -> int | None:
+    """The number of 64 bits with sign that the text is; None if it is none. There is one text for each number."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if fits(number) else None
+
+
+def fits(number: int) -> bool:
+    """Whether it has 64 bits with sign."""
+    return -(2**63) <= number < 2**63
+
+
+def decimal(text: bytes) -> Decimal | None:
+    """The decimal number that the text is; None if it is none, or is too large."""
+    if len(text) > _MAX_FLOAT_BYTES or not _FLOAT.fullmatch(text):
+        return None
+    try:
+        number = _EXACT.create_decimal(text.decode())
+    except InvalidOperation:
+        return None
+    return number if abs(number) < _MOST else None
+
+
+def total(one: Decimal, other: Decimal) -> bytes | None:
+    """The sum, rounded to 17 decimals and without zeros at its end; None if it is too large."""
+    found = _EXACT.quantize(_EXACT.add(one, other), _DECIMALS)
+    if abs(found) >= _MOST:
+        return None
+    text = f"{found:f}".rstrip("0").rstrip(".")
+    return b"0" if text in ("-0", "") else text.encode()

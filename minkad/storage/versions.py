@@ -1,0 +1,56 @@
+"""How the writes of a log become rows with versions: see `minka.stored`."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from minka.stored import LOAD_VERSIONS, head
+from minka.wire import StoredWrite, WriteBody
+from minkad.storage.taken_loads import TakenLoads
+
+_STORED: Final = struct.Struct(">q?")
+_EXPIRES: Final = 1  # in the last byte of a head
+
+
+class Versions(NamedTuple):
+    """The version of an entry's rows is its offset plus `base`. A merge raises the base, since rows of the other
+    partition come in with the versions that they have there. So no key ever has the same version with two values.
+
+    Both fields follow from the log alone, and are kept with the data, so in each checkpoint of it, too.
+    """
+
+    base: int = 0
+    may_expire: bool = False  # some row was written that expires
+
+    def rows_of(self, writes: Sequence[WriteBody], last_offset: int) -> "tuple[dict[bytes, bytes | None], Versions]":
+        """The newest rows of the writes, in their stored form, and what follows for later ones. None: it is deleted.
+        `last_offset` is that of the last write; the others are at the offsets before it.
+        """
+        base, may_expire = self
+        newest: dict[bytes, bytes | None] = {}
+        for offset, write in enumerate(writes, last_offset - len(writes) + 1):
+            if isinstance(write, StoredWrite):
+                base = max(base, write.floor - offset)
+                newest.update(zip(write.keys, write.values, strict=True))
+                may_expire = may_expire or any(row and row[7] & _EXPIRES for row in write.values)
+            else:
+                first = head(offset + base)
+                rows = [None if value is None else first + value for value in write.values]
+                newest.update(zip(write.keys, rows, strict=True))
+        return newest, Versions(base, may_expire)
+
+    def encode(self) -> bytes:
+        """The bytes that are stored."""
+        return _STORED.pack(self.base, self.may_expire)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Versions":
+        """What the bytes that were stored say."""
+        return cls(*_STORED.unpack(data))
+
+
+def loaded_version(loads: TakenLoads) -> int:
+    """The version of rows that came with a load, in a partition that has taken in these: it changes with each, so two
+    loads don't give a key the same one.
+    """
+    return LOAD_VERSIONS + max(loads.floor, max(loads.offsets, default=0))

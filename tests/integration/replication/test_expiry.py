@@ -1,0 +1,178 @@
+"""What has expired is seen by nobody, and goes through the log, so that all replicas agree."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.errors import Code
+from minka.operations import Expire, Lifetime, Set
+from minkad.core.replication.gate import Gate
+from minkad.replication import expiring
+from tests.integration.replication.harness import Refused, TestNode, cluster, until
+from tests.integration.replication.replicas import led_by, same_everywhere, three
+from tests.integration.replication.test_merging import merged, two
+
+TTL_MS = 100
+
+
+async def put_for(node: TestNode, *keys: bytes, partition_id: int = 1, ms: int = TTL_MS) -> None:
+    await node.operate(partition_id, *(Set(key, b"v", lifetime=Lifetime.FOR, ms=ms) for key in keys))
+
+
+def has(node: TestNode, key: bytes) -> bool:
+    """Whether the node's data has the key, expired or not."""
+    return node.replica().data.stored([key]) != [None]
+
+
+@pytest.fixture
+def nobody_removes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is removed in the background."""
+    monkeypatch.setattr(expiring.Expiring, "_step", lambda self, _: asyncio.sleep(0))
+
+
+@pytest.mark.usefixtures("nobody_removes")
+async def test_who_reads_it_too_late_does_not_see_it_and_nobody_does_after_that(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        await put_for(athens, b"k")
+        athens.unix_ms += TTL_MS - 1
+        assert await athens.get(1, b"k") == [b"v"]
+        athens.unix_ms += 1
+        assert await athens.get(1, b"k") == [None]
+        await same_everywhere(c)
+        assert not has(byzantium, b"k")
+        await byzantium.tell(c.succeed(1, "byzantium"))
+        await c.tell_all(1)
+        await led_by(c, byzantium)
+        assert byzantium.unix_ms < athens.unix_ms, "by its clock the key would still be there"
+        assert await byzantium.get(1, b"k") == [None]
+
+
+@pytest.mark.usefixtures("nobody_removes")
+async def test_no_kind_of_read_shows_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        keys = [b"%02d" % number for number in range(90)]  # more than are read at once
+        await put_for(athens, *keys[::2])
+        await athens.put(1, dict.fromkeys(keys[1::2], b"w"))
+        await same_everywhere(c)
+        athens.unix_ms = byzantium.unix_ms = athens.unix_ms + TTL_MS
+        assert (await byzantium.get_stale(1, *keys[:4])).values == [None, b"w"] * 2
+        assert await athens.versions(1, keys[0]) == [None]
+        body = wire.encode(wire.ScanBody(b"", b"", False, 10, 1000))
+        page = wire.decode_page(await athens.ask(wire.Op.SCAN, 1, 1, body))
+        assert page.keys == keys[1:20:2]
+        assert await athens.get(1, *keys) == [None, b"w"] * 45
+        assert [outcome.done for outcome in await athens.operate(1, Expire(keys[2], Lifetime.UNLIMITED))] == [False]
+        await same_everywhere(c)
+
+
+@pytest.mark.usefixtures("nobody_removes")
+async def test_many_that_read_it_remove_it_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await put_for(athens, b"k")
+        athens.unix_ms += TTL_MS
+        assert await asyncio.gather(*(athens.get(1, b"k") for _ in range(50))) == [[None]] * 50
+        assert athens.replica().log.end == 2
+
+
+@pytest.mark.usefixtures("nobody_removes")
+async def test_a_read_is_refused_while_the_removal_would_be(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        await put_for(athens, b"k")
+        c.keyspace.min_insync = 4
+        athens.replica().learn_keyspace()
+        assert await athens.get(1, b"k") == [b"v"]
+        athens.unix_ms += TTL_MS
+        with pytest.raises(Refused) as refused:
+            await athens.get(1, b"k")
+        assert refused.value.error.code is Code.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.usefixtures("nobody_removes")
+async def test_a_read_waits_while_the_removal_has_to(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await put_for(athens, b"k")
+        athens.unix_ms += TTL_MS
+        gate = athens.replica().gate
+        gate.freeze()
+        reading = asyncio.create_task(athens.get(1, b"k"))
+        await athens.get(1, b"other")
+        assert gate.state is not Gate.OPEN
+        assert not reading.done()
+        gate.thaw()
+        assert await reading == [None]
+
+
+async def test_it_is_removed_although_nobody_reads_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        await put_for(athens, b"a", b"b")
+        await athens.operate(1, Expire(b"b", Lifetime.UNLIMITED))
+        await put_for(athens, b"later", ms=10**9)
+        athens.unix_ms += TTL_MS
+        await until(lambda: not has(athens, b"a") and not has(byzantium, b"a"))
+        await same_everywhere(c)
+        assert has(byzantium, b"b")
+        assert has(byzantium, b"later")
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "another leader"])
+async def test_the_next_leader_finds_what_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(expiring, "_PAGE_ROWS", 7)
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        keys = [b"%03d" % number for number in range(50)]
+        await put_for(athens, *keys[::2])
+        await athens.put(1, dict.fromkeys(keys[1::2], b"v"))
+        await athens.replica().data.flush()
+        leader = athens
+        if how == "another leader":
+            leader = byzantium
+            await athens.tell(c.succeed(1, "byzantium"))
+            await c.tell_all(1)
+            await led_by(c, byzantium)
+        else:
+            await (athens.kill() if how == "kill" else athens.stop())
+            await athens.start()
+            c.elect(1, "athens")
+            await c.tell_all(1)
+            assert await athens.get(1, keys[0]) == [b"v"]
+        leader.unix_ms += TTL_MS
+        await until(lambda: not any(has(leader, key) for key in keys[::2]))
+        assert all(has(leader, key) for key in keys[1::2])
+        await same_everywhere(c)
+
+
+async def test_more_expire_than_are_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiring, "_MAX_KNOWN", 5)
+    monkeypatch.setattr(expiring, "_REMOVED_AT_ONCE", 3)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        keys = [b"%03d" % number for number in range(60)]
+        await put_for(athens, *keys)
+        athens.unix_ms += TTL_MS
+        await until(lambda: not any(has(athens, key) for key in keys))
+
+
+async def test_a_merge_takes_along_what_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await two(c)
+        await put_for(athens, b"0700", partition_id=2)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        assert await athens.get(1, b"0700", generation=2) == [b"v"]
+        athens.unix_ms += TTL_MS
+        await until(lambda: not has(athens, b"0700"))

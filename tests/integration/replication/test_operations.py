@@ -1,0 +1,257 @@
+"""Operations whose effect depends on what is there: they are decided in the order of the log, also by what is not
+applied yet.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.errors import Code
+from minka.operations import (
+    Add,
+    Append,
+    Expire,
+    If,
+    Lifetime,
+    Operation,
+    Outcome,
+    Refusal,
+    Set,
+    SetAllIfAbsent,
+    Versioned,
+)
+from minkad.replication.replica import Pending, Replica
+from tests.integration.replication.harness import Refused, TestNode, cluster, until
+from tests.integration.replication.held_syncs import held_syncs
+from tests.integration.replication.replicas import led_by, same_everywhere, three
+from tests.integration.replication.test_merging import merged, two
+from tests.integration.replication.test_splitting import KEY, begin, ended
+
+MIB = 1024 * 1024
+
+
+async def begun(node: TestNode, *operations: Operation) -> "asyncio.Task[list[Outcome]]":
+    """Operations that are decided and appended, if they change anything; they may not be applied yet."""
+    task = asyncio.create_task(node.operate(1, *operations))
+    await asyncio.sleep(0)
+    return task
+
+
+async def version_of(node: TestNode, key: bytes, partition_id: int = 1, generation: int = 1) -> int:
+    (found,) = await node.versions(partition_id, key, generation=generation)
+    assert found is not None
+    return found.version
+
+
+async def test_increments_that_are_under_way_at_once_all_count(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        tasks = [await begun(athens, Add(b"n", 1), Add(b"n", 1)) for _ in range(200)]
+        numbers = [outcome.number for task in tasks for outcome in await task]
+        assert numbers == list(range(1, 401))
+        assert await athens.get(1, b"n") == [b"400"]
+        await same_everywhere(c)
+
+
+async def test_what_is_decided_rests_on_writes_that_are_not_applied(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"gone": b"x", b"k": b"old"})
+        with held_syncs(athens, lambda: True) as held:
+            plain = asyncio.create_task(athens.put(1, {b"k": b"new", b"gone": None}))
+            await asyncio.sleep(0)
+            changing = await begun(athens, Append(b"k", b"er"), Set(b"gone", b"back", If.ABSENT))
+            failing = await begun(athens, Set(b"k", b"!", If.ABSENT, wants_value=True))
+            await until(lambda: athens.replica().log.end == 3)
+            assert athens.replica().applied == 1
+            assert not failing.done(), "what it says is not durable yet"
+            await held.release()
+        await plain
+        ((longer, back), (failed,)) = await changing, await failing
+        assert (longer.number, back.done) == (5, True)
+        assert failed == Outcome(False, longer.version, value=b"newer")
+        assert await athens.get(1, b"k", b"gone") == [b"newer", b"back"]
+
+
+async def test_a_large_write_that_is_half_applied_counts_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        seen: list[asyncio.Task[list[Outcome]]] = []
+        apply_slice = Replica._apply_slice
+
+        def sliced(replica: Replica, write: wire.WriteBody, max_keys: int) -> list[Pending]:
+            applied = apply_slice(replica, write, max_keys)
+            if not applied:
+                seen.append(asyncio.get_running_loop().create_task(athens.operate(1, Append(b"09999", b"!"))))
+            return applied
+
+        monkeypatch.setattr(Replica, "_apply_slice", sliced)
+        monkeypatch.setattr("minkad.replication.committer._APPLY_SECONDS", 0.0)
+        await athens.put(1, {b"%05d" % number: b"v" for number in range(10_000)})
+        outcomes = [outcome for task in seen for outcome in await task]
+        assert [outcome.number for outcome in outcomes] == list(range(2, len(seen) + 2))
+        assert len(seen) == 4
+        assert await version_of(athens, b"00000") == await version_of(athens, b"09998") == 1
+
+
+async def test_versions_change_with_each_write_and_outlive_a_crash(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        assert await athens.versions(1, b"k") == [None]
+        await athens.put(1, {b"k": b"1", b"other": b"1"})
+        first = await version_of(athens, b"k")
+        ((second),) = await athens.operate(1, Set(b"k", b"2", If.VERSION, version=first))
+        assert second.done
+        assert second.version == await version_of(athens, b"k") != first
+        assert await version_of(athens, b"other") == first
+        assert await athens.operate(1, Set(b"k", b"3", If.VERSION, version=first)) == [Outcome(False, second.version)]
+        await athens.operate(1, Set(b"k", None))
+        (again,) = await athens.operate(1, Set(b"k", b"1", If.VERSION, version=0))
+        assert again.done
+        assert len({first, second.version, again.version}) == 3
+        await athens.replica().data.flush()
+        await athens.kill()
+        c.elect(1, "byzantium")
+        await c.tell_all(1)
+        await led_by(c, byzantium)
+        await athens.start()
+        await c.tell_all(1)
+        assert await byzantium.versions(1, b"k") == [Versioned(b"1", again.version)]
+        await same_everywhere(c)
+        assert athens.replica().data.stored([b"k"]) == byzantium.replica().data.stored([b"k"])
+
+
+async def test_acknowledged_increments_outlive_a_crash(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        acknowledged = [await begun(athens, Add(b"n", 1)) for _ in range(20)]
+        await asyncio.wait(acknowledged)
+        open_ = [await begun(athens, Add(b"n", 1)) for _ in range(20)]
+        await athens.kill()
+        await asyncio.gather(*open_, return_exceptions=True)
+        await athens.start()
+        c.elect(1, "athens")
+        await c.tell_all(1)
+        (counted,) = await athens.operate(1, Add(b"n", 0))
+        assert 20 <= counted.number <= 40
+        assert await athens.get(1, b"n") == [b"%d" % counted.number]
+
+
+async def test_no_version_comes_again_after_a_split_and_a_merge(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await two(c)
+        key = b"0700"
+        assert key >= KEY
+        seen = []
+        for number in range(40):
+            await athens.put(2, {key: b"%d" % number})
+            seen.append(await version_of(athens, key, 2))
+        (last,) = await athens.operate(2, Expire(key, Lifetime.FOR, 10**9))
+        await athens.put(2, {b"0701": b"x"})
+        await athens.operate(2, Set(b"0701", None))
+        kept = await athens.versions(2, key)
+        c.merge(1, 2)
+        await c.tell_all(1, 2)
+        await merged(c)
+        assert await athens.versions(1, key, generation=2) == kept
+        assert kept[0] is not None
+        assert kept[0].version == last.version
+        for number in range(80):
+            await athens.put(1, {key: b"%d" % number, b"0701": b"y"}, generation=2)
+            seen.append(await version_of(athens, key, 1, 2))
+            assert await version_of(athens, b"0701", 1, 2) == seen[-1]
+        assert len(set(seen)) == len(seen)
+        assert min(seen[40:]) > last.version
+
+
+async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"0100": b"a", b"0700": b"b"})
+        before = [await version_of(athens, key) for key in (b"0100", b"0700")]
+        await begin(c)
+        await ended(c)
+        after = [await version_of(athens, key, id_, 2) for key, id_ in ((b"0100", 1), (b"0700", 2))]
+        assert after == before
+        for id_, key in ((1, b"0100"), (2, b"0700")):
+            (written,) = await athens.operate(id_, Set(key, b"c", If.VERSION, version=before[0]), generation=2)
+            assert written.version > before[0]
+
+
+async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
+    """What the load brings isn't known before it is taken in."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"a": b"1"})
+        replica = athens.replica()
+        replica.decidable_at = replica.log.end + 1
+        operation = await begun(athens, Add(b"n", 1))
+        await athens.get(1, b"a")
+        assert not operation.done()
+        assert replica.log.end == 1
+        await athens.put(1, {b"a": b"2"})
+        assert await operation == [Outcome(True, 3, 1)]
+
+
+async def test_all_or_none_of_several_keys(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        first = await begun(athens, SetAllIfAbsent([b"a", b"b"], [b"1", b"2"]))
+        second = await begun(athens, SetAllIfAbsent([b"c", b"b"], [b"3", b"4"]))
+        assert [one.done for one in [*await first, *await second]] == [True, False]
+        assert await athens.get(1, b"a", b"b", b"c") == [b"1", b"2", None]
+
+
+async def test_a_value_does_not_grow_over_its_limit(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        half = b"v" * (8 * MIB)
+        (first,) = await athens.operate(1, Set(b"k", half))
+        (second,) = await athens.operate(1, Append(b"k", half))
+        (third,) = await athens.operate(1, Append(b"k", b"v"))
+        assert (first.done, second.number, third.refusal) == (True, 16 * MIB, Refusal.TOO_LARGE)
+        with pytest.raises(Refused) as refused:
+            await athens.operate(1, *[Append(b"%d" % number, half) for number in range(3)], Set(b"x", half))
+        assert refused.value.error.code is Code.TOO_LARGE
+        large = Set(b"k", b"w", If.ABSENT, wants_value=True)
+        with pytest.raises(Refused) as refused:
+            await athens.operate(1, Set(b"other", b"1"), large, large)
+        assert refused.value.error.code is Code.TOO_LARGE
+        assert await athens.get(1, b"other") == [None], "nothing was done"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", Code.INVALID_ARGUMENT),
+        (wire.encode([]), Code.INVALID_ARGUMENT),
+        (wire.encode([Set(b"", b"v")]), Code.INVALID_ARGUMENT),
+        (wire.encode([Set(b"k" * 70_000, b"v")]), Code.TOO_LARGE),
+        (wire.encode([Append(b"k", b"v" * (16 * MIB + 1))]), Code.TOO_LARGE),
+        (wire.encode([SetAllIfAbsent([b"k"], [])]), Code.INVALID_ARGUMENT),
+        (wire.encode([[99, b"k"]]), Code.INVALID_ARGUMENT),
+        (wire.encode([[0, b"k", b"v", 99]]), Code.INVALID_ARGUMENT),
+        (wire.encode([Add(b"k", 1)] * 10_001), Code.INVALID_ARGUMENT),
+    ],
+)
+async def test_bad_operations_are_refused(tmp_path: Path, body: bytes, code: Code) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        with pytest.raises(Refused) as refused:
+            await athens.ask(wire.Op.OPERATE, 1, 1, body)
+        assert refused.value.error.code is code
+        stored = wire.encode(wire.StoredWrite([b"k"], [b"no head"], 2**61))
+        with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+            await athens.ask(wire.Op.WRITE, 1, 1, stored)
+        assert athens.replica().log.end == 0

@@ -1,0 +1,158 @@
+"""What operations do to the rows that are there."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from minka.operations import (
+    Add,
+    AddFloat,
+    Append,
+    Expire,
+    If,
+    Lifetime,
+    OnlyIf,
+    Operation,
+    Outcome,
+    Refusal,
+    Set,
+    SetAllIfAbsent,
+    SetRange,
+)
+from minka.stored import LOADED, head
+from minka.wire import MAX_VALUE_BYTES
+from minkad.core.operations import Decision, decide, keys_of
+
+NOW = 1_000_000
+NEW = 90  # the version of what is written
+OLD = 7
+LOADED_VERSION = 5000
+SOON = NOW + 5
+THERE = {
+    b"k": head(OLD) + b"v",
+    b"n": head(OLD) + b"41",
+    b"soon": head(OLD, SOON) + b"10",
+    b"over": head(OLD, NOW) + b"x",
+    b"loaded": LOADED + b"v",
+}
+
+
+def decided(*operations: Operation, expiring: Sequence[bytes] = ()) -> Decision:
+    return decide(operations, THERE.get, NOW, NEW, LOADED_VERSION, expiring)
+
+
+def put(value: bytes, expires_ms: int = 0) -> bytes:
+    return head(NEW, expires_ms) + value
+
+
+@pytest.mark.parametrize(
+    ("operation", "row", "outcome"),
+    [
+        (Set(b"k", b"w"), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", b"w", wants_value=True), put(b"w"), Outcome(True, NEW, value=b"v")),
+        (Set(b"x", b"w", wants_value=True), put(b"w"), Outcome(True, NEW)),
+        (Set(b"x", b"w", If.ABSENT), put(b"w"), Outcome(True, NEW)),
+        (Set(b"over", b"w", If.ABSENT), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", b"w", If.PRESENT), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", b"w", If.VALUE, b"v"), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", b"w", If.VERSION, version=OLD), put(b"w"), Outcome(True, NEW)),
+        (Set(b"loaded", b"w", If.VERSION, version=LOADED_VERSION), put(b"w"), Outcome(True, NEW)),
+        (Set(b"x", b"w", If.VERSION, version=0), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", None, If.PRESENT), None, Outcome(True, 0)),
+        (Set(b"k", None, If.VERSION, version=OLD, wants_value=True), None, Outcome(True, 0, value=b"v")),
+        (Set(b"soon", b"w"), put(b"w"), Outcome(True, NEW)),
+        (Set(b"soon", b"w", lifetime=Lifetime.KEPT), put(b"w", SOON), Outcome(True, NEW)),
+        (Set(b"x", b"w", lifetime=Lifetime.KEPT), put(b"w"), Outcome(True, NEW)),
+        (Set(b"k", b"w", lifetime=Lifetime.FOR, ms=9), put(b"w", NOW + 9), Outcome(True, NEW)),
+        (Set(b"k", b"w", lifetime=Lifetime.UNTIL, ms=NOW + 1), put(b"w", NOW + 1), Outcome(True, NEW)),
+        (Set(b"k", b"w", lifetime=Lifetime.UNTIL, ms=NOW), None, Outcome(True, 0)),
+        (Set(b"k", b"w", lifetime=Lifetime.UNTIL, ms=0), None, Outcome(True, 0)),
+        (Add(b"n", 1), put(b"42"), Outcome(True, NEW, 42)),
+        (Add(b"x", -3), put(b"-3"), Outcome(True, NEW, -3)),
+        (Add(b"soon", 1), put(b"11", SOON), Outcome(True, NEW, 11)),
+        (Add(b"over", 1), put(b"1"), Outcome(True, NEW, 1)),
+        (AddFloat(b"n", b"0.5"), put(b"41.5"), Outcome(True, NEW, value=b"41.5")),
+        (Append(b"k", b"w"), put(b"vw"), Outcome(True, NEW, 2)),
+        (Append(b"x", b""), put(b""), Outcome(True, NEW, 0)),
+        (Append(b"soon", b"0"), put(b"100", SOON), Outcome(True, NEW, 3)),
+        (SetRange(b"n", 1, b"234"), put(b"4234"), Outcome(True, NEW, 4)),
+        (SetRange(b"x", 2, b"y"), put(b"\0\0y"), Outcome(True, NEW, 3)),
+        (Expire(b"k", Lifetime.FOR, 9), put(b"v", NOW + 9), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.UNLIMITED, wants_value=True), put(b"10"), Outcome(True, NEW, value=b"10")),
+        (Expire(b"k", Lifetime.UNTIL, NOW), None, Outcome(True, 0)),
+        (Expire(b"soon", Lifetime.UNTIL, SOON), put(b"10", SOON), Outcome(True, NEW)),
+        (Expire(b"k", Lifetime.FOR, 9, OnlyIf.UNLIMITED), put(b"v", NOW + 9), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.FOR, 9, OnlyIf.LIMITED), put(b"10", NOW + 9), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.FOR, 6, OnlyIf.LATER), put(b"10", NOW + 6), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.FOR, 4, OnlyIf.EARLIER), put(b"10", NOW + 4), Outcome(True, NEW)),
+        (Expire(b"k", Lifetime.FOR, 4, OnlyIf.EARLIER), put(b"v", NOW + 4), Outcome(True, NEW)),
+    ],
+)
+def test_what_is_written(operation: Operation, row: bytes | None, outcome: Outcome) -> None:
+    assert decided(operation) == Decision({keys_of([operation])[0]: row}, [outcome])
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome"),
+    [
+        (Set(b"k", b"w", If.ABSENT, wants_value=True), Outcome(False, OLD, value=b"v")),
+        (Set(b"x", b"w", If.PRESENT), Outcome(False, 0)),
+        (Set(b"k", b"w", If.VALUE, b"w"), Outcome(False, OLD)),
+        (Set(b"x", b"w", If.VALUE, b""), Outcome(False, 0)),
+        (Set(b"k", b"w", If.VERSION, version=OLD + 1), Outcome(False, OLD)),
+        (Set(b"k", b"w", If.VERSION, version=0), Outcome(False, OLD)),
+        (Set(b"loaded", b"w", If.ABSENT), Outcome(False, LOADED_VERSION)),
+        (Set(b"x", None), Outcome(True, 0)),
+        (Set(b"x", None, If.PRESENT), Outcome(False, 0)),
+        (Add(b"k", 1), Outcome(False, OLD, refusal=Refusal.NOT_AN_INTEGER)),
+        (Add(b"n", 2**63 - 41), Outcome(False, OLD, refusal=Refusal.OVERFLOW)),
+        (Add(b"x", 2**63), Outcome(False, 0, refusal=Refusal.OVERFLOW)),
+        (AddFloat(b"k", b"1"), Outcome(False, OLD, refusal=Refusal.NOT_A_FLOAT)),
+        (AddFloat(b"n", b"one"), Outcome(False, OLD, refusal=Refusal.NOT_A_FLOAT)),
+        (Append(b"k", b"w" * MAX_VALUE_BYTES), Outcome(False, OLD, refusal=Refusal.TOO_LARGE)),
+        (SetRange(b"k", MAX_VALUE_BYTES, b"w"), Outcome(False, OLD, refusal=Refusal.TOO_LARGE)),
+        (SetRange(b"k", MAX_VALUE_BYTES, b""), Outcome(True, OLD, 1)),
+        (Expire(b"x", Lifetime.FOR, 1), Outcome(False)),
+        (Expire(b"k", Lifetime.UNLIMITED, wants_value=True), Outcome(False, OLD, value=b"v")),
+        (Expire(b"soon", Lifetime.FOR, 9, OnlyIf.UNLIMITED), Outcome(False, OLD)),
+        (Expire(b"k", Lifetime.FOR, 9, OnlyIf.LIMITED), Outcome(False, OLD)),
+        (Expire(b"soon", Lifetime.FOR, 5, OnlyIf.LATER), Outcome(False, OLD)),
+        (Expire(b"k", Lifetime.FOR, 5, OnlyIf.LATER), Outcome(False, OLD)),
+        (Expire(b"soon", Lifetime.FOR, 5, OnlyIf.EARLIER), Outcome(False, OLD)),
+        (SetAllIfAbsent([b"x", b"k"], [b"1", b"2"]), Outcome(False)),
+    ],
+)
+def test_what_changes_nothing(operation: Operation, outcome: Outcome) -> None:
+    assert decided(operation) == Decision({}, [outcome])
+
+
+@pytest.mark.parametrize(
+    "operation", [Set(b"over", b"w", If.PRESENT), Set(b"over", None), Expire(b"over", Lifetime.FOR, 9)]
+)
+def test_what_has_expired_is_deleted_when_it_decides_something(operation: Operation) -> None:
+    assert decided(operation).rows == {b"over": None}
+
+
+def test_one_that_is_to_be_removed_is_looked_at_again() -> None:
+    assert decided(expiring=[b"over", b"soon", b"k", b"x"]) == Decision({b"over": None}, [])
+
+
+def test_each_sees_what_those_before_it_did() -> None:
+    operations: list[Operation] = [
+        Add(b"x", 2),
+        Add(b"x", 3),
+        Set(b"x", None, If.PRESENT),
+        Set(b"x", b"9", If.ABSENT),
+        Append(b"x", b"0"),
+    ]
+    found = decided(*operations)
+    assert found.rows == {b"x": put(b"90")}
+    assert [one.number for one in found.outcomes] == [2, 5, 0, 0, 2]
+    assert all(one.done for one in found.outcomes)
+
+
+def test_all_pairs_are_put_if_none_of_the_keys_is_there() -> None:
+    assert decided(SetAllIfAbsent([b"x", b"over"], [b"1", b"2"])) == Decision(
+        {b"x": put(b"1"), b"over": put(b"2")}, [Outcome(True, NEW)]
+    )
+    assert keys_of([SetAllIfAbsent([b"x", b"y"], [b"1", b"2"]), Add(b"z", 1)]) == [b"x", b"y", b"z"]

@@ -71,7 +71,7 @@ class RespConnection(asyncio.Protocol):
         """The connection is there."""
         self._transport = cast("asyncio.Transport", transport)
         try:
-            self._share = self.service.memory.share(self._transport.abort)
+            self.share = self.service.memory.share(self._transport.abort)
         except MinkaError as error:
             self._is_over = True
             self._transport.write(RespError(f"ERR max number of clients reached: {error.message}").encoded)
@@ -110,8 +110,8 @@ class RespConnection(asyncio.Protocol):
         """The client doesn't take its answers."""
         self._is_paused = True
         self._untaken = self._transport.get_write_buffer_size()
-        self._share.take(self._untaken)
-        self._share.sending_since = time.monotonic()
+        self.share.take(self._untaken)
+        self.share.sending_since = time.monotonic()
         self._watch_later(0)
         self._read_or_not()
 
@@ -119,8 +119,8 @@ class RespConnection(asyncio.Protocol):
         """The client has taken all answers."""
         self._is_paused = False
         self._stop_watching()
-        self._share.give(self._untaken)
-        self._share.sending_since, self._untaken = None, 0
+        self.share.give(self._untaken)
+        self.share.sending_since, self._untaken = None, 0
         self._settle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,7 +129,7 @@ class RespConnection(asyncio.Protocol):
         if self._awaits_room is not None:
             self._awaits_room.cancel()
         if self.service.connections.pop(self.id, None) is not None:
-            self._share.close()
+            self.share.close()
         self._is_over = True
         self._queue.clear()
         self._backlog.clear()
@@ -235,7 +235,7 @@ class RespConnection(asyncio.Protocol):
     def _values(self, keys: list[bytes]) -> list[bytes | None] | None:
         """The values if they can be read here and now."""
         view = self._view
-        if view is None or not self._share.has_plenty or b"" in keys or max(map(len, keys)) > MAX_KEY_BYTES:
+        if view is None or not self.share.has_plenty or b"" in keys or max(map(len, keys)) > MAX_KEY_BYTES:
             return None
         began = time.perf_counter()
         values = self.service.reads.here(view, keys)
@@ -258,7 +258,7 @@ class RespConnection(asyncio.Protocol):
     def read_later(self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes]) -> Slot:
         """Read checked keys by requests; the results are those of `op`."""
         joined = Joined(self, len(keys), finish, is_write=False)
-        self.service.reads.begin(self.view, op, self._share, joined, keys, self.is_readonly)
+        self.service.reads.begin(self.view, op, self.share, joined, keys, self.is_readonly)
         return joined
 
     def set(self, key: bytes, value: bytes) -> bytes:
@@ -373,7 +373,7 @@ class RespConnection(asyncio.Protocol):
             self._read_or_not()
             return
         if self._unanswered:
-            self._share.give(self._unanswered)
+            self.share.give(self._unanswered)
             self._unanswered = 0
         if self._is_ending:
             self._end()
@@ -382,7 +382,7 @@ class RespConnection(asyncio.Protocol):
 
     @property
     def _is_ending_now(self) -> bool:
-        """Whether commands that have not begun are not to begin: after QUIT, and not after a mistake in the protocol."""
+        """Whether commands that have not begun are not to begin: after QUIT; a mistake in the protocol comes last."""
         return self._is_ending and self._parser.error is None
 
     def _end(self) -> None:
@@ -417,17 +417,17 @@ class RespConnection(asyncio.Protocol):
     def _count(self, size: int) -> None:
         """Count what has come and is not answered."""
         if self._queue or self._backlog:
-            self._share.take(size)
+            self.share.take(size)
             self._unanswered += size
         partial = self._parser.partial if self._parser.partial > _PARTIAL_BYTES else 0
         if partial != self._partial:
-            self._share.take(partial - self._partial)
+            self.share.take(partial - self._partial)
             self._partial = partial
 
     def _read_or_not(self) -> None:
         if self._is_over:
             return
-        has_plenty = self._share.has_plenty
+        has_plenty = self.share.has_plenty
         if self._unanswered > (_UNANSWERED_BYTES if has_plenty else 0) or self._is_paused:
             if self._is_reading:
                 self._is_reading = False
@@ -443,8 +443,8 @@ class RespConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def _await_room(self) -> None:
-        if await self._share.reserve(_ROOM_BYTES):
-            self._share.give(_ROOM_BYTES)
+        if await self.share.reserve(_ROOM_BYTES):
+            self.share.give(_ROOM_BYTES)
         self._awaits_room = None
         if not self._unanswered and not self._is_paused:
             self._resume_reading()
@@ -456,7 +456,7 @@ class RespConnection(asyncio.Protocol):
         """See whether a slow client takes anything at all. `taken`: how much it had at the last look."""
         now_taken = self._untaken - self._transport.get_write_buffer_size()
         if now_taken > taken:
-            self._share.sending_since = time.monotonic()
+            self.share.sending_since = time.monotonic()
         self._watch_later(now_taken)
 
     def _stop_watching(self) -> None:

@@ -79,6 +79,10 @@ class Errand:
         """The body of the group."""
         raise NotImplementedError
 
+    def route(self) -> Route | None:
+        """The route to its partition."""
+        return self.view.route(self.keys()[0])
+
     def succeeded(self, body: bytes | None) -> None:
         """It is done; `body` is that of the result."""
         raise NotImplementedError
@@ -103,7 +107,7 @@ class Errand:
         means = self._means
         means.keyspaces.refresh()
         keys = self.keys()
-        route = self._route = self.view.route(keys[0])
+        route = self._route = self.route()
         if route is None or (not route.leader and self._op is not Op.READ_STALE):
             code, text = Code.PARTITION_OFFLINE, "the partition has no leader"
             self._retry_or_fail(MinkaError(code, text if route is not None else "no partition is known for the key"))

@@ -69,6 +69,10 @@ class HashView(View):
         slot = self._digest(key) % self.count
         return self._routes[slot] or self._route_of(slot)
 
+    def route_at(self, slot: int) -> Route | None:
+        """The route to a partition by its slot; None without one."""
+        return (self._routes[slot] or self._route_of(slot)) if slot < self.count else None
+
     def routes(self) -> Iterator[Route]:
         """The routes to all slots, in order."""
         for slot, route in enumerate(self._routes):

@@ -15,12 +15,15 @@ from minkad.process.memory import Memory
 
 if TYPE_CHECKING:
     from minkad.data_port.resp.connection import RespConnection
+    from minkad.data_port.resp.scanning import Cursors
 
 
 class Service:
     """For the loop's thread."""
 
-    def __init__(self, means: Means, memory: Memory, commands: Mapping[bytes, Command], own_address: str) -> None:
+    def __init__(
+        self, means: Means, memory: Memory, commands: Mapping[bytes, Command], cursors: "Cursors", own_address: str
+    ) -> None:
         """`own_address`: that of this node's data port, for clients."""
         self.means = means
         self.memory = memory
@@ -32,6 +35,7 @@ class Service:
         self.telemetry = means.telemetry
         self.own_address = own_address
         self.connections: dict[int, RespConnection] = {}
+        self.cursors = cursors
         self.ids = itertools.count(1)
         self.started = time.monotonic()
         self.commands_done = 0

@@ -7,7 +7,7 @@ from typing import Final
 from minka.hashing import REDIS_SLOTS, crc16
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkad.config.addresses import split_address
-from minkad.data_port.resp.command import Command, Kind, Words, integer_of, syntax_error, wrong_number
+from minkad.data_port.resp.command import Command, Kind, Words, integer_of, wrong_number
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.keyspaces import ClusterView, SlotRange
 from minkad.data_port.resp.replies import OK, Reply, RespError, bulk, integer, reply
@@ -172,5 +172,3 @@ COMMANDS: Final = (
     Command("READWRITE", 1, _readwrite, Kind.ALONE, ("fast",), "Lets only leaders answer reads.",
             since="3.0.0", group="cluster"),
 )  # fmt: skip
-
-__all__ = ["COMMANDS", "syntax_error"]

@@ -27,7 +27,8 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command. `arity` counts the name; below zero it is the least number. Keys are at the places `first` to `last`
-    (below zero: from the end), every `step`; 0 means that there are none.
+    (below zero: from the end), every `step`; 0 means that there are none. `tips` are
+    those of Redis: how a client of a cluster asks several nodes.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Command:
     step: int = 0
     since: str = "1.0.0"
     group: str = "string"
-    subcommands: tuple[str, ...] = ()
+    tips: tuple[str, ...] = ()
 
     def check(self, words: Words) -> None:
         """Raises RespError for the wrong number of arguments."""

@@ -13,7 +13,7 @@ from minka.operations import Operation, Outcome
 from minka.ranges import MAX_KEY_BYTES
 from minka.routing import Route
 from minka.wire import MAX_VALUE_BYTES, Op
-from minkad.data_port.resp.command import Command, Kind, Words, wrong_number
+from minkad.data_port.resp.command import Kind, Words, wrong_number
 from minkad.data_port.resp.keyspaces import ClusterView, View
 from minkad.data_port.resp.parsing import Parser
 from minkad.data_port.resp.replies import OK, RespError, bulk
@@ -26,7 +26,6 @@ _ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when me
 _PARTIAL_BYTES: Final = 64 * 1024  # of a command that is not complete, which are not counted
 _PROGRESS_S: Final = 0.5
 _RUN_KEYS: Final = 64  # of GETs that follow each other, read at once
-_GET: Final = b"GET"
 DEFAULT_KEYSPACE: Final = b"default"
 
 
@@ -487,6 +486,3 @@ def no_keyspace(name: bytes, code: str) -> RespError:
 def too_large() -> RespError:
     """The error for a value over the limit."""
     return RespError("ERR string exceeds maximum allowed size (16777216 bytes)")
-
-
-__all__ = ["Command", "RespConnection"]

@@ -88,12 +88,13 @@ def _left_ms(expires_ms: int) -> int:
 _R, _W = Kind.READ, Kind.WRITE
 _READ: Final = ("readonly", "fast")
 _WRITE: Final = ("write", "fast")
+_SUM: Final = ("request_policy:multi_shard", "response_policy:agg_sum")
 
 COMMANDS: Final = (
-    Command("DEL", -2, _delete, _W, ("write",), "Deletes keys.", 1, -1, 1, group="generic"),
-    Command("UNLINK", -2, _delete, _W, _WRITE, "Deletes keys.", 1, -1, 1, "4.0.0", "generic"),
-    Command("EXISTS", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, group="generic"),
-    Command("TOUCH", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "3.2.1", "generic"),
+    Command("DEL", -2, _delete, _W, ("write",), "Deletes keys.", 1, -1, 1, group="generic", tips=_SUM),
+    Command("UNLINK", -2, _delete, _W, _WRITE, "Deletes keys.", 1, -1, 1, "4.0.0", "generic", _SUM),
+    Command("EXISTS", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, group="generic", tips=_SUM),
+    Command("TOUCH", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "3.2.1", "generic", _SUM),
     Command("TYPE", 2, _type, _R, _READ, "Returns what kind of value a key has.", 1, 1, 1, group="generic"),
     Command("EXPIRE", -3, _expire(b"EX", "expire"), _W, _WRITE, "Sets when a key expires, in seconds from now.",
             1, 1, 1, group="generic"),

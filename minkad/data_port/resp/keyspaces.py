@@ -23,7 +23,7 @@ class SlotRange(NamedTuple):
     first: int
     last: int
     leader: str  # "": none
-    followers: tuple[str, ...]  # those in sync
+    followers: tuple[str, ...]  # those in sync that lead nothing
 
 
 class View(ABC):
@@ -112,15 +112,17 @@ class ClusterView(HashView):
         return self._routes[slot] or self._route_of(slot)
 
     def slot_ranges(self) -> list[SlotRange]:
-        """All slots, with the nodes that have them."""
-        rows = enumerate(self.routes())
+        """All slots, with the nodes that have them. To a client a node is either a master or a replica, so a follower
+        that leads anything is left out.
+        """
+        routes = list(self.routes())
+        leaders = {route.leader for route in routes}
+        shown = [(route.leader, tuple(node for node in route.readable if node not in leaders)) for route in routes]
         ranges = []
-        for (leader, readable), some in groupby(rows, key=lambda one: (one[1].leader, one[1].readable)):
+        for (leader, followers), some in groupby(enumerate(shown), key=lambda one: one[1]):
             slots = [slot for slot, _ in some]
             first, last = redis_slots(slots[0], self.count)[0], redis_slots(slots[-1], self.count)[1]
-            followers = tuple(node for node in readable if node != leader)
-            if first <= last:
-                ranges.append(SlotRange(first, last, leader, followers))
+            ranges.append(SlotRange(first, last, leader, followers))
         return ranges
 
 

@@ -226,6 +226,6 @@ def _keys(connection: RespConnection, words: Words) -> bytes:
 
 COMMANDS: Final = (
     Command("SCAN", -2, _scan, Kind.READ, ("readonly",), "Returns some of the keys, and where to go on.",
-            since="2.8.0", group="generic"),
+            since="2.8.0", group="generic", tips=("nondeterministic_output", "request_policy:special")),
     Command("KEYS", 2, _keys, Kind.READ, ("readonly",), "Is refused: SCAN does it in pieces.", group="generic"),
 )  # fmt: skip

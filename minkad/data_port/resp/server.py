@@ -168,7 +168,18 @@ def _described(command: Command) -> Reply:
     categories: list[Reply] = [Simple(f"@{command.group}"), Simple(kind)]
     flags: list[Reply] = [Simple(flag) for flag in command.flags]
     name = command.name.lower()
-    return [name, command.arity, flags, command.first, command.last, command.step, categories, [], [], []]
+    return [
+        name,
+        command.arity,
+        flags,
+        command.first,
+        command.last,
+        command.step,
+        categories,
+        list(command.tips),
+        [],
+        [],
+    ]
 
 
 def _documented(command: Command) -> Reply:
@@ -188,11 +199,13 @@ COMMANDS: Final = (
     Command("COMMAND", -1, _command, Kind.ANY, _FLAGS, "Describes the commands.", since="2.8.13", group="server"),
     Command("CONFIG", -2, _config, Kind.ANY, _FLAGS, "Returns how Minka would be set as a Redis.", since="2.0.0",
             group="server"),
-    Command("INFO", -1, _info, Kind.ANY, _FLAGS, "Describes the node.", group="server"),
+    Command("INFO", -1, _info, Kind.ANY, _FLAGS, "Describes the node.", group="server",
+            tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special")),
     Command("LATENCY", -2, _latency, Kind.ANY, _FLAGS, "Returns no events.", since="2.8.13", group="server"),
     Command("TIME", 1, _time, Kind.ANY, _FLAGS, "Returns the time of the node's clock.", since="2.6.0",
             group="server"),
     Command("ROLE", 1, _role, Kind.ANY, _FLAGS, "Returns that of a master.", since="2.8.12", group="server"),
     Command("DBSIZE", 1, _dbsize, Kind.READ, ("readonly", "fast"),
-            "Estimates how many keys the partitions that this node leads have.", group="server"),
+            "Estimates how many keys the partitions that this node leads have.", group="server",
+            tips=("request_policy:all_shards", "response_policy:agg_sum")),
 )  # fmt: skip

@@ -4,10 +4,9 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from minka import __version__
-from minkad.data_port.resp.command import Command, Kind, Words, integer_of, syntax_error
+from minkad.data_port.resp.command import Command, Kind, Run, Words, integer_of, syntax_error
 from minkad.data_port.resp.connection import DEFAULT_KEYSPACE, RespConnection
-from minkad.data_port.resp.replies import EMPTY_BULK, NULL, OK, PONG, Reply, RespError, bulk, integer, reply
+from minkad.data_port.resp.replies import NULL, OK, PONG, RespError, bulk, integer, reply
 
 REDIS_VERSION: Final = "7.2.0"
 """The version of Redis whose commands and answers these are."""
@@ -158,8 +157,8 @@ _ANY, _ALONE = Kind.ANY, Kind.ALONE
 _FLAGS: Final = ("noscript", "loading", "stale", "fast")
 
 
-def _command(name: str, arity: int, run: object, kind: Kind, summary: str, since: str = "1.0.0") -> Command:
-    return Command(name, arity, run, kind, _FLAGS, summary, since=since, group="connection")  # type: ignore[arg-type]
+def _command(name: str, arity: int, run: Run, kind: Kind, summary: str, since: str = "1.0.0") -> Command:
+    return Command(name, arity, run, kind, _FLAGS, summary, since=since, group="connection")
 
 
 COMMANDS: Final = (
@@ -172,5 +171,3 @@ COMMANDS: Final = (
     _command("HELLO", -1, _hello, _ALONE, "Chooses the version of the protocol, and a keyspace.", "6.0.0"),
     _command("CLIENT", -2, _client, _ANY, "Names and shows connections.", "2.4.0"),
 )
-
-__all__ = ["COMMANDS", "EMPTY_BULK", "REDIS_VERSION", "Reply", "__version__"]

@@ -9,7 +9,6 @@ from minka.operations import (
     Append,
     Expire,
     If,
-    Lifetime,
     Outcome,
     Refusal,
     Set,
@@ -28,8 +27,8 @@ from minkad.data_port.resp.command import (
     wrong_number,
 )
 from minkad.data_port.resp.connection import RespConnection, too_large
-from minkad.data_port.resp.lifetimes import KEPT, UNLIMITED, Until, lifetime_of
-from minkad.data_port.resp.replies import NULL, OK, ONE, ZERO, RespError, bulk, integer, values
+from minkad.data_port.resp.lifetimes import KEPT, UNLIMITED, lifetime_of
+from minkad.data_port.resp.replies import NULL, OK, RespError, bulk, integer, values
 from minkad.data_port.resp.slots import Slot
 
 _NO_INTEGER: Final = NOT_AN_INTEGER
@@ -162,7 +161,9 @@ def _msetnx(connection: RespConnection, words: Words) -> bytes | Slot:
         _check_value(value)
     routes = [connection.view.route(key) for key in keys]
     if len({route.partition_id if route is not None else 0 for route in routes}) > 1:
-        raise RespError("ERR MSETNX: the keys are in several partitions of the keyspace; give them a common hash tag")
+        raise RespError(
+            "ERR MSETNX: the keys are in several partitions of the keyspace, and are set all or none in one only"
+        )
     operation = SetAllIfAbsent(keys, [value for _, value in pairs])
     size = sum(len(key) + len(value) for key, value in pairs)
     return connection.operate([(keys[0], operation, size)], lambda outcomes: integer(outcomes[0].done))
@@ -245,8 +246,10 @@ COMMANDS: Final = (
     Command("GETSET", 3, _getset, _W, _WRITE, "Sets a value, and returns the former one.", 1, 1, 1),
     Command("GETDEL", 2, _getdel, _W, ("write", "fast"), "Returns a value, and deletes the key.", 1, 1, 1, "6.2.0"),
     Command("GETEX", -2, _getex, _W, ("write", "fast"), "Returns a value, and sets when it expires.", 1, 1, 1, "6.2.0"),
-    Command("MGET", -2, _mget, _R, _READ, "Returns the values of keys.", 1, -1, 1),
-    Command("MSET", -3, _mset, _W, ("write", "denyoom"), "Sets the values of keys.", 1, -1, 2, "1.0.1"),
+    Command("MGET", -2, _mget, _R, _READ, "Returns the values of keys.", 1, -1, 1,
+            tips=("request_policy:multi_shard",)),
+    Command("MSET", -3, _mset, _W, ("write", "denyoom"), "Sets the values of keys.", 1, -1, 2, "1.0.1",
+            tips=("request_policy:multi_shard", "response_policy:all_succeeded")),
     Command("MSETNX", -3, _msetnx, _W, ("write", "denyoom"), "Sets the values of keys if none of them has one.",
             1, -1, 2, "1.0.1"),
     Command("STRLEN", 2, _strlen, _R, _READ, "Returns the length of a value.", 1, 1, 1, "2.2.0"),
@@ -260,5 +263,3 @@ COMMANDS: Final = (
     Command("DECRBY", 3, _increment(-1, None), _W, _WRITE, "Subtracts from a number.", 1, 1, 1),
     Command("INCRBYFLOAT", 3, _incrbyfloat, _W, _WRITE, "Adds to a number with a point.", 1, 1, 1, "2.6.0"),
 )  # fmt: skip
-
-__all__ = ["COMMANDS", "ONE", "ZERO", "Lifetime", "Until"]

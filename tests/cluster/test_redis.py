@@ -137,7 +137,7 @@ def test_numbers(client: Plain) -> None:
     with pytest.raises(ResponseError, match="increment or decrement would overflow"):
         client.incr(key)
     with pytest.raises(ResponseError, match="not an integer or out of range"):
-        client.execute_command("INCRBY", key, "1.5")
+        client.execute_command("INCRBY", key, "1.5")  # type: ignore[no-untyped-call]
     client.set(key, "text")
     with pytest.raises(ResponseError, match="value is not a valid float"):
         client.incrbyfloat(key, 1)
@@ -351,7 +351,7 @@ def test_the_connection(cluster: LocalCluster) -> None:
         assert one.info("server")["server_name"] == "minka"
         assert one.command_count() == len(one.command_list())
         assert one.command()["get"]["flags"] == {"readonly", "fast"}
-        assert one.command_getkeys("MSET a 1 b 2") == [b"a", b"b"]
+        assert one.command_getkeys("MSET", "a", "1", "b", "2") == [b"a", b"b"]
         with pytest.raises(ResponseError, match="unknown command 'LPUSH'"):
             one.lpush("list", 1)
         with pytest.raises(ResponseError, match="unsupported protocol version"):

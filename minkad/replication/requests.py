@@ -22,6 +22,7 @@ from minkad.replication.replica import Replica
 from minkad.replication.routing import Routing
 from minkad.replication.ticket import Ticket, too_large
 from minkad.replication.writing import Writing
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import MAX_PASSED
 
 # Up to so many keys, reading them at once is faster than on another thread.
@@ -88,18 +89,17 @@ class Requests:
         replica = self._replicas.get(partition_id)
         if replica is None or not self._routing.serves_now(replica, generation, keys) or len(keys) > _INLINE_KEYS:
             return None
+        data = replica.data
         try:
             replica.take_over_data()
-            rows = _few_rows(replica, keys)
+            rows = data.stored(keys) if len(keys) <= _KEYS_AT_ONCE else _few_rows(data, keys)
         except MinkaError:
             return None
-        if rows is None or not self._has_clearance():
-            return None
-        if replica.data.may_expire and self._expired(keys, rows):
+        if rows is None or not self._has_clearance() or (data.may_expire and self._expired(keys, rows)):
             return None
         replica.load.count(keys)
         values = values_of(rows)
-        replica.load.traffic.read(len(keys), sum([len(value) for value in values if value is not None]), 0.0)
+        replica.load.traffic.read(len(keys), sum(map(len, filter(None, values))), 0.0)
         return values
 
     def key_count(self, partition_id: int) -> int:
@@ -464,19 +464,17 @@ def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | N
     return rows
 
 
-def _few_rows(replica: Replica, keys: list[bytes]) -> list[bytes | None] | None:
+def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | None:
     """The values of the keys, in their stored form; None if they have too many bytes to be read without a look at the
     memory for them.
     """
-    if len(keys) <= _KEYS_AT_ONCE:
-        return replica.data.stored(keys)
     rows: list[bytes | None] = []
     left = _FEW_BYTES
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         if left < 0:
             return None
-        part = replica.data.stored(keys[start : start + _KEYS_AT_ONCE])
-        left -= sum([len(row) for row in part if row])
+        part = data.stored(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum(map(len, filter(None, part)))
         rows += part
     return rows
 

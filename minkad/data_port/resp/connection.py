@@ -23,7 +23,7 @@ from minkad.data_port.resp.slots import Joined, Part, SetSlot, Slot
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
 _UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, the client counts as not taking its answers
 _ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when memory is short
-_PARTIAL_BYTES: Final = 64 * 1024  # of a command that is not complete, which are not counted
+_UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete
 _PROGRESS_S: Final = 0.5
 _RUN_KEYS: Final = 64  # of GETs that follow each other, read at once
 DEFAULT_KEYSPACE: Final = b"default"
@@ -57,7 +57,7 @@ class RespConnection(asyncio.Protocol):
         self._is_ending = False  # once everything is answered
         self._unanswered = 0
         self._untaken = 0
-        self._partial = 0
+        self._counted = 0  # bytes of both that the share has
         self._is_paused = False
         self._is_reading = True
         self._is_over = False
@@ -96,11 +96,16 @@ class RespConnection(asyncio.Protocol):
             self._backlog.extend(commands[done:])
         if parser.error is not None:
             self._is_ending = True
-        if self._queue or self._backlog or parser.partial > _PARTIAL_BYTES or self._partial or self._is_ending:
-            self._count(len(data))
-            self.settle()
-        elif self._out:
+        if self._out:
             self._flush()
+        if self._queue or self._backlog:
+            self._unanswered += len(data)
+            if self._unanswered > _UNCOUNTED_BYTES:
+                self._count()
+        elif self._is_ending:
+            self._end()
+        if parser.partial > _UNCOUNTED_BYTES or self._counted:
+            self._count()
 
     def eof_received(self) -> None:
         """The client sends nothing more; the transport closes the connection."""
@@ -138,16 +143,16 @@ class RespConnection(asyncio.Protocol):
 
     def _run(self, commands: Sequence[Words]) -> int:
         """Begin commands in their order, until one has to wait. Returns how many have begun."""
-        table, index, count = self.service.commands, 0, len(commands)
+        table, get, index, count = self.service.commands, self.service.get, 0, len(commands)
         while index < count and not self._is_paused:
             words = commands[index]
             command = table.get(words[0]) or self.service.find(words[0])
-            if command is not None and self._has_to_wait(command.kind):
+            if self._queue and command is not None and self._has_to_wait(command.kind):
                 break
-            index += 1
-            if command is not None and command.name == "GET" and len(words) == 2 and index < count:
-                index = self._run_gets(commands, index - 1)
+            if command is get and len(words) == 2:
+                index = self._run_gets(commands, index)
                 continue
+            index += 1
             try:
                 if command is None:
                     raise unknown(words)
@@ -164,7 +169,7 @@ class RespConnection(asyncio.Protocol):
         return index
 
     def _has_to_wait(self, kind: Kind) -> bool:
-        if not self._queue or kind is Kind.ANY:
+        if kind is Kind.ANY:
             return False
         if kind is Kind.READ:
             return self.writes > 0
@@ -178,16 +183,17 @@ class RespConnection(asyncio.Protocol):
             end += 1
         keys = [words[1] for words in commands[index:end]]
         values = self._values(keys)
-        if values is None:
-            for key in keys:
-                try:
-                    self._answer(self.read([key], self._one_value))
-                except RespError as error:
-                    self._answer(error.encoded)
+        if values is not None:
+            resp3 = self.resp3
+            self._answer(
+                b"".join([bulk(value, resp3) for value in values]) if len(values) > 1 else bulk(values[0], resp3)
+            )
             return end
-        resp3 = self.resp3
-        answer = b"".join([bulk(value, resp3) for value in values])
-        self._answer(answer)
+        for key in keys:
+            try:
+                self._answer(self.read([key], self._one_value))
+            except RespError as error:
+                self._answer(error.encoded)
         return end
 
     def _answer(self, answer: bytes | Slot) -> None:
@@ -371,9 +377,9 @@ class RespConnection(asyncio.Protocol):
         if self._queue or (self._backlog and not self._is_ending_now):
             self._read_or_not()
             return
-        if self._unanswered:
-            self.share.give(self._unanswered)
-            self._unanswered = 0
+        self._unanswered = 0
+        if self._counted:
+            self._count()
         if self._is_ending:
             self._end()
         elif not self._is_reading:
@@ -413,15 +419,14 @@ class RespConnection(asyncio.Protocol):
 
     # Reading no more than there is room for
 
-    def _count(self, size: int) -> None:
-        """Count what has come and is not answered."""
-        if self._queue or self._backlog:
-            self.share.take(size)
-            self._unanswered += size
-        partial = self._parser.partial if self._parser.partial > _PARTIAL_BYTES else 0
-        if partial != self._partial:
-            self.share.take(partial - self._partial)
-            self._partial = partial
+    def _count(self) -> None:
+        """Count what has come and is not answered; a little is a part of what any connection takes."""
+        held = self._unanswered + self._parser.partial
+        counted = held if held > _UNCOUNTED_BYTES else 0
+        self.share.take(counted - self._counted)
+        self._counted = counted
+        if counted:
+            self._read_or_not()
 
     def _read_or_not(self) -> None:
         if self._is_over:

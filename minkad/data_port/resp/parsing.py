@@ -40,26 +40,35 @@ class Parser:
         try:
             if not self._is_inside and data[:1] != b"*":
                 data = self._take_inline(data, commands)
-            self._take_checked(data, commands)
+            if data[-1:] != b"\n":
+                data = self._hold_cut_off(data)
+            if b">" in data or b"~" in data or b"%" in data or b"|" in data:
+                large = _LARGE_OF_ANY_KIND.search(data)
+            else:
+                large = _LARGE.search(data)
+            self._take(data if large is None else self._take_up_to(data, large, commands), commands)
         except hiredis.HiredisError as error:
             self.error = RespError(f"ERR Protocol error: {error}")
         except RespError as error:
             self.error = error
         return commands
 
-    def _take_checked(self, data: bytes, commands: list[Command]) -> None:
-        if data[-1:] != b"\n":
-            cut = _CUT_OFF.search(data, max(0, len(data) - _CUT_OFF_BYTES))
-            if cut is not None:
-                data, self._held = data[: cut.start()], cut[0]
-        plain = b">" not in data and b"~" not in data and b"%" not in data and b"|" not in data
+    def _hold_cut_off(self, data: bytes) -> bytes:
+        cut = _CUT_OFF.search(data, max(0, len(data) - _CUT_OFF_BYTES))
+        if cut is not None:
+            data, self._held = data[: cut.start()], cut[0]
+        return data
+
+    def _take_up_to(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> bytes:
+        """Take what comes before the last of what may be a large header; returns the rest."""
         done = 0
-        for large in (_LARGE if plain else _LARGE_OF_ANY_KIND).finditer(data):
+        while large is not None:
             self._take(data[done : large.start()], commands)
             done = large.start()
             if not self._reader.has_data():  # so it is no part of a value
                 raise RespError("ERR Protocol error: invalid multibulk length")
-        self._take(data[done:] if done else data, commands)
+            large = _LARGE_OF_ANY_KIND.search(data, done + 1)
+        return data[done:]
 
     def _take(self, data: bytes, commands: list[Command]) -> None:
         if not data:

@@ -29,6 +29,7 @@ class Service:
         self.memory = memory
         self.commands = dict(commands)  # by name, in each spelling that came
         self.names = dict(commands)
+        self.get = commands[b"GET"]
         self.keyspaces: Keyspaces = means.keyspaces
         self.reads = Reads(means)
         self.pipes = Pipes(means, memory.share())

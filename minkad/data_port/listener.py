@@ -11,7 +11,7 @@ from minkad.config.addresses import split_address
 from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
-_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is closed
+_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is a Redis client's, or is closed
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]
@@ -92,7 +92,7 @@ class _Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._has_waited)
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
@@ -101,10 +101,19 @@ class _Arrival(asyncio.Protocol):
             self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
             self._transport.close()
             return
-        chosen = make()
+        self._give_to(make()).data_received(data)
+
+    def _has_waited(self) -> None:
+        """Pools of Redis clients connect before they have anything to say; clients of Minka don't."""
+        if self._redis is None:
+            self._transport.abort()
+        else:
+            self._give_to(self._redis())
+
+    def _give_to(self, chosen: asyncio.Protocol) -> asyncio.Protocol:
         self._transport.set_protocol(chosen)
         chosen.connection_made(self._transport)
-        chosen.data_received(data)
+        return chosen
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

@@ -16,7 +16,7 @@ from minka.wire import MAX_VALUE_BYTES, Op
 from minkad.data_port.resp.command import Kind, Words, wrong_number
 from minkad.data_port.resp.keyspaces import ClusterView, View
 from minkad.data_port.resp.parsing import Parser
-from minkad.data_port.resp.replies import OK, RespError, bulk
+from minkad.data_port.resp.replies import OK, RespError, bulk, internal
 from minkad.data_port.resp.service import Service
 from minkad.data_port.resp.slots import Joined, Part, SetSlot, Slot
 
@@ -161,6 +161,8 @@ class RespConnection(asyncio.Protocol):
                 answer = command.run(self, words)
             except RespError as error:
                 answer = error.encoded
+            except Exception as error:  # noqa: BLE001 - the connection goes on
+                answer = internal(error).encoded
             if answer is not _QUEUED:
                 self._answer(answer)
             if self._is_ending:

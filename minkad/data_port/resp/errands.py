@@ -16,7 +16,7 @@ from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.refusals import Refusals
 from minkad.data_port.resp.replies import RespError
 from minkad.process.memory import Share
-from minkad.process.telemetry import Telemetry
+from minkad.process.telemetry import Outcome, Telemetry
 from minkad.replication.requests import Requests
 from minkad.replication.ticket import Ticket
 
@@ -56,7 +56,7 @@ class Means:
 class Errand:
     """Some keys of one partition, and what is asked about them."""
 
-    __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "view")
+    __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "outcome", "view")
 
     def __init__(self, means: Means, view: View, op: Op, share: Share) -> None:
         """The body of the answer is taken from `share` while it is looked at."""
@@ -68,6 +68,7 @@ class Errand:
         self._deadline = 0.0
         self._refused: MinkaError | None = None
         self._route: Route | None = None
+        self.outcome: Outcome = "refused"  # of one that has failed
 
     # What it is about
 
@@ -154,6 +155,7 @@ class Errand:
             self._refused = error
             loop.call_later(delay, self._again)
             return
+        self.outcome = "refused" if error.code.info.retriable else "failed"
         self.failed([refusals.plain(error)] * len(self.keys()))
 
     def _again(self) -> None:

@@ -89,7 +89,7 @@ class Batch(Errand):
     def failed(self, errors: list[RespError]) -> None:  # type: ignore[override]
         """Tell the takers."""
         self._pipe.ended(self)
-        self._means.telemetry.kv("write", "refused", 0.0)
+        self._means.telemetry.kv("write", self.outcome, 0.0)
         self._tell(errors)
 
     def _tell(self, errors: list[RespError]) -> None:

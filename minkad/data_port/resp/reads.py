@@ -58,6 +58,7 @@ class Read(Errand):
         if self._op is Op.READ_STALE:
             self._read_at_leader()
             return
+        self._means.telemetry.kv("read", self.outcome, 0.0)
         self._joined.lack(self._positions, errors[0])
 
     def divided(self) -> None:

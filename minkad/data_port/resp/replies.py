@@ -1,7 +1,10 @@
 """Answers as RESP 2 and 3 encode them, and the errors of a connection."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Union
+
+log: Final = logging.getLogger(__name__)
 
 Reply = Union[None, bool, int, float, bytes, str, "Simple", "RespError", Sequence["Reply"], Mapping[str, "Reply"]]
 """A mapping is an array of keys and values in RESP 2."""
@@ -22,6 +25,12 @@ class RespError(Exception):
         """The answer."""
         text = " ".join(str(self.args[0]).split())
         return b"-%b\r\n" % text.encode("utf-8", "replace")
+
+
+def internal(error: Exception) -> RespError:
+    """What a client is told of a mistake of ours, which is logged."""
+    log.error("a command of a Redis client failed", exc_info=error)
+    return RespError(f"ERR INTERNAL: {error!r}")
 
 
 class Simple(str):

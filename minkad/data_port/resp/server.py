@@ -17,7 +17,6 @@ _CONFIG: Final = {
     "appendfsync": "always",
     "appendonly": "yes",
     "databases": "1",
-    "maxclients": "10000",
     "maxmemory": "0",
     "maxmemory-policy": "noeviction",
     "notify-keyspace-events": "",
@@ -34,8 +33,9 @@ def _config(connection: RespConnection, words: Words) -> bytes:
         if len(words) < 3:
             raise wrong_number("config|get")
         patterns = [word.decode("utf-8", "replace").lower() for word in words[2:]]
+        settings = _CONFIG | {"maxclients": str(connection.service.memory.max_shares)}
         found: dict[str, Reply] = {
-            name: value for name, value in _CONFIG.items() if any(fnmatchcase(name, one) for one in patterns)
+            name: value for name, value in settings.items() if any(fnmatchcase(name, one) for one in patterns)
         }
         return reply(found, connection.resp3)
     if what == b"RESETSTAT" and len(words) == 2:

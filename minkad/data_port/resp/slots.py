@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from minka.operations import Outcome
-from minkad.data_port.resp.replies import OK, RespError
+from minkad.data_port.resp.replies import OK, RespError, internal
 
 
 class Owner(Protocol):
@@ -125,6 +125,8 @@ class Joined(Slot):
             answer = self._finish(self.results)
         except RespError as error:
             answer = error.encoded
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+            answer = internal(error).encoded
         self.fill(answer)
 
 

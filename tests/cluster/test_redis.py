@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.cluster.test_tls import make_certificates, section
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # of commands that Redis has
 
 NODES = 3
+MIB = 1024 * 1024
 Plain = redis.Redis
 
 
@@ -364,7 +366,7 @@ def test_the_connection(cluster: LocalCluster) -> None:
 
 
 def test_a_large_value_and_one_that_is_too_large(client: Plain) -> None:
-    key, value = fresh(), b"x" * (16 * 1024 * 1024)
+    key, value = fresh(), b"x" * (16 * MIB)
     client.set(key, value)
     assert client.get(key) == value
     with pytest.raises(ResponseError, match="maximum allowed size"):
@@ -411,6 +413,31 @@ def patient(client: RedisCluster, key: str) -> bytes | None:
         return None
     assert isinstance(found, bytes)
     return found
+
+
+def test_clients_that_take_no_answers_do_not_fill_the_memory() -> None:
+    limit_mib, key, value = 128, "{large}0", b"x" * MIB
+    with (
+        LocalCluster(["athens"], config={**QUICK, "clients": {"memory_mib": limit_mib}}) as cluster,
+        ExitStack() as stack,
+    ):
+        with Control(cluster.endpoints) as control:
+            control.create_keyspace("default", 2, HashFunction.HASH_FUNCTION_CRC16, replicas=1)
+            wait_settled(control, live=1)
+        host, port = address(cluster)
+        with redis.Redis(host, port, socket_timeout=20) as client:
+            client.set(key, value)
+            for _ in range(40):
+                greedy = stack.enter_context(socket.create_connection((host, port), timeout=10))
+                greedy.sendall(b"GET %b\r\n" % key.encode() * 300)
+            for number in range(50):
+                client.set(f"small-{number}", number)
+                assert client.get(f"small-{number}") == b"%d" % number
+            assert client.get(key) == value
+        process = cluster.node("athens").process
+        assert process is not None
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+        assert pages * 4096 < 3 * limit_mib * MIB
 
 
 def test_with_tls(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ _UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, the client coun
 _ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when memory is short
 _UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete
 _PROGRESS_S: Final = 0.5
+_READS_AT_ONCE: Final = 64  # that have to wait
 _RUN_KEYS: Final = 64  # of GETs that follow each other, read at once
 DEFAULT_KEYSPACE: Final = b"default"
 
@@ -53,11 +54,12 @@ class RespConnection(asyncio.Protocol):
         self._backlog: deque[Words] = deque()
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._gets_at_once = _RUN_KEYS
         self._settles = False
         self._is_ending = False  # once everything is answered
         self._unanswered = 0
         self._untaken = 0
-        self._counted = 0  # bytes of both that the share has
+        self._counted = 0  # bytes that the share has
         self._is_paused = False
         self._is_reading = True
         self._is_over = False
@@ -171,39 +173,47 @@ class RespConnection(asyncio.Protocol):
         return index
 
     def _has_to_wait(self, kind: Kind) -> bool:
+        if self._out_bytes > _UNSENT_BYTES:  # answers that wait for others
+            return True
         if kind is Kind.ANY:
             return False
         if kind is Kind.READ:
-            return self.writes > 0
+            return self.writes > 0 or self.reads >= _READS_AT_ONCE
         return kind is Kind.ALONE or self.reads > 0
 
     def _run_gets(self, commands: Sequence[Words], index: int) -> int:
         """Begin the GETs from this one on. Returns the place of the next command."""
-        end, last = index + 1, min(len(commands), index + _RUN_KEYS)
+        end, last = index + 1, min(len(commands), index + self._gets_at_once)
         name = commands[index][0]
         while end < last and commands[end][0] == name and len(commands[end]) == 2:
             end += 1
         keys = [words[1] for words in commands[index:end]]
         values = self._values(keys)
-        if values is not None:
-            resp3 = self.resp3
-            self._answer(
-                b"".join([bulk(value, resp3) for value in values]) if len(values) > 1 else bulk(values[0], resp3)
-            )
-            return end
-        for key in keys:
-            try:
-                self._answer(self.read([key], self._one_value))
-            except RespError as error:
-                self._answer(error.encoded)
+        if values is None:
+            return self._run_get(commands[index], index)
+        resp3 = self.resp3
+        answers = [bulk(value, resp3) for value in values]
+        answer = answers[0] if len(answers) == 1 else b"".join(answers)
+        self._gets_at_once = _RUN_KEYS if len(answer) <= _UNSENT_BYTES else 1
+        self._answer(answer)
         return end
 
+    def _run_get(self, words: Words, index: int) -> int:
+        """Begin one GET, which may have to wait."""
+        self._gets_at_once = 1
+        try:
+            self._answer(self.get(words[1]))
+        except RespError as error:
+            self._answer(error.encoded)
+        return index + 1
+
     def _answer(self, answer: bytes | Slot) -> None:
+        if isinstance(answer, bytes):
+            self._out_bytes += len(answer)
         if self._queue:
             self._queue.append(answer)
         elif isinstance(answer, bytes):
             self._out.append(answer)
-            self._out_bytes += len(answer)
             if self._out_bytes > _UNSENT_BYTES:
                 self._flush()
         elif answer.answer is not None:
@@ -348,6 +358,9 @@ class RespConnection(asyncio.Protocol):
     def filled(self, slot: Slot) -> None:
         """An answer is known; it is sent once all before it are."""
         queue, out = self._queue, self._out
+        self._out_bytes += len(slot.answer or b"")
+        if self._out_bytes > _UNSENT_BYTES:
+            self._count()
         first = queue[0] if queue else None
         if first is not slot:
             return
@@ -357,7 +370,6 @@ class RespConnection(asyncio.Protocol):
             if answer is None:
                 break
             out.append(answer)
-            self._out_bytes += len(answer)
             queue.popleft()
         self._settle_soon()
 
@@ -416,14 +428,18 @@ class RespConnection(asyncio.Protocol):
         out = self._out
         if not out:
             return
-        self._out, self._out_bytes = [], 0
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        self._out_bytes -= len(data)
+        self._transport.write(data)
 
     # Reading no more than there is room for
 
     def _count(self) -> None:
-        """Count what has come and is not answered; a little is a part of what any connection takes."""
-        held = self._unanswered + self._parser.partial
+        """Count what has come and is not answered, and answers that wait for others; a little is a part of what any
+        connection takes.
+        """
+        held = self._unanswered + self._parser.partial + self._out_bytes
         counted = held if held > _UNCOUNTED_BYTES else 0
         self.share.take(counted - self._counted)
         self._counted = counted

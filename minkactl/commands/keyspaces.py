@@ -59,7 +59,7 @@ def keyspace() -> None:
     type=click.Choice(["murmur3", "md5", "crc16"]),
     default="murmur3",
     show_default=True,
-    help="From a key to its slot: hash(key) modulo the number of partitions.",
+    help="From a key to its slot: hash(key) modulo the number of partitions. crc16: by the slots of Redis Cluster.",
 )
 @click.option("--ranges", is_flag=True, help="Partitions by ranges of keys instead: they can be scanned and split.")
 @click.option(

@@ -1,4 +1,4 @@
-"""SETs and GETs a second of a node's data port with Redis's own protocol, beside redis-server; redis-benchmark asks both.
+"""SETs and GETs a second of a node's data port with Redis's protocol, beside redis-server; redis-benchmark asks both.
 
 One node and one replica, as one redis-server; an answered SET is durable in both. They are measured in turn, so that
 what else the machine does disturbs both alike.

@@ -1,11 +1,15 @@
 """key → slot, the same on every platform and in every runtime (Fixed Partitions, Patterns of Distributed Systems)."""
 
 import hashlib
+from binascii import crc_hqx
 from collections.abc import Callable
+from typing import Final
 
 import mmh3
 
 from minka.v1.cluster_pb2 import HashFunction
+
+REDIS_SLOTS: Final = 16_384
 
 
 def murmur3(key: bytes) -> int:
@@ -18,7 +22,37 @@ def md5(key: bytes) -> int:
     return abs(int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest(), "big", signed=True))
 
 
+def crc16(key: bytes) -> int:
+    """The hash slot of Redis Cluster: CRC16 (XMODEM) modulo 16,384. If the key has a part in braces that isn't empty,
+    only the first one counts, so keys with the same one are together.
+    """
+    start = key.find(b"{") + 1
+    if start:
+        end = key.find(b"}", start)
+        if end > start:
+            key = key[start:end]
+    return crc_hqx(key, 0) % REDIS_SLOTS
+
+
 HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
     HashFunction.HASH_FUNCTION_MURMUR3: murmur3,
     HashFunction.HASH_FUNCTION_MD5: md5,
+    HashFunction.HASH_FUNCTION_CRC16: crc16,
 }
+
+
+def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
+    """A function of a key, whose result modulo the number of partitions is the key's slot. Murmur3 is without the call
+    in between, since a batch hashes every key. A partition has neighbouring slots of Redis: see `redis_slots`.
+    """
+    if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:
+        return mmh3.mmh3_32_uintdigest
+    if hash_ == HashFunction.HASH_FUNCTION_CRC16:
+        return lambda key: crc16(key) * partition_count // REDIS_SLOTS
+    return HASH_FUNCTIONS[hash_]
+
+
+def redis_slots(slot: int, partition_count: int) -> tuple[int, int]:
+    """The first and the last of Redis's slots that are in a partition, by its slot, of a keyspace with CRC16."""
+    first, after = (-(-number * REDIS_SLOTS // partition_count) for number in (slot, slot + 1))
+    return first, after - 1

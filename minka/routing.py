@@ -12,13 +12,11 @@ from itertools import islice, pairwise
 from sys import intern
 from typing import Final, Generic, TypeVar
 
-import mmh3
-
 from minka.errors import Code, MinkaError
-from minka.hashing import HASH_FUNCTIONS
+from minka.hashing import HASH_FUNCTIONS, digest_of
 from minka.ranges import ALL_KEYS, KeyRange, is_by_ranges
 from minka.v1 import admin_pb2, cluster_pb2
-from minka.v1.cluster_pb2 import HashFunction, NodeState, Partitioning
+from minka.v1.cluster_pb2 import NodeState, Partitioning
 
 _MAX_NAMES_SHOWN: Final = 10
 _NOWHERE: Final = ("", "")
@@ -100,11 +98,8 @@ class HashRoutes(KeyspaceRoutes):
     def __init__(self, keyspace: cluster_pb2.Keyspace) -> None:
         super().__init__(keyspace.name)
         self.count: Final = keyspace.partition_count
-        # The same function as hashing.murmur3, without the call in between: a batch hashes every key.
-        murmur3 = keyspace.hash == HashFunction.HASH_FUNCTION_MURMUR3
-        self._hash: Final[Callable[[bytes], int]] = (
-            mmh3.mmh3_32_uintdigest if murmur3 else HASH_FUNCTIONS[keyspace.hash]
-        )
+        self.hash: Final = keyspace.hash
+        self._hash: Final[Callable[[bytes], int]] = digest_of(keyspace.hash, keyspace.partition_count)
         self.routes: list[Route | None] = []  # by slot, once any is known: most clients use few of all keyspaces
 
     def place(self, key: bytes) -> int:
@@ -244,7 +239,8 @@ class RangeRoutes(KeyspaceRoutes):
             self._starts = [start for start in self._starts if start in self._routes]
 
 
-def _routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
+def routes_of(keyspace: cluster_pb2.Keyspace) -> KeyspaceRoutes:
+    """Routes without rows. Raises INTERNAL for a keyspace of a kind that isn't known here."""
     if is_by_ranges(keyspace):
         return RangeRoutes(keyspace)
     by_hash = keyspace.partitioning in (Partitioning.PARTITIONING_UNSPECIFIED, Partitioning.PARTITIONING_HASH)
@@ -326,7 +322,7 @@ class RoutingTable:
     def _add(self, keyspaces: Iterable[cluster_pb2.Keyspace], rows: Iterable[cluster_pb2.Partition]) -> bool:
         for keyspace in keyspaces:
             if keyspace.id not in self._by_id:
-                self._by_id[keyspace.id] = self._keyspaces[keyspace.name] = _routes_of(keyspace)
+                self._by_id[keyspace.id] = self._keyspaces[keyspace.name] = routes_of(keyspace)
         return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:

@@ -2,17 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Final
 
-import mmh3
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from minka.hashing import HASH_FUNCTIONS
+from minka.hashing import digest_of
 from minka.ranges import is_by_ranges
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
+from minka.v1.cluster_pb2 import Keyspace, Partition
 
 _Place = Callable[[list[bytes]], list[int]]
 
@@ -29,10 +27,8 @@ def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> 
 
 
 def _by_hash(keyspace: Keyspace) -> _Place:
-    # mmh3 is called directly, since every row passes here.
-    murmur3 = keyspace.hash == HashFunction.HASH_FUNCTION_MURMUR3
-    digest: Final[Any] = mmh3.mmh3_32_uintdigest if murmur3 else HASH_FUNCTIONS[keyspace.hash]
     count = keyspace.partition_count
+    digest = digest_of(keyspace.hash, count)
     return lambda keys: [digest(key) % count for key in keys]
 
 

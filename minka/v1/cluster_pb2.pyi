@@ -59,6 +59,8 @@ class _HashFunctionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HashFunc
     """MurmurHash3 x86 32-bit, seed 0, unsigned"""
     HASH_FUNCTION_MD5: _HashFunction.ValueType  # 2
     """|MD5 as a signed big-endian integer|"""
+    HASH_FUNCTION_CRC16: _HashFunction.ValueType  # 3
+    """the hash slot of Redis Cluster, 0 to 16383; a partition has neighbouring ones"""
 
 class HashFunction(_HashFunction, metaclass=_HashFunctionEnumTypeWrapper): ...
 
@@ -67,6 +69,8 @@ HASH_FUNCTION_MURMUR3: HashFunction.ValueType  # 1
 """MurmurHash3 x86 32-bit, seed 0, unsigned"""
 HASH_FUNCTION_MD5: HashFunction.ValueType  # 2
 """|MD5 as a signed big-endian integer|"""
+HASH_FUNCTION_CRC16: HashFunction.ValueType  # 3
+"""the hash slot of Redis Cluster, 0 to 16383; a partition has neighbouring ones"""
 Global___HashFunction: _TypeAlias = HashFunction  # noqa: Y015
 
 class _Durability:
@@ -407,7 +411,7 @@ class Partition(_message.Message):
     """unique in the cluster, never reused"""
     keyspace_id: _builtins.int
     slot: _builtins.int
-    """hash(key) modulo partition_count; in a keyspace by ranges, the id"""
+    """hash(key) modulo partition_count; CRC16: hash * partition_count / 16384;"""
     leader: _builtins.str
     """"" when OFFLINE"""
     leader_epoch: _builtins.int
@@ -441,7 +445,8 @@ class Partition(_message.Message):
     """a person chose its start_key: no automatic merge with the one before"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The assigned replicas (AR); the first is the preferred leader. While they are being reassigned: the old ones (OAR)
+        """in a keyspace by ranges, the id
+        The assigned replicas (AR); the first is the preferred leader. While they are being reassigned: the old ones (OAR)
         and after them the new ones (RAR), until the very end.
         """
 

@@ -56,10 +56,10 @@ def keyspace() -> None:
 @click.option(
     "--hash",
     "hash_name",
-    type=click.Choice(["murmur3", "md5"]),
+    type=click.Choice(["murmur3", "md5", "crc16"]),
     default="murmur3",
     show_default=True,
-    help="From a key to its slot: hash(key) modulo the number of partitions.",
+    help="From a key to its slot: hash(key) modulo the number of partitions. crc16: by the slots of Redis Cluster.",
 )
 @click.option("--ranges", is_flag=True, help="Partitions by ranges of keys instead: they can be scanned and split.")
 @click.option(
@@ -130,6 +130,7 @@ def create(
       minkactl keyspace create fares --partitions 64 --replicas 5 --min-insync 3
       minkactl keyspace create cache --partitions 64 --replicas 1
       minkactl keyspace create legacy --partitions 9 --hash md5
+      minkactl keyspace create default --partitions 64 --hash crc16     (for clients of Redis Cluster)
       minkactl keyspace create authors --ranges --split-at b,d
       minkactl keyspace create events --ranges --max-bytes 1GiB --max-ops 5000
     """

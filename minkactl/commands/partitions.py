@@ -290,7 +290,7 @@ def _split_blockers(
 
 def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
-    from minka.hashing import HASH_FUNCTIONS
+    from minka.hashing import HASH_FUNCTIONS, digest_of
     from minka.ranges import KeyRange, is_by_ranges
     from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.documents import enum_name
@@ -302,7 +302,8 @@ def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
     number, wanted = None, of_keyspace(keyspace)
     if not is_by_ranges(row):
         number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
-        wanted = PartitionFilter(keyspace=keyspace, slots=[number % row.partition_count])
+        slot = digest_of(row.hash, row.partition_count)(os.fsencode(key)) % row.partition_count
+        wanted = PartitionFilter(keyspace=keyspace, slots=[slot])
     rows = control.partitions(wanted).whole().table.partitions
     typed = parse_key(key) if number is None else b""
     partition = next(one for one in rows if number is not None or KeyRange(one.start_key, one.end_key).contains(typed))

@@ -11,19 +11,22 @@ from minkad.config.addresses import split_address
 from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
-_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is closed
+_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is a Redis client's, or is closed
 
 Protocols = Callable[[], asyncio.Protocol]
+Tls = Callable[[], ssl.SSLContext]
 
 
 class Listener:
     """The bound port."""
 
-    def __init__(self, address: str, minka: Protocols, tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """`minka` makes what serves one connection. `tls` gives the context for connections from now on.
+    def __init__(self, address: str, minka: Protocols, redis: Protocols | None, tls: Tls | None) -> None:
+        """`minka` makes what serves a connection in Minka's own protocol, `redis` in that of Redis; None: those are
+        refused. `tls` gives the context for connections from now on.
         Raises ADDRESS_IN_USE, INVALID_CONFIG.
         """
         self._minka = minka
+        self._redis = redis
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
@@ -54,7 +57,7 @@ class Listener:
             bound.close()
 
     def _arrived(self) -> asyncio.Protocol:
-        return _Arrival(self._minka)
+        return _Arrival(self._minka, self._redis)
 
 
 def _bound(address: str) -> list[socket.socket]:
@@ -81,25 +84,36 @@ def _bound(address: str) -> list[socket.socket]:
 class _Arrival(asyncio.Protocol):
     """A connection until its first byte has come."""
 
-    def __init__(self, minka: Protocols) -> None:
+    def __init__(self, minka: Protocols, redis: Protocols | None) -> None:
         self._minka = minka
+        self._redis = redis
         self._transport = cast("asyncio.Transport", None)
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._has_waited)
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
-        if data[:1] != PREFACE[:1]:
+        make = self._minka if data[:1] == PREFACE[:1] else self._redis
+        if make is None:
             self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
             self._transport.close()
             return
-        chosen = self._minka()
+        self._give_to(make()).data_received(data)
+
+    def _has_waited(self) -> None:
+        """Pools of Redis clients connect before they have anything to say; clients of Minka don't."""
+        if self._redis is None:
+            self._transport.abort()
+        else:
+            self._give_to(self._redis())
+
+    def _give_to(self, chosen: asyncio.Protocol) -> asyncio.Protocol:
         self._transport.set_protocol(chosen)
         chosen.connection_made(self._transport)
-        chosen.data_received(data)
+        return chosen
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

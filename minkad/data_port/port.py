@@ -8,6 +8,7 @@ from minkad.data_port.clients import Clients
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
 from minkad.data_port.replication import ReplicationServices
+from minkad.data_port.resp.port import RespPort
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
@@ -24,9 +25,10 @@ class DataPort:
         telemetry: Telemetry,
         memory: Memory,
         tls: Callable[[], ssl.SSLContext] | None,
+        resp: RespPort | None = None,
     ) -> None:
-        """`memory` is that of clients. `tls` gives the context for the next connections. Raises ADDRESS_IN_USE,
-        INVALID_CONFIG.
+        """`memory` is that of clients. `tls` gives the context for the next connections. `resp` serves Redis clients;
+        None: they are refused. Raises ADDRESS_IN_USE, INVALID_CONFIG.
         """
         replication = ReplicationServices(manager, telemetry)
         clients = Clients(manager.requests, telemetry, memory)
@@ -34,7 +36,9 @@ class DataPort:
             cluster_id,
             {Purpose.KV: clients.serve, Purpose.APPEND: replication.append, Purpose.SHIP: replication.ship},
         )
-        self._listener = Listener(address, self._incoming.protocol, tls)
+        self._resp = resp
+        redis = resp.protocol if resp is not None else None
+        self._listener = Listener(address, self._incoming.protocol, redis, tls)
 
     async def start(self) -> None:
         """Take connections."""
@@ -52,4 +56,6 @@ class DataPort:
     def close(self) -> None:
         """Take no more connections, and end those that are there."""
         self._listener.stop()
+        if self._resp is not None:
+            self._resp.close()
         self._incoming.close()

@@ -12,6 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkad.config.addresses import is_loopback
 from minkad.data_port.port import DataPort
+from minkad.data_port.resp.port import RespPort
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
@@ -97,9 +98,18 @@ class Serving:
     def _made_data_port(self, memory: Memory) -> DataPort:
         parts, credentials = self._parts, self._credentials
         tls = (lambda: credentials.data_port) if credentials is not None else None
-        return DataPort(
-            self._config.data_listen, parts.identity.cluster_id, parts.manager, parts.telemetry, memory, tls
+        own, requests, telemetry = parts.identity, parts.manager.requests, parts.telemetry
+        resp = RespPort(
+            own.node_id,
+            own.cluster_id,
+            self._config.data_address,
+            lambda: parts.coordinator.state,
+            requests,
+            telemetry,
+            memory,
+            parts.channels.tls_context,
         )
+        return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp)
 
     def _server(self, streams: Memory, calls: Memory) -> Server:
         parts, config = self._parts, self._config

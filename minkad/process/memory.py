@@ -44,12 +44,17 @@ class Memory:
 
         Raises OVERLOADED when there are too many.
         """
-        if len(self._shares) * _SHARE_BYTES * _SHARES_PART > self.limit:
+        if len(self._shares) >= self.max_shares:
             raise MinkaError(Code.OVERLOADED, f"{len(self._shares)} streams or calls of clients are open at this node")
         share = Share(self, on_revoke)
         self._shares.add(share)
         share.take(_SHARE_BYTES)
         return share
+
+    @property
+    def max_shares(self) -> int:
+        """How many shares there can be at once."""
+        return self.limit // (_SHARE_BYTES * _SHARES_PART) + 1
 
     @property
     def now(self) -> float:

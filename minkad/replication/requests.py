@@ -22,6 +22,7 @@ from minkad.replication.replica import Replica
 from minkad.replication.routing import Routing
 from minkad.replication.ticket import Ticket, too_large
 from minkad.replication.writing import Writing
+from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import MAX_PASSED
 
 # Up to so many keys, reading them at once is faster than on another thread.
@@ -34,6 +35,7 @@ _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
 _PAGE_SECONDS: Final = 0.01  # where many deleted keys are between the rows
+_FEW_BYTES: Final = 1024 * 1024
 _KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
 
@@ -79,6 +81,31 @@ class Requests:
         elif not groups:
             on_done(ticket)
         return ticket
+
+    def read_now(self, partition_id: int, generation: int, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values of a few checked keys, if this node leads their partition and nothing stands against reading them
+        at once; None: `begin` waits for that, or says what it is.
+        """
+        replica = self._replicas.get(partition_id)
+        if replica is None or not self._routing.serves_now(replica, generation, keys) or len(keys) > _INLINE_KEYS:
+            return None
+        data = replica.data
+        try:
+            replica.take_over_data()
+            rows = data.stored(keys) if len(keys) <= _KEYS_AT_ONCE else _few_rows(data, keys)
+        except MinkaError:
+            return None
+        if rows is None or not self._has_clearance() or (data.may_expire and self._expired(keys, rows)):
+            return None
+        replica.load.count(keys)
+        values = values_of(rows)
+        replica.load.traffic.read(len(keys), sum(map(len, filter(None, values))), 0.0)
+        return values
+
+    def key_count(self, partition_id: int) -> int:
+        """About how many keys the replica here has; 0 without one."""
+        replica = self._replicas.get(partition_id)
+        return replica.data.size().keys if replica is not None else 0
 
     async def handle(self, request: Request, share: Share) -> Response:
         """The same for a caller that waits: the response has a result for each group."""
@@ -433,6 +460,21 @@ def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | N
             raise too_large()
         part = replica.data.stored(keys[start : start + _KEYS_AT_ONCE])
         left -= sum([len(row) for row in part if row])
+        rows += part
+    return rows
+
+
+def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | None:
+    """The values of the keys, in their stored form; None if they have too many bytes to be read without a look at the
+    memory for them.
+    """
+    rows: list[bytes | None] = []
+    left = _FEW_BYTES
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        if left < 0:
+            return None
+        part = data.stored(keys[start : start + _KEYS_AT_ONCE])
+        left -= sum(map(len, filter(None, part)))
         rows += part
     return rows
 

@@ -62,6 +62,23 @@ class Routing:
             return None
         return replica
 
+    def serves_now(self, replica: Replica, generation: int, keys: list[bytes]) -> bool:
+        """Whether the replica answers a read of these keys of this generation at once, as far as it takes no time to
+        say.
+        """
+        row = replica.row
+        if (
+            self._is_stopping
+            or row.generation != generation
+            or not replica.is_ready
+            or replica.gate.state is Gate.CLOSED_TO_READS
+            or replica.data.is_closed
+        ):
+            return False
+        if not (row.start_key or row.end_key):
+            return True
+        return row.start_key <= min(keys) and (not row.end_key or max(keys) < row.end_key)
+
     def _has_enough_replicas(self, replica: Replica) -> bool:
         """Whether enough replicas are in sync for a write; False if it isn't known yet how many that are. Raises
         NOT_ENOUGH_REPLICAS.

@@ -6,7 +6,7 @@ The md5 values are those of Fixed Partitions (Patterns of Distributed Systems): 
 import mmh3
 import pytest
 
-from minka.hashing import HASH_FUNCTIONS, md5, murmur3
+from minka.hashing import HASH_FUNCTIONS, crc16, digest_of, md5, murmur3, redis_slots
 from minka.v1.cluster_pb2 import HashFunction
 
 NAMES = [b"Alice", b"Bob", b"Mary", b"Philip"]
@@ -59,3 +59,34 @@ def test_the_batch_form_of_murmur3_is_the_same_function() -> None:
 
 def test_every_hash_function_of_the_protocol_is_there() -> None:
     assert set(HASH_FUNCTIONS) == set(HashFunction.values()) - {HashFunction.HASH_FUNCTION_UNSPECIFIED}
+
+
+# The first is the check value of CRC-16/XMODEM; the others are what Redis's CLUSTER KEYSLOT says.
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [
+        (b"123456789", 0x31C3),
+        (b"foo", 12182),
+        (b"bar", 5061),
+        (b"{foo}.a", 12182),
+        (b"a{foo}{bar}", 12182),
+        (b"foo{}{bar}", 8363),
+        (b"foo{{bar}}zap", 4015),
+        (b"{}foo", 9500),
+        (b"foo{bar", 15278),
+        (b"", 0),
+    ],
+)
+def test_crc16_is_the_slot_of_redis(key: bytes, slot: int) -> None:
+    assert crc16(key) == slot
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 1000, 16_383, 16_384])
+def test_partitions_have_neighbouring_slots_of_redis(count: int) -> None:
+    ranges = [redis_slots(slot, count) for slot in range(count)]
+    assert [slot for first, last in ranges for slot in range(first, last + 1)] == list(range(16_384))
+    digest = digest_of(HashFunction.HASH_FUNCTION_CRC16, count)
+    for number in range(300):
+        key = b"key-%d" % number
+        first, last = ranges[digest(key) % count]
+        assert first <= crc16(key) <= last

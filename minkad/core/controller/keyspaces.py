@@ -6,9 +6,18 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.hashing import HASH_FUNCTIONS
+from minka.hashing import HASH_FUNCTIONS, REDIS_SLOTS
 from minka.ranges import ranges_at
-from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition, Partitioning, PartitionState
+from minka.v1.cluster_pb2 import (
+    Durability,
+    HashFunction,
+    Keyspace,
+    Node,
+    NodeState,
+    Partition,
+    Partitioning,
+    PartitionState,
+)
 from minka.v1.records_pb2 import KeyspaceCreated, PartitionsCreated, Record
 from minkad.core.controller.commands import CreateKeyspace
 from minkad.core.controller.partition_change import elect
@@ -147,6 +156,9 @@ def _check_arguments(state: State, command: CreateKeyspace, partition_count: int
     check_room(state, partition_count)
     if command.split_points is None and command.hash not in HASH_FUNCTIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"hash function {command.hash} is not known")
+    if command.hash == HashFunction.HASH_FUNCTION_CRC16 and partition_count > REDIS_SLOTS:
+        text = f"{partition_count} partitions with CRC16: Redis has {REDIS_SLOTS} slots, so there can be no more"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
     limits = (("max_bytes", command.max_bytes, LEAST_MAX_BYTES), ("max_ops", command.max_ops, LEAST_MAX_OPS))
     for name, limit, least in limits:
         if limit and (command.split_points is None or limit < least):

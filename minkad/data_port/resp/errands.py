@@ -1,0 +1,165 @@
+"""What is asked of one partition for Redis clients: done by the replica here or passed on to the node that leads, and
+repeated while that is safe.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from minka._retry import delay_s, is_repeatable
+from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS
+from minka.routing import Route
+from minka.v1 import errors_pb2
+from minka.wire import Group, GroupResult, Op
+from minkad.data_port.resp.keyspaces import Keyspaces, View
+from minkad.data_port.resp.refusals import Refusals
+from minkad.data_port.resp.replies import RespError
+from minkad.process.memory import Share
+from minkad.process.telemetry import Outcome, Telemetry
+from minkad.replication.requests import Requests
+from minkad.replication.ticket import Ticket
+
+TIMEOUT_MS: Final = 5000
+"""How long a request waits at most before it is answered with an error."""
+
+_MOVES_KEYS: Final = frozenset({Code.KEY_OUT_OF_RANGE, Code.STALE_GENERATION})
+
+
+class Elsewhere(Protocol):
+    """The way to other nodes."""
+
+    def ask(self, address: str, group: Group, timeout_ms: int, on_done: Callable[[GroupResult], None]) -> None:
+        """Pass the group on to the node with this data port; `on_done` is called in a later turn of the loop."""
+
+
+class Means:
+    """What errands need."""
+
+    def __init__(
+        self,
+        node_id: str,
+        requests: Requests,
+        keyspaces: Keyspaces,
+        refusals: Refusals,
+        elsewhere: Elsewhere,
+        telemetry: Telemetry,
+    ) -> None:
+        self.node_id = node_id
+        self.requests = requests
+        self.keyspaces = keyspaces
+        self.refusals = refusals
+        self.elsewhere = elsewhere
+        self.telemetry = telemetry
+
+
+class Errand:
+    """Some keys of one partition, and what is asked about them."""
+
+    __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "outcome", "view")
+
+    def __init__(self, means: Means, view: View, op: Op, share: Share) -> None:
+        """The body of the answer is taken from `share` while it is looked at."""
+        self._means = means
+        self.view = view
+        self._op = op
+        self._share = share
+        self._attempts = 0
+        self._deadline = 0.0
+        self._refused: MinkaError | None = None
+        self._route: Route | None = None
+        self.outcome: Outcome = "refused"  # of one that has failed
+
+    # What it is about
+
+    def keys(self) -> Sequence[bytes]:
+        """The keys, at least one, all of one partition as far as is known."""
+        raise NotImplementedError
+
+    def body(self) -> bytes:
+        """The body of the group."""
+        raise NotImplementedError
+
+    def route(self) -> Route | None:
+        """The route to its partition."""
+        return self.view.route(self.keys()[0])
+
+    def succeeded(self, body: bytes | None) -> None:
+        """It is done; `body` is that of the result."""
+        raise NotImplementedError
+
+    def failed(self, errors: Sequence[RespError]) -> None:
+        """It was not done, or that isn't known: an error for each key."""
+        raise NotImplementedError
+
+    def divided(self) -> None:
+        """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
+        raise NotImplementedError
+
+    # On its way
+
+    def send(self) -> None:
+        """Put it on its way. The outcome may come within this call."""
+        loop = asyncio.get_running_loop()
+        self._deadline = self._deadline or loop.time() + TIMEOUT_MS / 1000
+        self._send()
+
+    def _send(self) -> None:
+        means = self._means
+        means.keyspaces.refresh()
+        keys = self.keys()
+        route = self._route = self.route()
+        if route is None or (not route.leader and self._op is not Op.READ_STALE):
+            code, text = Code.PARTITION_OFFLINE, "the partition has no leader"
+            self._retry_or_fail(MinkaError(code, text if route is not None else "no partition is known for the key"))
+            return
+        if len(keys) > 1 and route.range is not ALL_KEYS and not all(map(route.range.contains, keys)):
+            self.divided()
+            return
+        here = route.leader == means.node_id or self._op is Op.READ_STALE
+        if not here and self.view.is_cluster:
+            self.failed([means.refusals.moved(route.leader, key) for key in keys])
+            return
+        left = max(1, int((self._deadline - asyncio.get_running_loop().time()) * 1000))
+        group = Group(self._op, route.partition_id, route.generation, self.body())
+        if here:
+            means.requests.begin([group], left, self._share, self._answered)
+        else:
+            means.elsewhere.ask(means.keyspaces.data_address(route.leader), group, left, self._came)
+
+    def _answered(self, ticket: Ticket) -> None:
+        result = ticket.answers[0]
+        self._share.give(ticket.size)
+        self._came(result)
+
+    def _came(self, result: GroupResult) -> None:
+        if result.error is None:
+            if self._route is not None:
+                self._means.refusals.served(self._route.partition_id)
+            self.succeeded(result.body)
+            return
+        self._retry_or_fail(MinkaError.from_proto(errors_pb2.Error.FromString(result.error)))
+
+    def _retry_or_fail(self, error: MinkaError) -> None:
+        loop, refusals = asyncio.get_running_loop(), self._means.refusals
+        if self.view.is_cluster and error.code in (Code.NOT_LEADER, Code.PARTITION_OFFLINE, Code.NO_CLEARANCE):
+            self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
+            return
+        if self._op is Op.READ_STALE:
+            self.failed([refusals.plain(error)] * len(self.keys()))
+            return
+        self._attempts += 1
+        delay = delay_s(self._attempts, refusals.rng)
+        repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
+        if repeats and loop.time() + delay < self._deadline:
+            self._refused = error
+            loop.call_later(delay, self._again)
+            return
+        self.outcome = "refused" if error.code.info.retriable else "failed"
+        self.failed([refusals.plain(error)] * len(self.keys()))
+
+    def _again(self) -> None:
+        refused = self._refused
+        if refused is not None and refused.code in _MOVES_KEYS:
+            self.view.learn(refused.partitions)
+        self._send()

@@ -1,0 +1,116 @@
+"""Commands that are about keys: whether they are there, and when they expire."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from minka.operations import Expire, If, OnlyIf, Outcome, Set, Versioned
+from minka.wire import Op
+from minkad.data_port.resp.command import Command, Kind, Words, integer_of
+from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.lifetimes import UNLIMITED, until
+from minkad.data_port.resp.replies import RespError, integer
+from minkad.data_port.resp.slots import Slot
+
+_CONDITIONS: Final = {b"NX": OnlyIf.UNLIMITED, b"XX": OnlyIf.LIMITED, b"GT": OnlyIf.LATER, b"LT": OnlyIf.EARLIER}
+
+
+def _delete(connection: RespConnection, words: Words) -> bytes | Slot:
+    operations = [(key, Set(key, None, If.PRESENT), 0) for key in words[1:]]
+    return connection.operate(operations, _count_done)
+
+
+def _count_done(outcomes: list[Outcome]) -> bytes:
+    return integer(sum(outcome.done for outcome in outcomes))
+
+
+def _exists(connection: RespConnection, words: Words) -> bytes | Slot:
+    return connection.read(words[1:], lambda found: integer(sum(value is not None for value in found)))
+
+
+def _type(connection: RespConnection, words: Words) -> bytes | Slot:
+    return connection.read(words[1:], lambda found: b"+none\r\n" if found[0] is None else b"+string\r\n")
+
+
+def _expire(option: bytes, name: str) -> Callable[[RespConnection, Words], Slot]:
+    def run(connection: RespConnection, words: Words) -> Slot:
+        condition = _condition(words[3:])
+        when = until(option, integer_of(words[2]), name)
+        operation = Expire(words[1], when.lifetime, when.ms, condition)
+        return connection.operate([(words[1], operation, 0)], _count_done)
+
+    return run
+
+
+def _condition(words: Words) -> OnlyIf:
+    options = [word.upper() for word in words]
+    for option, word in zip(options, words, strict=True):
+        if option not in _CONDITIONS:
+            raise RespError(f"ERR Unsupported option {word[:64].decode('utf-8', 'replace')}")
+    names = set(options)
+    if b"NX" in names and len(names) > 1:
+        raise RespError("ERR NX and XX, GT or LT options at the same time are not compatible")
+    if {b"GT", b"LT"} <= names:
+        raise RespError("ERR GT and LT options at the same time are not compatible")
+    if len(names) > 1:
+        # XX with GT is GT: what doesn't expire counts as what expires last. With LT it would be both.
+        if b"LT" in names:
+            raise RespError("ERR XX and LT at the same time: Minka takes one of them")
+        return OnlyIf.LATER
+    return _CONDITIONS[names.pop()] if names else OnlyIf.ALWAYS
+
+
+def _persist(connection: RespConnection, words: Words) -> bytes | Slot:
+    operation = Expire(words[1], UNLIMITED.lifetime, 0, OnlyIf.LIMITED)
+    return connection.operate([(words[1], operation, 0)], _count_done)
+
+
+def _expiry(convert: Callable[[int], int]) -> Callable[[RespConnection, Words], Slot]:
+    """`convert` makes the answer of the time in Unix milliseconds at which a key expires."""
+
+    def finish(found: list[object]) -> bytes:
+        versioned = found[0]
+        if not isinstance(versioned, Versioned):
+            return integer(-2)
+        return integer(convert(versioned.expires_ms) if versioned.expires_ms else -1)
+
+    def run(connection: RespConnection, words: Words) -> Slot:
+        connection.check_keys(words[1:])
+        return connection.read_later(words[1:], Op.READ_VERSIONED, finish)
+
+    return run
+
+
+def _left_ms(expires_ms: int) -> int:
+    return max(0, expires_ms - time.time_ns() // 1_000_000)
+
+
+_R, _W = Kind.READ, Kind.WRITE
+_READ: Final = ("readonly", "fast")
+_WRITE: Final = ("write", "fast")
+_SUM: Final = ("request_policy:multi_shard", "response_policy:agg_sum")
+
+COMMANDS: Final = (
+    Command("DEL", -2, _delete, _W, ("write",), "Deletes keys.", 1, -1, 1, group="generic", tips=_SUM),
+    Command("UNLINK", -2, _delete, _W, _WRITE, "Deletes keys.", 1, -1, 1, "4.0.0", "generic", _SUM),
+    Command("EXISTS", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, group="generic", tips=_SUM),
+    Command("TOUCH", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "3.2.1", "generic", _SUM),
+    Command("TYPE", 2, _type, _R, _READ, "Returns what kind of value a key has.", 1, 1, 1, group="generic"),
+    Command("EXPIRE", -3, _expire(b"EX", "expire"), _W, _WRITE, "Sets when a key expires, in seconds from now.",
+            1, 1, 1, group="generic"),
+    Command("PEXPIRE", -3, _expire(b"PX", "pexpire"), _W, _WRITE,
+            "Sets when a key expires, in milliseconds from now.", 1, 1, 1, "2.6.0", "generic"),
+    Command("EXPIREAT", -3, _expire(b"EXAT", "expireat"), _W, _WRITE,
+            "Sets when a key expires, in seconds of Unix time.", 1, 1, 1, "1.2.0", "generic"),
+    Command("PEXPIREAT", -3, _expire(b"PXAT", "pexpireat"), _W, _WRITE,
+            "Sets when a key expires, in milliseconds of Unix time.", 1, 1, 1, "2.6.0", "generic"),
+    Command("TTL", 2, _expiry(lambda at: (_left_ms(at) + 500) // 1000), _R, _READ,
+            "Returns in how many seconds a key expires.", 1, 1, 1, group="generic"),
+    Command("PTTL", 2, _expiry(_left_ms), _R, _READ, "Returns in how many milliseconds a key expires.", 1, 1, 1,
+            "2.6.0", "generic"),
+    Command("EXPIRETIME", 2, _expiry(lambda at: at // 1000), _R, _READ,
+            "Returns when a key expires, in seconds of Unix time.", 1, 1, 1, "7.0.0", "generic"),
+    Command("PEXPIRETIME", 2, _expiry(lambda at: at), _R, _READ,
+            "Returns when a key expires, in milliseconds of Unix time.", 1, 1, 1, "7.0.0", "generic"),
+    Command("PERSIST", 2, _persist, _W, _WRITE, "Lets a key no longer expire.", 1, 1, 1, "2.2.0", "generic"),
+)  # fmt: skip

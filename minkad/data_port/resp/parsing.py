@@ -1,0 +1,136 @@
+"""What comes on a connection, cut into commands by hiredis, within limits that hiredis doesn't know."""
+
+import re
+from typing import Final
+
+import hiredis
+
+from minka.wire import MAX_VALUE_BYTES
+from minkad.data_port.resp.replies import RespError
+
+Command = list[bytes]
+
+MAX_COMMAND_BYTES: Final = 2 * MAX_VALUE_BYTES
+MAX_INLINE_BYTES: Final = 64 * 1024
+
+# hiredis makes room for as many items as an array's header says, so a header with seven digits is looked at first: it
+# may also be a part of a value. A header that is cut off waits for the rest, and so does the like in a value.
+_LARGE: Final = re.compile(rb"\*[0-9]{7}")
+_LARGE_OF_ANY_KIND: Final = re.compile(rb"[*~>%|][0-9]{7}")
+_CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
+_CUT_OFF_BYTES: Final = 7
+_BYTES: Final = {bytes}
+
+
+class Parser:
+    """Takes bytes, gives commands. After an error it takes nothing more."""
+
+    def __init__(self) -> None:
+        self.error: RespError | None = None  # what ends the connection, after the commands before it
+        self.partial = 0  # bytes of the command that is not complete
+        self._reader = hiredis.Reader()
+        self._held = b""  # the beginning of a header, or of an inline command
+        self._is_inside = False  # what hiredis has ends inside of a command
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that are complete now, each with a name at least."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        commands: list[Command] = []
+        try:
+            if not self._is_inside and data[:1] != b"*":
+                data = self._take_inline(data, commands)
+            if data[-1:] != b"\n":
+                data = self._hold_cut_off(data)
+            if b">" in data or b"~" in data or b"%" in data or b"|" in data:
+                large = _LARGE_OF_ANY_KIND.search(data)
+            else:
+                large = _LARGE.search(data)
+            self._take(data if large is None else self._take_up_to(data, large, commands), commands)
+        except hiredis.HiredisError as error:
+            self.error = RespError(f"ERR Protocol error: {error}")
+        except RespError as error:
+            self.error = error
+        return commands
+
+    def _hold_cut_off(self, data: bytes) -> bytes:
+        cut = _CUT_OFF.search(data, max(0, len(data) - _CUT_OFF_BYTES))
+        if cut is not None:
+            data, self._held = data[: cut.start()], cut[0]
+        return data
+
+    def _take_up_to(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> bytes:
+        """Take what comes before the last of what may be a large header; returns the rest."""
+        done = 0
+        while large is not None:
+            self._take(data[done : large.start()], commands)
+            done = large.start()
+            if not self._reader.has_data():  # so it is no part of a value
+                raise RespError("ERR Protocol error: invalid multibulk length")
+            large = _LARGE_OF_ANY_KIND.search(data, done + 1)
+        return data[done:]
+
+    def _take(self, data: bytes, commands: list[Command]) -> None:
+        if not data:
+            return
+        reader, gets = self._reader, self._reader.gets
+        reader.feed(data)
+        self._is_inside = True
+        self.partial += len(data)
+        while (command := gets()) is not False:
+            if type(command) is list and set(map(type, command)) == _BYTES:
+                commands.append(command)
+            elif command is not None and command != []:  # those are passed over
+                raise RespError("ERR Protocol error: expected '*' and then '$'")
+            self.partial = 0
+            if not reader.has_data():
+                self._is_inside = False
+                return
+        if self.partial > MAX_COMMAND_BYTES:
+            raise RespError("ERR Protocol error: invalid bulk length")
+
+    def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
+        """Take the lines at the beginning; returns what follows them, which is empty or begins with an array."""
+        start = 0
+        while start < len(data) and data[start] != ord("*"):
+            end = data.find(b"\n", start)
+            if end < 0:
+                self._held = data[start:]
+                if len(self._held) > MAX_INLINE_BYTES:
+                    raise RespError("ERR Protocol error: too big inline request")
+                return b""
+            if words := split_line(data[start:end]):
+                commands.append(words)
+            start = end + 1
+        return data[start:]
+
+
+_BLANK: Final = rb"[\t\r\n\x0b\f\0 ]"
+_WORD: Final = re.compile(
+    _BLANK + rb"""*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\t\r\n\x0b\f\0 "']+))(?=""" + _BLANK + rb"|\Z)",
+    re.DOTALL,
+)
+_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_NAMED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+
+
+def split_line(line: bytes) -> Command:
+    """The words of a line, with quotes as redis-cli takes them. Raises RespError."""
+    words: Command = []
+    at, line = 0, line.rstrip()
+    while at < len(line):
+        found = _WORD.match(line, at)
+        if found is None:
+            raise RespError("ERR Protocol error: unbalanced quotes in request")
+        double, single, plain = found.groups()
+        if double is not None:
+            words.append(_ESCAPE.sub(_unescaped, double))
+        else:
+            words.append(single.replace(rb"\'", b"'") if single is not None else plain)
+        at = found.end()
+    return words
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    code = found[1]
+    return bytes([int(code[1:], 16)]) if len(code) == 3 else _NAMED.get(code, code)

@@ -1,0 +1,200 @@
+"""The writes of all Redis connections to one partition: those of a turn of the loop are one entry of its log."""
+
+import asyncio
+import time
+from itertools import islice
+from typing import Final
+
+from minka import wire
+from minka.errors import Code, MinkaError
+from minka.operations import Operation, Set, decode_outcomes
+from minka.routing import Route
+from minka.wire import Op, WriteBody
+from minkad.data_port.resp.errands import Errand, Means
+from minkad.data_port.resp.keyspaces import View
+from minkad.data_port.resp.replies import RespError
+from minkad.data_port.resp.slots import Divided, Part, Taker
+from minkad.process.memory import Share
+
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch takes no more after it has these; one command may exceed it
+_BATCH_ENTRIES: Final = 10_000
+
+
+class Batch(Errand):
+    """Writes in their order, of one partition. They are plain pairs, until an operation makes all of them
+    operations.
+    """
+
+    __slots__ = ("_began", "_keys", "_pipe", "operations", "size", "takers", "values")
+
+    def __init__(self, means: Means, view: View, share: Share, pipe: "Pipe") -> None:
+        super().__init__(means, view, Op.WRITE, share)
+        self._pipe = pipe
+        self._keys: list[bytes] = []
+        self.values: list[bytes | None] = []
+        self.operations: list[Operation] | None = None
+        self.takers: list[Taker] = []
+        self.size = 0
+        self._began = time.perf_counter()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Add a plain write; its taker is added by the caller."""
+        self._keys.append(key)
+        if self.operations is None:
+            self.values.append(value)
+        else:
+            self.operations.append(Set(key, value))
+        self.size += len(key) + len(value or b"")
+
+    def operate(self, key: bytes, operation: Operation, size: int) -> None:
+        """Add an operation; its taker is added by the caller."""
+        if self.operations is None:
+            self.operations = [Set(key, value) for key, value in zip(self._keys, self.values, strict=True)]
+            self.values = []
+            self._op = Op.OPERATE
+        self._keys.append(key)
+        self.operations.append(operation)
+        self.size += size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more."""
+        return self.size >= _BATCH_BYTES or len(self._keys) >= _BATCH_ENTRIES
+
+    def keys(self) -> list[bytes]:
+        """The keys by entry; of an operation on several, the first."""
+        return self._keys
+
+    def body(self) -> bytes:
+        """A `WriteBody`, or operations."""
+        return wire.encode(WriteBody(self._keys, self.values) if self.operations is None else self.operations)
+
+    def succeeded(self, body: bytes | None) -> None:
+        """Tell the takers."""
+        self._pipe.ended(self)
+        self._means.telemetry.kv("write", "ok", time.perf_counter() - self._began)
+        if self.operations is None:
+            for taker in self.takers:
+                taker.written()
+            return
+        outcomes = decode_outcomes(body or b"")
+        if len(outcomes) != len(self._keys):
+            text = f"{len(outcomes)} outcomes for {len(self._keys)} operations"
+            self._tell([self._means.refusals.plain(MinkaError(Code.INTERNAL, text))] * len(self._keys))
+            return
+        left = iter(outcomes)
+        for taker in self.takers:
+            taker.done(list(islice(left, taker.entries)))
+
+    def failed(self, errors: list[RespError]) -> None:  # type: ignore[override]
+        """Tell the takers."""
+        self._pipe.ended(self)
+        self._means.telemetry.kv("write", self.outcome, 0.0)
+        self._tell(errors)
+
+    def _tell(self, errors: list[RespError]) -> None:
+        left = iter(errors)
+        for taker in self.takers:
+            taker.refused(list(islice(left, taker.entries)))
+
+    def divided(self) -> None:
+        """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
+        self._pipe.divide(self)
+
+
+class Pipe:
+    """One batch on its way, and those that are gathered meanwhile: so the writes of a connection stay in order."""
+
+    __slots__ = ("_pipes", "_under_way", "gathered", "partition_id", "view")
+
+    def __init__(self, pipes: "Pipes", view: View, partition_id: int) -> None:
+        self._pipes = pipes
+        self.view = view
+        self.partition_id = partition_id
+        self.gathered: list[Batch] = []
+        self._under_way: Batch | None = None
+
+    def batch(self) -> Batch:
+        """The batch that takes the next entry."""
+        gathered = self.gathered
+        if not gathered or gathered[-1].is_full:
+            if not gathered and self._under_way is None:
+                self._pipes.begin_soon(self)
+            gathered.append(Batch(self._pipes.means, self.view, self._pipes.share, self))
+        return gathered[-1]
+
+    def begin(self) -> None:
+        """Send the next batch."""
+        if self._under_way is None and self.gathered:
+            batch = self._under_way = self.gathered.pop(0)
+            batch.send()
+
+    def ended(self, batch: Batch) -> None:
+        """The batch is over: the next one begins in this turn of the loop, after those that wait for it were told."""
+        assert self._under_way is batch, "one batch is on its way"
+        self._under_way = None
+        if self.gathered:
+            self._pipes.begin_soon(self)
+        else:
+            self._pipes.forget(self)
+
+    def divide(self, batch: Batch) -> None:
+        """Entries belong to several partitions by now."""
+        batches, self.gathered = [batch, *self.gathered], []
+        self._under_way = None
+        self._pipes.forget(self)
+        for one in batches:
+            self._pipes.again(one)
+
+
+class Pipes:
+    """Those with something in them, by partition."""
+
+    def __init__(self, means: Means, share: Share) -> None:
+        """The answers to operations are taken from `share` while they are looked at."""
+        self.means = means
+        self.share = share
+        self._pipes: dict[int, Pipe] = {}
+        self._beginning: list[Pipe] = []
+
+    def batch(self, view: View, route: Route) -> Batch:
+        """The batch that takes the next entry for a partition."""
+        pipe = self._pipes.get(route.partition_id)
+        if pipe is None:
+            pipe = self._pipes[route.partition_id] = Pipe(self, view, route.partition_id)
+        return pipe.batch()
+
+    def begin_soon(self, pipe: Pipe) -> None:
+        """Begin it once all that has come in this turn of the loop is in it."""
+        if not self._beginning:
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._beginning.append(pipe)
+
+    def forget(self, pipe: Pipe) -> None:
+        """There is nothing in it."""
+        if self._pipes.get(pipe.partition_id) is pipe:
+            del self._pipes[pipe.partition_id]
+
+    def again(self, batch: Batch) -> None:
+        """Put the entries of a batch that was not done into the pipes of their partitions."""
+        position, keys = 0, batch.keys()
+        for taker in batch.takers:
+            positions = range(position, position + taker.entries)
+            position = positions.stop
+            divided = Divided(taker, len(positions), is_plain=batch.operations is None)
+            for number, at in enumerate(positions):
+                route = batch.view.route(keys[at])
+                if route is None:
+                    divided.lack([number], RespError("TRYAGAIN the partitions of the keyspace are changing"))
+                    continue
+                target = self.batch(batch.view, route)
+                if batch.operations is not None:
+                    target.operate(keys[at], batch.operations[at], len(keys[at]))
+                else:
+                    target.put(keys[at], batch.values[at])
+                target.takers.append(Part(divided, [number]))
+
+    def _begin(self) -> None:
+        beginning, self._beginning = self._beginning, []
+        for pipe in beginning:
+            pipe.begin()

@@ -1,0 +1,53 @@
+"""Redis's protocol at one node, made of the node's parts."""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable
+
+from minkad.core.state import State
+from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.elsewhere import Elsewhere
+from minkad.data_port.resp.errands import Means
+from minkad.data_port.resp.keyspaces import Keyspaces
+from minkad.data_port.resp.refusals import Refusals
+from minkad.data_port.resp.scanning import Cursors
+from minkad.data_port.resp.service import Service
+from minkad.data_port.resp.table import COMMANDS
+from minkad.process.memory import Memory
+from minkad.process.telemetry import Telemetry
+from minkad.replication.requests import Requests
+
+
+class RespPort:
+    """Makes what serves one connection."""
+
+    def __init__(
+        self,
+        node_id: str,
+        cluster_id: str,
+        own_address: str,
+        state: Callable[[], State],
+        requests: Requests,
+        telemetry: Telemetry,
+        memory: Memory,
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
+        `memory` is that of clients. `tls` gives the context for connections to other nodes.
+        """
+        keyspaces = Keyspaces(state)
+        self._elsewhere = Elsewhere(cluster_id, tls)
+        refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
+        means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
+        self._service = Service(means, memory, COMMANDS, Cursors(), own_address)
+
+    def protocol(self) -> asyncio.Protocol:
+        """What serves a new connection."""
+        return RespConnection(self._service)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._service.close()
+        self._elsewhere.close()

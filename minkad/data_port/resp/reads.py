@@ -1,0 +1,135 @@
+"""Reads for Redis clients: at once where this node leads and nothing stands against it, else as errands."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from minka import wire
+from minka.operations import decode_versioned
+from minka.routing import Route
+from minka.wire import Op
+from minkad.data_port.resp.errands import Errand, Means
+from minkad.data_port.resp.keyspaces import View
+from minkad.data_port.resp.replies import RespError
+from minkad.data_port.resp.slots import Joined
+from minkad.process.memory import Share
+
+STALE_MS: Final = 5000
+"""A replica that may be older than this doesn't answer a connection with READONLY."""
+
+
+class Read(Errand):
+    """Some keys of one partition, to be read for a joined answer."""
+
+    __slots__ = ("_joined", "_keys", "_positions")
+
+    def __init__(
+        self, means: Means, view: View, op: Op, share: Share, joined: Joined, keys: list[bytes], positions: list[int]
+    ) -> None:
+        super().__init__(means, view, op, share)
+        self._joined = joined
+        self._keys = keys
+        self._positions = positions
+
+    def keys(self) -> list[bytes]:
+        """The keys."""
+        return self._keys
+
+    def body(self) -> bytes:
+        """A `ReadBody`."""
+        return wire.encode(self._keys)
+
+    def succeeded(self, body: bytes | None) -> None:
+        """The values, or versions."""
+        found: Sequence[object]
+        if self._op is Op.READ_VERSIONED:
+            found = decode_versioned(body or b"")
+        elif self._op is Op.READ_STALE:
+            stale = wire.decode_stale(body or b"")
+            if stale.age_ms > STALE_MS:
+                self._read_at_leader()
+                return
+            found = stale.values
+        else:
+            found = wire.decode_values(body or b"")
+        self._joined.have(self._positions, found)
+
+    def failed(self, errors: Sequence[RespError]) -> None:
+        """The answer is an error."""
+        if self._op is Op.READ_STALE:
+            self._read_at_leader()
+            return
+        self._means.telemetry.kv("read", self.outcome, 0.0)
+        self._joined.lack(self._positions, errors[0])
+
+    def divided(self) -> None:
+        """Read the keys one by one."""
+        for key, position in zip(self._keys, self._positions, strict=True):
+            Read(self._means, self.view, self._op, self._share, self._joined, [key], [position]).send()
+
+    def _read_at_leader(self) -> None:
+        self._op = Op.READ
+        self._send()
+
+
+class Reads:
+    """What connections read by. `read` is called for nearly every command, so it does no more than it must."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._node_id = means.node_id
+        self.read_now = means.requests.read_now
+
+    def here(self, view: View, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values of a few keys; None if not all of them can be read here and now."""
+        if len(keys) == 1:
+            route = view.route(keys[0])
+            if route is None or route.leader != self._node_id:
+                return None
+            return self.read_now(route.partition_id, route.generation, keys)
+        parts = _by_route(view, keys)
+        if parts is None:
+            return None
+        if len(parts) == 1:
+            (route, _) = next(iter(parts.values()))
+            return self.read_now(route.partition_id, route.generation, keys) if self._leads(route) else None
+        values: list[bytes | None] = [None] * len(keys)
+        for route, positions in parts.values():
+            if not self._leads(route):
+                return None
+            found = self.read_now(route.partition_id, route.generation, [keys[position] for position in positions])
+            if found is None:
+                return None
+            for position, value in zip(positions, found, strict=True):
+                values[position] = value
+        return values
+
+    def _leads(self, route: Route) -> bool:
+        return route.leader == self._node_id
+
+    def begin(self, view: View, op: Op, share: Share, joined: Joined, keys: list[bytes], is_readonly: bool) -> None:
+        """Read the keys for a joined answer, by position."""
+        parts = _by_route(view, keys)
+        if parts is None:
+            joined.lack(range(len(keys)), RespError("TRYAGAIN a partition is not known yet"))
+            return
+        for route, positions in list(parts.values()):
+            some = [keys[position] for position in positions]
+            is_follower = is_readonly and route.leader != self._node_id and self._node_id in route.readable
+            stale = is_follower and view.is_cluster and op is Op.READ
+            Read(self._means, view, Op.READ_STALE if stale else op, share, joined, some, positions).send()
+
+
+def _by_route(view: View, keys: list[bytes]) -> dict[int, tuple[Route, list[int]]] | None:
+    """Positions by partition; None if a partition isn't known."""
+    parts: dict[int, tuple[Route, list[int]]] = {}
+    find = view.route
+    for position, key in enumerate(keys):
+        route = find(key)
+        if route is None:
+            return None
+        known = parts.get(route.partition_id)
+        if known is None:
+            parts[route.partition_id] = route, [position]
+        else:
+            known[1].append(position)
+    return parts

@@ -1,0 +1,58 @@
+"""Refusals of nodes as Redis clients know them."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from minka.errors import Code, MinkaError
+from minka.hashing import crc16
+from minkad.data_port.resp.keyspaces import Keyspaces, View
+from minkad.data_port.resp.replies import RespError
+
+DOWN_S: Final = 10.0
+"""A partition that nobody has served for so long is down; before that, clients are to try again."""
+
+_CODES: Final = {Code.NOT_ENOUGH_REPLICAS: "NOREPLICAS", Code.OVERLOADED: "BUSY", Code.NO_CLEARANCE: "CLUSTERDOWN",
+                 Code.PARTITION_OFFLINE: "CLUSTERDOWN"}  # fmt: skip
+
+
+class Refusals:
+    """Knows since when partitions are not served."""
+
+    def __init__(self, node_id: str, keyspaces: Keyspaces, clock: Callable[[], float], rng: Random) -> None:
+        self.rng = rng
+        self._node_id = node_id
+        self._keyspaces = keyspaces
+        self._clock = clock
+        self._down_since: dict[int, float] = {}  # by partition
+
+    def served(self, partition_id: int) -> None:
+        """The partition is served."""
+        if self._down_since:
+            self._down_since.pop(partition_id, None)
+
+    def moved(self, leader: str, key: bytes) -> RespError:
+        """The key's slot is another node's."""
+        address = self._keyspaces.data_address(leader)
+        if not address:
+            return RespError(f"CLUSTERDOWN the address of {leader} is not known yet")
+        return RespError(f"MOVED {crc16(key)} {address}")
+
+    def for_cluster(self, view: View, error: MinkaError, key: bytes) -> RespError:
+        """What a client of Redis Cluster is told when the partition of the key isn't led here, or by nobody."""
+        self._keyspaces.refresh()
+        route = view.route(key)
+        if route is not None and route.leader not in ("", self._node_id):
+            return self.moved(route.leader, key)
+        number = route.partition_id if route is not None else 0
+        since = self._down_since.setdefault(number, self._clock())
+        if self._clock() - since < DOWN_S:
+            return RespError(f"TRYAGAIN {error.message}")
+        return RespError(f"CLUSTERDOWN {error.message}")
+
+    @staticmethod
+    def plain(error: MinkaError) -> RespError:
+        """Any other refusal: the code of Minka, and what it says."""
+        if (code := _CODES.get(error.code)) is not None:
+            return RespError(f"{code} {error.message}")
+        return RespError(f"ERR {error.code.name}: {error.message}")

@@ -1,0 +1,231 @@
+"""SCAN: the keys partition by partition, in their order.
+
+A cursor says the partition, and the key at which to go on by its hash, since a client's cursor has 64 bits. The node
+remembers the keys of its latest cursors. One that it doesn't know, since it is another node's or old, is found by
+reading the partition's keys from the first one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from re import Pattern
+from typing import Final
+
+import mmh3
+
+from minka import wire
+from minka.routing import Route
+from minka.wire import Op, ScanBody, ScanPage
+from minkad.data_port.resp import globs
+from minkad.data_port.resp.command import Command, Kind, Words, integer_of, syntax_error
+from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.errands import Errand, Means
+from minkad.data_port.resp.keyspaces import HashView, View
+from minkad.data_port.resp.replies import RespError, reply
+from minkad.data_port.resp.slots import Joined, Slot
+from minkad.process.memory import Share
+from minkad.replication.requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
+
+_HASH_BITS: Final = 45
+_HASH_MASK: Final = (1 << _HASH_BITS) - 1
+_REMEMBERED_BYTES: Final = 4 * 1024 * 1024
+_CURSOR_BYTES: Final = 100  # of a remembered cursor, besides its key
+_DEFAULT_COUNT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a scan goes on: at a key of a partition. Keyspaces by ranges have the number 0 only."""
+
+    number: int
+    start: bytes = b""
+
+    @property
+    def cursor(self) -> int:
+        """It as a number; 0 is the beginning."""
+        if not self.start:
+            return self.number << _HASH_BITS
+        return self.number << _HASH_BITS | (mmh3.hash64(self.start, signed=False)[0] & _HASH_MASK or 1)
+
+
+class Cursors:
+    """The latest cursors that were given out."""
+
+    def __init__(self) -> None:
+        self._starts: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by keyspace and cursor
+        self._bytes = 0
+
+    def give(self, view: View, place: Place) -> int:
+        """The cursor of a place."""
+        cursor = place.cursor
+        if place.start and (view.id, cursor) not in self._starts:
+            self._starts[view.id, cursor] = place.start
+            self._bytes += len(place.start) + _CURSOR_BYTES
+            while self._bytes > _REMEMBERED_BYTES:
+                self._bytes -= len(self._starts.popitem(last=False)[1]) + _CURSOR_BYTES
+        return cursor
+
+    def take(self, view: View, cursor: int) -> Place | None:
+        """The place of a cursor; None if it isn't remembered."""
+        number = cursor >> _HASH_BITS
+        if not cursor & _HASH_MASK:
+            return Place(number)
+        start = self._starts.get((view.id, cursor))
+        return Place(number, start) if start is not None else None
+
+
+class Page(Errand):
+    """One page of a scan."""
+
+    __slots__ = ("_end", "_have", "_place", "_rows")
+
+    def __init__(
+        self, means: Means, view: View, share: Share, place: Place, rows: int, have: Callable[[ScanPage | None], None]
+    ) -> None:
+        """`have` is called with the page, or with None if the partition can't be read here."""
+        super().__init__(means, view, Op.SCAN, share)
+        self._place = place
+        self._rows = rows
+        self._have = have
+
+    def keys(self) -> Sequence[bytes]:
+        """The key from which on it reads."""
+        return [self._place.start]
+
+    def route(self) -> Route | None:
+        """The route to the partition."""
+        view, place = self.view, self._place
+        return view.route_at(place.number) if isinstance(view, HashView) else view.route(place.start)
+
+    def body(self) -> bytes:
+        """A `ScanBody`."""
+        return wire.encode(ScanBody(self._place.start, b"", False, self._rows, MAX_PAGE_BYTES))
+
+    def succeeded(self, body: bytes | None) -> None:
+        """The page."""
+        self._have(wire.decode_page(body or b""))
+
+    def failed(self, errors: Sequence[RespError]) -> None:
+        """No page."""
+        self._have(None)
+
+    def divided(self) -> None:
+        """A page has one key to begin at."""
+        raise AssertionError("a page is of one partition")
+
+
+class Scan:
+    """One SCAN: a page, after the search for its beginning if need be."""
+
+    def __init__(
+        self, connection: RespConnection, cursor: int, count: int, pattern: Pattern[bytes] | None, is_empty: bool
+    ) -> None:
+        """`is_empty`: no key is of the type that was asked for."""
+        self._connection = connection
+        self._view = connection.view
+        self._cursor = cursor
+        self._count = count
+        self._pattern = pattern
+        self._is_empty = is_empty
+        self.slot = Joined(connection, 1, self._finish, is_write=False)
+
+    def begin(self) -> None:
+        """Read."""
+        place = self._connection.service.cursors.take(self._view, self._cursor)
+        if place is None:
+            self._search(Place(self._cursor >> _HASH_BITS))
+        else:
+            self._read(place)
+
+    def _read(self, place: Place) -> None:
+        known = self._here(place)
+        if known is None:
+            self._answer(None, [])
+            return
+        self._page(known, self._count, lambda page: self._came(known, page))
+
+    def _came(self, place: Place, page: ScanPage | None) -> None:
+        if page is None:
+            if not self._view.is_cluster:
+                self.slot.lack([0], RespError("TRYAGAIN a partition can't be read at the moment"))
+                return
+            self._answer(self._here(Place(place.number + 1)), [])  # another node leads it by now
+            return
+        following = Place(place.number, page.end)
+        if not page.end:
+            following = Place(place.number + 1)
+        self._answer(self._here(following), page.keys)
+
+    def _here(self, place: Place) -> Place | None:
+        """The place, or the beginning of the next partition that is to be read; None: all is read."""
+        view = self._view
+        if not isinstance(view, HashView):
+            return place if place.number == 0 else None
+        if place.start:
+            return place
+        own = self._connection.service.means.node_id
+        for number in range(place.number, view.count):
+            route = view.route_at(number)
+            if route is not None and (not view.is_cluster or route.leader == own):
+                return Place(number)
+        return None
+
+    def _search(self, place: Place) -> None:
+        self._page(place, MAX_PAGE_ROWS, lambda page: self._searched(place, page))
+
+    def _searched(self, place: Place, page: ScanPage | None) -> None:
+        if page is not None:
+            for start in (*(key + b"\0" for key in page.keys), page.end):
+                if start and Place(place.number, start).cursor == self._cursor:
+                    self._read(Place(place.number, start))
+                    return
+            if page.end:
+                self._search(Place(place.number, page.end))
+                return
+        self.slot.lack([0], RespError("ERR the cursor is not known to this node any longer; begin again with 0"))
+
+    def _page(self, place: Place, rows: int, have: Callable[[ScanPage | None], None]) -> None:
+        connection = self._connection
+        Page(connection.service.means, self._view, connection.share, place, rows, have).send()
+
+    def _answer(self, following: Place | None, keys: Sequence[bytes]) -> None:
+        cursor = 0 if following is None else self._connection.service.cursors.give(self._view, following)
+        pattern = self._pattern
+        found = [] if self._is_empty else [key for key in keys if pattern is None or pattern.fullmatch(key)]
+        self.slot.have([0], [[str(cursor), found]])
+
+    def _finish(self, results: list[object]) -> bytes:
+        return reply(results[0], self._connection.resp3)  # type: ignore[arg-type]
+
+
+def _scan(connection: RespConnection, words: Words) -> Slot:
+    if not words[1].isdigit() or int(words[1]) >= 2**64:
+        raise RespError("ERR invalid cursor")
+    count, pattern, is_empty = _DEFAULT_COUNT, None, False
+    if len(words) % 2:
+        raise syntax_error()
+    for option, word in zip(words[2::2], words[3::2], strict=True):
+        if option.upper() == b"COUNT":
+            count = integer_of(word)
+            if count < 1:
+                raise syntax_error()
+        elif option.upper() == b"MATCH":
+            pattern = globs.compiled(word) if word != b"*" else None
+        elif option.upper() == b"TYPE":
+            is_empty = word.lower() != b"string"
+        else:
+            raise syntax_error()
+    scan = Scan(connection, int(words[1]), min(count, MAX_PAGE_ROWS), pattern, is_empty)
+    scan.begin()
+    return scan.slot
+
+
+def _keys(connection: RespConnection, words: Words) -> bytes:
+    raise RespError("ERR KEYS would read the whole keyspace at once: use SCAN")
+
+
+COMMANDS: Final = (
+    Command("SCAN", -2, _scan, Kind.READ, ("readonly",), "Returns some of the keys, and where to go on.",
+            since="2.8.0", group="generic", tips=("nondeterministic_output", "request_policy:special")),
+    Command("KEYS", 2, _keys, Kind.READ, ("readonly",), "Is refused: SCAN does it in pieces.", group="generic"),
+)  # fmt: skip

@@ -1,0 +1,211 @@
+"""Commands about the node: what it is, how it is set, and what commands there are."""
+
+import time
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import Final
+
+from minka import __version__
+from minkad.config.addresses import split_address
+from minkad.data_port.resp.command import Command, Kind, Words, wrong_number
+from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.replies import OK, Reply, RespError, Simple, bulk, integer, reply
+from minkad.data_port.resp.session import REDIS_VERSION, unknown_subcommand
+
+# What clients and redis-benchmark ask for; the values say what Minka does in the words of Redis.
+_CONFIG: Final = {
+    "appendfsync": "always",
+    "appendonly": "yes",
+    "databases": "1",
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+    "notify-keyspace-events": "",
+    "proto-max-bulk-len": "16777216",
+    "requirepass": "",
+    "save": "",
+    "timeout": "0",
+}
+
+
+def _config(connection: RespConnection, words: Words) -> bytes:
+    what = words[1].upper()
+    if what == b"GET":
+        if len(words) < 3:
+            raise wrong_number("config|get")
+        patterns = [word.decode("utf-8", "replace").lower() for word in words[2:]]
+        settings = _CONFIG | {"maxclients": str(connection.service.memory.max_shares)}
+        found: dict[str, Reply] = {
+            name: value for name, value in settings.items() if any(fnmatchcase(name, one) for one in patterns)
+        }
+        return reply(found, connection.resp3)
+    if what == b"RESETSTAT" and len(words) == 2:
+        return OK
+    if what in (b"SET", b"REWRITE"):
+        raise RespError("ERR a node of Minka is set by its configuration file; see docs/operations.md")
+    raise unknown_subcommand("CONFIG", words[1])
+
+
+def _info(connection: RespConnection, words: Words) -> bytes:
+    wanted = {word.decode("utf-8", "replace").lower() for word in words[1:]}
+    is_all = not wanted or bool(wanted & {"all", "default", "everything"})
+    sections = [section(connection) for name, section in _SECTIONS.items() if is_all or name in wanted]
+    return bulk("\r\n".join(sections).encode(), connection.resp3)
+
+
+def _section(title: str, fields: dict[str, object]) -> str:
+    return f"# {title}\r\n" + "".join(f"{name}:{value}\r\n" for name, value in fields.items())
+
+
+def _server_section(connection: RespConnection) -> str:
+    service = connection.service
+    up = int(time.monotonic() - service.started)
+    fields: dict[str, object] = {
+        "redis_version": REDIS_VERSION,
+        "server_name": "minka",
+        "minka_version": __version__,
+        "minka_node": service.means.node_id,
+        "minka_keyspace": connection.keyspace.decode("utf-8", "replace"),
+        "redis_mode": "cluster" if service.is_cluster(connection) else "standalone",
+        "tcp_port": split_address(service.own_address)[1],
+        "uptime_in_seconds": up,
+        "uptime_in_days": up // 86_400,
+    }
+    return _section("Server", fields)
+
+
+def _clients_section(connection: RespConnection) -> str:
+    return _section("Clients", {"connected_clients": len(connection.service.connections), "blocked_clients": 0})
+
+
+def _memory_section(connection: RespConnection) -> str:
+    memory = connection.service.memory
+    fields: dict[str, object] = {"used_memory_clients": memory.used, "maxmemory": 0, "maxmemory_policy": "noeviction"}
+    return _section("Memory", fields)
+
+
+def _persistence_section(connection: RespConnection) -> str:
+    return _section("Persistence", {"loading": 0, "aof_enabled": 1, "aof_last_write_status": "ok"})
+
+
+def _stats_section(connection: RespConnection) -> str:
+    service = connection.service
+    fields: dict[str, object] = {
+        "total_connections_received": service.connections_made,
+        "total_commands_processed": service.commands_done,
+    }
+    return _section("Stats", fields)
+
+
+def _replication_section(connection: RespConnection) -> str:
+    return _section("Replication", {"role": "master", "connected_slaves": 0})
+
+
+def _cluster_section(connection: RespConnection) -> str:
+    return _section("Cluster", {"cluster_enabled": int(connection.service.is_cluster(connection))})
+
+
+_SECTIONS: Final[dict[str, Callable[[RespConnection], str]]] = {
+    "server": _server_section,
+    "clients": _clients_section,
+    "memory": _memory_section,
+    "persistence": _persistence_section,
+    "stats": _stats_section,
+    "replication": _replication_section,
+    "cluster": _cluster_section,
+}
+
+
+def _latency(connection: RespConnection, words: Words) -> bytes:
+    what = words[1].upper()
+    if what == b"RESET":
+        return integer(0)
+    if what == b"LATEST" and len(words) == 2:
+        return reply([], connection.resp3)
+    if what == b"HISTORY" and len(words) == 3:
+        return reply([], connection.resp3)
+    raise unknown_subcommand("LATENCY", words[1])
+
+
+def _time(connection: RespConnection, words: Words) -> bytes:
+    microseconds = time.time_ns() // 1000
+    return reply([str(microseconds // 1_000_000), str(microseconds % 1_000_000)], connection.resp3)
+
+
+def _role(connection: RespConnection, words: Words) -> bytes:
+    return reply(["master", 0, []], connection.resp3)
+
+
+def _command(connection: RespConnection, words: Words) -> bytes:
+    names, resp3 = connection.service.names, connection.resp3
+    if len(words) == 1:
+        return reply([_described(command) for command in names.values()], resp3)
+    what = words[1].upper()
+    if what == b"COUNT" and len(words) == 2:
+        return integer(len(names))
+    if what == b"LIST":
+        return reply([command.name.lower() for command in names.values()], resp3)
+    if what == b"INFO":
+        chosen: Iterable[Command | None] = (
+            [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else names.values()
+        )
+        return reply([_described(one) if one is not None else None for one in chosen], resp3)
+    if what == b"DOCS":
+        found = [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else list(names.values())
+        return reply({one.name.lower(): _documented(one) for one in found if one is not None}, resp3)
+    if what == b"GETKEYS" and len(words) > 2:
+        command = names.get(words[2].upper())
+        if command is None:
+            raise RespError("ERR Invalid command specified")
+        command.check(words[2:])
+        if not (keys := command.keys(words[2:])):
+            raise RespError("ERR The command has no key arguments")
+        return reply(keys, resp3)
+    raise unknown_subcommand("COMMAND", words[1])
+
+
+def _described(command: Command) -> Reply:
+    kind = "@write" if "write" in command.flags else "@read" if "readonly" in command.flags else f"@{command.group}"
+    categories: list[Reply] = [Simple(f"@{command.group}"), Simple(kind)]
+    flags: list[Reply] = [Simple(flag) for flag in command.flags]
+    name = command.name.lower()
+    return [
+        name,
+        command.arity,
+        flags,
+        command.first,
+        command.last,
+        command.step,
+        categories,
+        list(command.tips),
+        [],
+        [],
+    ]
+
+
+def _documented(command: Command) -> Reply:
+    return {"summary": command.summary, "since": command.since, "group": command.group}
+
+
+def _dbsize(connection: RespConnection, words: Words) -> bytes:
+    view, node_id = connection.view, connection.service.means.node_id
+    size = connection.service.means.requests.key_count
+    led = [route for route in view.routes() if route.leader == node_id]
+    return integer(sum(size(route.partition_id) for route in led))
+
+
+_FLAGS: Final = ("loading", "stale", "fast")
+
+COMMANDS: Final = (
+    Command("COMMAND", -1, _command, Kind.ANY, _FLAGS, "Describes the commands.", since="2.8.13", group="server"),
+    Command("CONFIG", -2, _config, Kind.ANY, _FLAGS, "Returns how Minka would be set as a Redis.", since="2.0.0",
+            group="server"),
+    Command("INFO", -1, _info, Kind.ANY, _FLAGS, "Describes the node.", group="server",
+            tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special")),
+    Command("LATENCY", -2, _latency, Kind.ANY, _FLAGS, "Returns no events.", since="2.8.13", group="server"),
+    Command("TIME", 1, _time, Kind.ANY, _FLAGS, "Returns the time of the node's clock.", since="2.6.0",
+            group="server"),
+    Command("ROLE", 1, _role, Kind.ANY, _FLAGS, "Returns that of a master.", since="2.8.12", group="server"),
+    Command("DBSIZE", 1, _dbsize, Kind.READ, ("readonly", "fast"),
+            "Estimates how many keys the partitions that this node leads have.", group="server",
+            tips=("request_policy:all_shards", "response_policy:agg_sum")),
+)  # fmt: skip

@@ -1,0 +1,203 @@
+"""Places in the order of a connection's answers. A slot is filled once its answer is known."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from minka.operations import Outcome
+from minkad.data_port.resp.replies import OK, RespError, internal
+
+
+class Owner(Protocol):
+    """The connection."""
+
+    reads: int
+    """Slots that wait for what is read: no later write may begin."""
+    writes: int
+    """Slots that wait for a write: no later read may begin."""
+
+    def filled(self, slot: "Slot") -> None:
+        """The slot has its answer."""
+
+
+class Slot:
+    """An answer that is to come."""
+
+    __slots__ = ("answer", "is_write", "owner")
+
+    def __init__(self, owner: Owner, *, is_write: bool) -> None:
+        self.answer: bytes | None = None
+        self.owner = owner
+        self.is_write = is_write
+        if is_write:
+            owner.writes += 1
+        else:
+            owner.reads += 1
+
+    def fill(self, answer: bytes) -> None:
+        """The answer is known."""
+        self.answer = answer
+        if self.is_write:
+            self.owner.writes -= 1
+        else:
+            self.owner.reads -= 1
+        self.owner.filled(self)
+
+    def fail(self, error: RespError) -> None:
+        """The answer is an error."""
+        self.fill(error.encoded)
+
+
+class SetSlot(Slot):
+    """The answers of commands that set one key each and come one after the other: `+OK`, as often as there are."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner, is_write=True)
+        self.count = 1
+
+    @property
+    def entries(self) -> int:
+        """How many entries of the batch are its."""
+        return self.count
+
+    def written(self) -> None:
+        """All are set."""
+        self.fill(OK * self.count)
+
+    def done(self, _: Sequence[Outcome]) -> None:
+        """The same, as operations."""
+        self.fill(OK * self.count)
+
+    def refused(self, errors: Sequence[RespError]) -> None:
+        """None is set, as far as is known."""
+        self.fill(b"".join([error.encoded for error in errors]))
+
+
+class Taker(Protocol):
+    """What takes the results of some neighbouring entries of a batch."""
+
+    @property
+    def entries(self) -> int:
+        """How many."""
+
+    def written(self) -> None:
+        """They were plain writes, which are done."""
+
+    def done(self, outcomes: Sequence[Outcome]) -> None:
+        """They were operations, which have these outcomes."""
+
+    def refused(self, errors: Sequence[RespError]) -> None:
+        """They were not done, or it isn't known whether they were; an error for each."""
+
+
+class Joined(Slot):
+    """One answer out of the results of several parts, by position."""
+
+    __slots__ = ("_error", "_finish", "_missing", "results")
+
+    def __init__(self, owner: Owner, count: int, finish: Callable[[list[object]], bytes], *, is_write: bool) -> None:
+        """`count` results are to come; `finish` makes the answer of them, and may raise RespError."""
+        super().__init__(owner, is_write=is_write)
+        self.results: list[object] = [None] * count
+        self._missing = count
+        self._finish = finish
+        self._error: RespError | None = None
+
+    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+        """Results have come."""
+        for position, result in zip(positions, results, strict=True):
+            self.results[position] = result
+        self._came(len(positions))
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These results can't be had: the answer is an error, the first one."""
+        self._error = self._error or error
+        self._came(len(positions))
+
+    def _came(self, count: int) -> None:
+        self._missing -= count
+        if self._missing:
+            return
+        try:
+            if self._error is not None:
+                raise self._error
+            answer = self._finish(self.results)
+        except RespError as error:
+            answer = error.encoded
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+            answer = internal(error).encoded
+        self.fill(answer)
+
+
+class Parts(Protocol):
+    """What is made of several parts."""
+
+    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+        """Results have come."""
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These results can't be had."""
+
+
+class Part:
+    """The entries of one batch that belong to something larger: a `Taker`."""
+
+    __slots__ = ("_joined", "_positions")
+
+    def __init__(self, joined: Parts, positions: Sequence[int]) -> None:
+        self._joined = joined
+        self._positions = positions
+
+    @property
+    def entries(self) -> int:
+        """How many."""
+        return len(self._positions)
+
+    def written(self) -> None:
+        """Plain writes have no result."""
+        self._joined.have(self._positions, [None] * len(self._positions))
+
+    def done(self, outcomes: Sequence[Outcome]) -> None:
+        """The outcomes."""
+        self._joined.have(self._positions, outcomes)
+
+    def refused(self, errors: Sequence[RespError]) -> None:
+        """The first error counts."""
+        self._joined.lack(self._positions, errors[0])
+
+
+class Divided:
+    """A taker whose entries are done one by one, since they belong to several partitions by now."""
+
+    __slots__ = ("_errors", "_is_plain", "_missing", "_outcomes", "_taker")
+
+    def __init__(self, taker: Taker, count: int, *, is_plain: bool) -> None:
+        self._taker = taker
+        self._is_plain = is_plain
+        self._missing = count
+        self._outcomes: list[Outcome] = [Outcome(False)] * count
+        self._errors: list[RespError] = []
+
+    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+        """Outcomes have come."""
+        for position, result in zip(positions, results, strict=True):
+            if isinstance(result, Outcome):
+                self._outcomes[position] = result
+        self._came(len(positions))
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These can't be had."""
+        self._errors.append(error)
+        self._came(len(positions))
+
+    def _came(self, count: int) -> None:
+        self._missing -= count
+        if self._missing:
+            return
+        if self._errors:
+            self._taker.refused(self._errors[:1] * len(self._outcomes))
+        elif self._is_plain:
+            self._taker.written()
+        else:
+            self._taker.done(self._outcomes)

@@ -1,0 +1,98 @@
+"""Commands are the same however the network has cut them, and none makes the node take more than the limits allow."""
+
+import random
+
+import pytest
+
+from minkad.data_port.resp.parsing import MAX_COMMAND_BYTES, MAX_INLINE_BYTES, Parser, split_line
+from minkad.data_port.resp.replies import RespError
+
+
+def encoded(words: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+def fed(*pieces: bytes) -> tuple[list[list[bytes]], str]:
+    """The commands in these pieces, and the error that ended them."""
+    parser, commands = Parser(), list[list[bytes]]()
+    for piece in pieces:
+        if parser.error is None:
+            commands += parser.feed(piece)
+    return commands, str(parser.error or "")
+
+
+TRICKY = (b"", b"*12345678\r\n", b">9999999", b"*", b"~1", b"$5\r\n", b"\r\n", b"%12345678|1234567", b"x" * 3000)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_commands_survive_any_cuts(seed: int) -> None:
+    rng = random.Random(seed)
+    commands = [
+        [b"SET", *(rng.choice(TRICKY) + rng.randbytes(rng.choice((0, 1, 3))) for _ in range(rng.randrange(4)))]
+        for _ in range(rng.randrange(1, 15))
+    ]
+    whole = b"".join(map(encoded, commands))
+    cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(rng.randrange(12)))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    assert fed(*pieces) == (commands, "")
+
+
+def test_one_byte_at_a_time() -> None:
+    commands = [[b"GET", b"*12345678\r\n"], [b"PING"], [b"SET", b"a", b">7654321"]]
+    whole = b"".join(map(encoded, commands))
+    assert fed(*(whole[at : at + 1] for at in range(len(whole)))) == (commands, "")
+
+
+HUGE = [b"*1000000000\r\n", b">1000000000\r\n", b"~99999999\r\n", b"|1000000000\r\n", b"%1000000000\r\n"]
+
+
+@pytest.mark.parametrize("header", HUGE)
+@pytest.mark.parametrize("before", [b"", encoded([b"PING"]), b"*2\r\n$3\r\nGET\r\n", b"*1\r\n", b"PING\r\n"])
+def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes) -> None:
+    for pieces in (
+        [before + header],
+        [before, header],
+        [before + header[:4], header[4:]],
+        [before, header[:1], header[1:]],
+    ):
+        commands, error = fed(*pieces)
+        if commands[-1:] == [[header.strip()]]:  # as a line it is a command, and an unknown one
+            commands.pop()
+        else:
+            assert error.startswith("ERR Protocol error")
+        assert commands in ([], [[b"PING"]])
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"*1\r\n:1\r\n", b"*2\r\n$3\r\nGET\r\n*1\r\n$1\r\na\r\n", b"*1\r\n$x\r\n", b"*1\r\n$-1\r\n"]
+)
+def test_what_is_no_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
+    commands, error = fed(encoded([b"PING"]) + wrong)
+    assert commands == [[b"PING"]], "commands before it are carried out"
+    assert error.startswith("ERR Protocol error")
+
+
+def test_empty_arrays_are_passed_over() -> None:
+    assert fed(b"*0\r\n*-1\r\n" + encoded([b"PING"])) == ([[b"PING"]], "")
+
+
+def test_a_command_has_a_limit() -> None:
+    piece = bytes(1024 * 1024)
+    parser = Parser()
+    parser.feed(b"*2\r\n$3\r\nGET\r\n$500000000\r\n")
+    for _ in range(MAX_COMMAND_BYTES // len(piece) + 1):
+        assert parser.feed(piece) == []
+    assert str(parser.error) == "ERR Protocol error: invalid bulk length"
+
+
+def test_inline_commands() -> None:
+    assert fed(b"PING\r\nset a b\n\r\n   \nGET a\r\n") == ([[b"PING"], [b"set", b"a", b"b"], [b"GET", b"a"]], "")
+    assert fed(b"PI", b"NG\r", b"\n" + encoded([b"GET", b"a"])) == ([[b"PING"], [b"GET", b"a"]], "")
+    assert fed(b"x" * (MAX_INLINE_BYTES + 1))[1] == "ERR Protocol error: too big inline request"
+
+
+def test_quotes_in_inline_commands() -> None:
+    assert split_line(rb'set "a b\n\x41\"" ' + rb"'c\'d' e") == [b"set", b'a b\nA"', b"c'd", b"e"]
+    for wrong in (b'get "a', b"get 'a", b'get "a"b'):
+        with pytest.raises(RespError, match="unbalanced quotes"):
+            split_line(wrong)

@@ -126,7 +126,11 @@ class Workers(Generic[_Event]):
         """Whether it wrote, or read; None if it shows neither."""
         raise NotImplementedError
 
-    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+    def connected(self, rng: random.Random) -> Any:
+        """A client."""
+        return minka.aio.Client(self._endpoints, keyspace=self.keyspace, rng=rng)
+
+    async def act(self, client: Any, name: str, rng: random.Random, value: bytes) -> None:
         """Ask for something, and remember what was seen. `value` is unique."""
         raise NotImplementedError
 
@@ -137,12 +141,12 @@ class Workers(Generic[_Event]):
 
     async def _client(self, number: int) -> None:
         rng = random.Random(f"{self._seed}/{number}")
-        client = minka.aio.Client(self._endpoints, keyspace=self.keyspace, rng=rng)
+        client = self.connected(rng)
         async with client, asyncio.TaskGroup() as group:
             for task in range(TASKS):
                 group.create_task(self._task(client, f"{number}.{task}"))
 
-    async def _task(self, client: minka.aio.Client, name: str) -> None:
+    async def _task(self, client: Any, name: str) -> None:
         rng = random.Random(f"{self._seed}/{name}")
         count = 0
         while not self._stopped:

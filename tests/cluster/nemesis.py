@@ -13,7 +13,7 @@ from typing import Any, Final
 import minka.aio
 from minka.control import Control
 from minka.errors import Code, MinkaError
-from minka.hashing import murmur3
+from minka.hashing import digest_of, murmur3
 from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
 from minkactl.playground import LocalCluster
@@ -28,10 +28,15 @@ REPLICAS: Final = 3
 KEYSPACE: Final = "registers"
 RANGES: Final = "ranges"  # a keyspace like KEYSPACE, but by ranges
 PARTITIONS: Final = 6
+REDIS: Final = "redis"  # a keyspace like KEYSPACE, with the slots of Redis Cluster
 BALLAST: Final = "ballast"  # a keyspace with one partition, whose writes fill a disk
 CLEARANCE_S: Final = QUICK["membership"]["clearance_ms"] / 1000
 FAILURE_S: Final = QUICK["membership"]["failure_timeout_ms"] / 1000
 DISK_BYTES: Final = 512 * MIB
+_SLOTS: Final = {
+    KEYSPACE: lambda key: murmur3(key) % PARTITIONS,
+    REDIS: digest_of(HashFunction.HASH_FUNCTION_CRC16, PARTITIONS),
+}
 _ROOM_MIB: Final = 4  # free room on a disk that is nearly full
 _LOG_CHARS: Final = 2000  # the part of a log's end to show
 
@@ -55,7 +60,7 @@ class Lab:
         return self.control.table()
 
     def leader_of(self, key: bytes, keyspace: str = KEYSPACE) -> str:
-        """The node that leads the key's partition in KEYSPACE or RANGES, once there is one."""
+        """The node that leads the key's partition in KEYSPACE, RANGES or REDIS, once there is one."""
         return eventually(f"a leader for {key!r}", lambda: self._leader(keyspace, key))
 
     def leader_of_ballast(self) -> str:
@@ -105,7 +110,7 @@ class Lab:
 
     def _leader(self, keyspace: str, key: bytes) -> str | None:
         rows = self.rows(keyspace)
-        slot = murmur3(key) % PARTITIONS if keyspace == KEYSPACE else 0
+        slot = _SLOTS[keyspace](key) if keyspace in _SLOTS else 0
         return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
@@ -141,6 +146,7 @@ def laboratory(undo: Undo, config: Mapping[str, Any] = QUICK) -> Iterator[Lab]:
         eventually("all nodes are LIVE", lambda: settled(control.status().table, len(NODES)))
         control.create_keyspace(KEYSPACE, PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
         control.create_keyspace(RANGES, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, REPLICAS, split_points=[])
+        control.create_keyspace(REDIS, PARTITIONS, HashFunction.HASH_FUNCTION_CRC16, REPLICAS)
         control.create_keyspace(BALLAST, 1, HashFunction.HASH_FUNCTION_MURMUR3, REPLICAS)
         lab.wait_well()
         yield lab
@@ -152,13 +158,13 @@ def _disks(undo: Undo) -> dict[str, Disk]:
     return {name: Disk(undo, directory, name, DISK_BYTES) for name in NODES}
 
 
-def keys_of_all_partitions(prefix: str) -> list[bytes]:
-    """One key in each of KEYSPACE's partitions."""
+def keys_of_all_partitions(prefix: str, keyspace: str = KEYSPACE) -> list[bytes]:
+    """One key in each partition of KEYSPACE, or of REDIS."""
     found: dict[int, bytes] = {}
     number = 0
     while len(found) < PARTITIONS:
         key = f"{prefix}-{number}".encode()
-        found.setdefault(murmur3(key) % PARTITIONS, key)
+        found.setdefault(_SLOTS[keyspace](key), key)
         number += 1
     return list(found.values())
 

@@ -257,8 +257,10 @@ class Model:
         return state._replace(version=version) if is_possible else None
 
     def _put(self, state: State, event: Operated) -> State | None:
+        if not event.done and event.version is None:
+            return None if self._holds(state, event) else state
         if not event.done:
-            assert event.version is not None, "a condition that doesn't hold tells the version"
+            assert event.version is not None
             told = self._told(state, event.version) if state.value is not None else state
             if told is None or told.version != event.version or self._holds(told, event):
                 return None

@@ -1,10 +1,11 @@
 """Whatever happens to nodes, network and disks: clients see what one store that never fails would show them."""
 
 import contextlib
+import gc
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,14 @@ from tests.cluster.nemesis import (
     PARTITIONS,
     PROCESS_FAULTS,
     RANGES,
+    REDIS,
     Lab,
     Nemesis,
     keys_of_all_partitions,
     laboratory,
 )
 from tests.cluster.operation_history import OperationRecorder
+from tests.cluster.redis_history import RedisRecorder
 from tests.cluster.undo import Undo
 
 Fault = Callable[[Nemesis], None]
@@ -96,6 +99,27 @@ def test_operations_are_linearizable_while_ranges_are_split_and_merged(lab: Lab,
     judge(lab, f"operations-ranges-{seed}", faults, rng, keys, RANGES, Divider(lab, rng, keys), OPERATIONS)
 
 
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """redis-py forgets connections to nodes that it no longer knows without closing them; that is said in this test."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning")
+@pytest.mark.usefixtures("collected")
+@pytest.mark.seeds(1)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_what_redis_clients_see_is_linearizable(lab: Lab, fault: Fault, seed: int) -> None:
+    """The cluster client of redis-py. With odd seeds, replicas move meanwhile."""
+    skip_what_is_not_permitted(lab, (fault,))
+    name = f"redis-{fault.__name__}-{seed}"
+    rng = random.Random(name)
+    admin = Reassigner(lab, rng) if seed % 2 == 1 else None
+    judge(lab, name, [fault], rng, keys_of_all_partitions(name, REDIS), REDIS, admin, REDIS_CLIENTS)
+
+
 def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
     """Judge the history of a keyspace by hash."""
     rng = random.Random(name)
@@ -105,14 +129,18 @@ def run(lab: Lab, name: str, faults: list[Fault], *, reassign: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What clients do, and how it is judged."""
+    """What clients do, at which addresses, and how it is judged."""
 
     workers: type[Workers[Any]]
     check: Callable[[list[Any]], Result]
+    endpoints: Callable[[Lab], Sequence[str]] = lambda lab: lab.cluster.endpoints
 
 
 REGISTERS = Work(Recorder, check)
 OPERATIONS = Work(OperationRecorder, operation_checker.check)
+REDIS_CLIENTS = Work(
+    RedisRecorder, operation_checker.check, lambda lab: [node.data_address for node in lab.cluster.nodes.values()]
+)
 
 
 def judge(
@@ -127,7 +155,7 @@ def judge(
 ) -> None:
     """Record what clients see before, during and after the faults, and judge it."""
     lab.repair()
-    with work.workers(lab.loop, lab.cluster.endpoints, keyspace, keys, rng.randrange(2**32)) as recorder:
+    with work.workers(lab.loop, work.endpoints(lab), keyspace, keys, rng.randrange(2**32)) as recorder:
         recorder.wait_written()
         nemesis = Nemesis(lab, rng, keys, keyspace)
         with admin if admin is not None else contextlib.nullcontext():

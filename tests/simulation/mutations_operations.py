@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 
+from minka.stored import has_expired
+from minka.wire import Group, StoredWrite, WriteBody
 from minkad.core.operations.decide import _Deciding
+from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests
+from minkad.replication.ticket import Ticket
 from minkad.replication.unapplied import Unapplied, Waiting
+from minkad.storage.versions import Versions
 from tests.simulation.mutations_full import Patch
 
 
@@ -21,6 +26,40 @@ def tell_before_it_is_committed() -> Sequence[Patch]:
         ticket.fill(index, result)
 
     return [(Unapplied, "wait", wait)]
+
+
+def hide_the_expired() -> Sequence[Patch]:
+    """A read leaves out what is over by its leader's clock, and nobody removes it."""
+    original = Requests._answer_read
+
+    def answer_read(
+        self: Requests,
+        replica: Replica,
+        keys: list[bytes],
+        rows: list[bytes | None],
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        now_ms = self._unix_ms()
+        left = [None if row is None or has_expired(row, now_ms) else row for row in rows]
+        original(self, replica, keys, left, group, ticket, index, deadline)
+
+    return [(Requests, "_answer_read", answer_read)]
+
+
+def forget_what_a_merge_brings() -> Sequence[Patch]:
+    """Versions go on as if there had been no merge."""
+    original = Versions.rows_of
+
+    def rows_of(
+        self: Versions, writes: Sequence[WriteBody], last_offset: int
+    ) -> tuple[dict[bytes, bytes | None], Versions]:
+        plain = [StoredWrite(one.keys, one.values) if isinstance(one, StoredWrite) else one for one in writes]
+        return original(self, plain, last_offset)
+
+    return [(Versions, "rows_of", rows_of)]
 
 
 def show_the_expired() -> Sequence[Patch]:

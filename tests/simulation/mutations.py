@@ -265,7 +265,6 @@ MUTATIONS = (
     Mutation("tell an outcome that may yet be lost", "full", operations.tell_before_it_is_committed),
     Mutation("show what has expired", "full", operations.show_the_expired),
     Mutation("hide what has expired, and don't remove it", "full", operations.hide_the_expired),
-    Mutation("forget the versions that a merge brings", "full", operations.forget_what_a_merge_brings),
     Mutation("forget when a key expires", "full", operations.keep_no_expiry),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),

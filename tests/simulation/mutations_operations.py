@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from minka.stored import has_expired
-from minka.wire import Group, StoredWrite, WriteBody
+from minka.wire import Group
 from minkad.core.operations.decide import _Deciding
 from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests
 from minkad.replication.ticket import Ticket
 from minkad.replication.unapplied import Unapplied, Waiting
-from minkad.storage.versions import Versions
 from tests.simulation.mutations_full import Patch
 
 
@@ -20,10 +19,14 @@ def decide_on_what_is_applied() -> Sequence[Patch]:
 
 def tell_before_it_is_committed() -> Sequence[Patch]:
     """An outcome is told though the entry on which it rests may yet be lost."""
+    original = Unapplied.wait
 
-    def wait(_: Unapplied, offset: int, waiting: Waiting) -> None:
+    def wait(self: Unapplied, offset: int, waiting: Waiting) -> None:
         ticket, index, result = waiting
-        ticket.fill(index, result)
+        if result.body is not None:
+            ticket.fill(index, result)
+        else:  # a removal, after which a read goes on
+            original(self, offset, waiting)
 
     return [(Unapplied, "wait", wait)]
 
@@ -47,19 +50,6 @@ def hide_the_expired() -> Sequence[Patch]:
         original(self, replica, keys, left, group, ticket, index, deadline)
 
     return [(Requests, "_answer_read", answer_read)]
-
-
-def forget_what_a_merge_brings() -> Sequence[Patch]:
-    """Versions go on as if there had been no merge."""
-    original = Versions.rows_of
-
-    def rows_of(
-        self: Versions, writes: Sequence[WriteBody], last_offset: int
-    ) -> tuple[dict[bytes, bytes | None], Versions]:
-        plain = [StoredWrite(one.keys, one.values) if isinstance(one, StoredWrite) else one for one in writes]
-        return original(self, plain, last_offset)
-
-    return [(Versions, "rows_of", rows_of)]
 
 
 def show_the_expired() -> Sequence[Patch]:

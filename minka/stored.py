@@ -14,7 +14,14 @@ HEAD_BYTES: Final = 8
 LOADED: Final = bytes(HEAD_BYTES)  # the head of a row in a load's file
 LOAD_VERSIONS: Final = 2**62  # a loaded row has the version of its partition's last load: this plus the load's number
 
+_INDEX_BITS: Final = 14  # of a version: the number of the operation in its entry
+
 _FLAG_AT: Final = HEAD_BYTES - 1
+
+
+def version_at(place: int, number: int = 0) -> int:
+    """The version of what an operation writes: by the place of its entry, and its number there (< MAX_OPERATIONS)."""
+    return place << _INDEX_BITS | number
 
 
 def head(version: int, expires_ms: int = 0) -> bytes:

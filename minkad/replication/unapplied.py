@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from minka.stored import head
+from minka.stored import head, version_at
 from minka.wire import GroupResult, StoredWrite, WriteBody
 from minkad.replication.ticket import Ticket
 
@@ -24,7 +24,7 @@ class Unapplied:
         """The write was appended; its rows will have this version, unless they have one already."""
         rows: Iterable[bytes | None] = write.values
         if not isinstance(write, StoredWrite):
-            first = head(version)
+            first = head(version_at(version))
             rows = [None if value is None else first + value for value in write.values]
         self._rows.update((key, (offset, row)) for key, row in zip(write.keys, rows, strict=True))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.operations import Operation
+from minka.stored import version_at
 from minka.wire import GroupResult, StoredWrite, WriteBody
 from minkad.core.operations import Decision, decide, keys_of
 from minkad.replication.bodies import checked_operations, checked_write
@@ -98,7 +99,7 @@ class Writing:
             last_read = max(last_read, found[0])
             return found[1]
 
-        version = replica.log.end + 1 + data.version_base
+        version = version_at(replica.log.end + 1 + data.version_base)
         decision = decide(operations, row_of, self._unix_ms(), version, data.loaded_version, expiring)
         return decision, last_read
 

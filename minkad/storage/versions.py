@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from minka.stored import LOAD_VERSIONS, head
+from minka.stored import LOAD_VERSIONS, head, version_at
 from minka.wire import StoredWrite, WriteBody
 from minkad.storage.taken_loads import TakenLoads
 
@@ -34,7 +34,7 @@ class Versions(NamedTuple):
                 newest.update(zip(write.keys, write.values, strict=True))
                 may_expire = may_expire or any(row and row[7] & _EXPIRES for row in write.values)
             else:
-                first = head(offset + base)
+                first = head(version_at(offset + base))
                 rows = [None if value is None else first + value for value in write.values]
                 newest.update(zip(write.keys, rows, strict=True))
         return newest, Versions(base, may_expire)

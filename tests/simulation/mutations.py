@@ -264,6 +264,7 @@ MUTATIONS = (
     Mutation("decide operations on what is applied", "full", operations.decide_on_what_is_applied),
     Mutation("tell an outcome that may yet be lost", "full", operations.tell_before_it_is_committed),
     Mutation("show what has expired", "full", operations.show_the_expired),
+    Mutation("hide what has expired, and don't remove it", "full", operations.hide_the_expired),
     Mutation("forget when a key expires", "full", operations.keep_no_expiry),
     Mutation("give away the duties of a shard that is late", "duties", duties.fail_the_late),
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),

@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 
+from minka.stored import has_expired
+from minka.wire import Group
 from minkad.core.operations.decide import _Deciding
+from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests
+from minkad.replication.ticket import Ticket
 from minkad.replication.unapplied import Unapplied, Waiting
 from tests.simulation.mutations_full import Patch
 
@@ -15,12 +19,37 @@ def decide_on_what_is_applied() -> Sequence[Patch]:
 
 def tell_before_it_is_committed() -> Sequence[Patch]:
     """An outcome is told though the entry on which it rests may yet be lost."""
+    original = Unapplied.wait
 
-    def wait(_: Unapplied, offset: int, waiting: Waiting) -> None:
+    def wait(self: Unapplied, offset: int, waiting: Waiting) -> None:
         ticket, index, result = waiting
-        ticket.fill(index, result)
+        if result.body is not None:
+            ticket.fill(index, result)
+        else:  # a removal, after which a read goes on
+            original(self, offset, waiting)
 
     return [(Unapplied, "wait", wait)]
+
+
+def hide_the_expired() -> Sequence[Patch]:
+    """A read leaves out what is over by its leader's clock, and nobody removes it."""
+    original = Requests._answer_read
+
+    def answer_read(
+        self: Requests,
+        replica: Replica,
+        keys: list[bytes],
+        rows: list[bytes | None],
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
+    ) -> None:
+        now_ms = self._unix_ms()
+        left = [None if row is None or has_expired(row, now_ms) else row for row in rows]
+        original(self, replica, keys, left, group, ticket, index, deadline)
+
+    return [(Requests, "_answer_read", answer_read)]
 
 
 def show_the_expired() -> Sequence[Patch]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 _PAUSE: Final = 0.03  # seconds, the mean
-_SLACK: Final = 0.003  # all wall clocks show the same milliseconds
+_SKEWS_MS: Final = (0, 0, 100, 1500)  # how far wall clocks may be apart
+_SLACK: Final = 0.003  # they show whole milliseconds
 _AT_ONCE: Final = 2  # partitions
 _TOGETHER: Final = 0.4
 _TTLS: Final = (0.1, 0.5, 2.0, 10.0)
@@ -54,10 +55,13 @@ class OperationClients:
         self._ended = False
         self._events: dict[int, Operated] = {}
         self._known: dict[bytes, tuple[bytes, int]] = {}  # the last value of each key, with its version, that was seen
-        self.judged = 0
+        self._skew_ms = 0
 
     def begin(self) -> None:
-        """Work from now on."""
+        """Work from now on, on machines whose wall clocks differ."""
+        self._skew_ms = self._world.rng.choice(_SKEWS_MS)
+        for machine in self._world.machines:
+            machine.wall_skew_ms = self._world.rng.randint(0, self._skew_ms)
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
@@ -66,8 +70,7 @@ class OperationClients:
 
     def judge(self) -> None:
         """Raises Violation if what clients saw is not possible."""
-        result = check(self._events.values(), slack=_SLACK)
-        self.judged = len(self._events)
+        result = check(self._events.values(), slack=self._skew_ms / 1000 + _SLACK)
         if result.verdict is not Verdict.LINEARIZABLE:
             text = f"{result.verdict.value}: {result.key!r}: {result.reason}"
             raise Violation("operations take effect one after the other", text)

@@ -91,6 +91,7 @@ class Machine:
     process: "Process | None" = None
     stopped_until: float = 0.0
     sync_time: float = 0.0  # seconds, the mean
+    wall_skew_ms: int = 0  # how far its wall clock is ahead
     starts: int = 0
 
 
@@ -239,7 +240,7 @@ class Process(Endpoint):
             _Controller(self),
             Telemetry(),
             self.now,
-            world.unix_ms,
+            lambda: world.unix_ms() + self.machine.wall_skew_ms,
             world.load_sources(self),
         )
         settings = ReplicationSettings(

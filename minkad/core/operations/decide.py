@@ -44,13 +44,16 @@ def decide(
     loaded_version: int,
     expiring: Sequence[bytes] = (),
 ) -> Decision:
-    """`row_of` gives a key's row in its stored form, at `now_ms` by the leader's clock. Rows that change get `version`;
-    loaded ones have `loaded_version`. A key that has expired counts as absent, and is deleted; so are those of
-    `expiring` that have.
+    """`row_of` gives a key's row in its stored form, at `now_ms` by the leader's clock. What the n-th operation changes
+    (from 0 on) gets `version` + n; loaded rows have `loaded_version`. A key that has expired counts as absent, and is
+    deleted; so are those of `expiring` that have.
     """
     deciding = _Deciding(row_of, now_ms, version, loaded_version)
     deciding.remove_expired(expiring)
-    outcomes = [deciding.outcome(operation) for operation in operations]
+    outcomes = []
+    for number, operation in enumerate(operations):
+        deciding.version = version + number
+        outcomes.append(deciding.outcome(operation))
     return Decision(deciding.changed, outcomes)
 
 
@@ -59,7 +62,7 @@ class _Deciding:
         self.changed: dict[bytes, bytes | None] = {}
         self._row_of = row_of
         self._now_ms = now_ms
-        self._version = version
+        self.version = version
         self._loaded_version = loaded_version
 
     def outcome(self, operation: Operation) -> Outcome:
@@ -108,8 +111,8 @@ class _Deciding:
             if self._row(key) is not None:
                 self.changed[key] = None
             return 0
-        self.changed[key] = head(self._version, expires_ms) + value
-        return self._version
+        self.changed[key] = head(self.version, expires_ms) + value
+        return self.version
 
     def _put_kept(self, key: bytes, value: bytes) -> int:
         """Write the row with the expiry that it has."""
@@ -205,7 +208,7 @@ class _Deciding:
             return Outcome(False)
         for key, value in zip(operation.keys, operation.values, strict=True):
             self._put(key, value, 0)
-        return Outcome(True, self._version)
+        return Outcome(True, self.version)
 
 
 def _may_change(condition: OnlyIf, present_ms: int, until_ms: int) -> bool:

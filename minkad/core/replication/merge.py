@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.stored import head, with_version
+from minka.stored import head, version_at, with_version
 from minka.v1.coordinator_pb2 import FinishMergeRequest
 from minka.wire import StoredWrite, WriteBody, encode
 from minkad.core.replication.entries import decode_entry
@@ -175,7 +175,7 @@ class Merge:
         version = self._copied + self._base
         if isinstance(write, StoredWrite):
             return StoredWrite(write.keys, write.values, version)
-        first = head(version)
+        first = head(version_at(version))
         return StoredWrite(write.keys, [None if value is None else first + value for value in write.values], version)
 
     def _has_room(self) -> bool:

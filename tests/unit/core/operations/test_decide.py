@@ -146,8 +146,9 @@ def test_each_sees_what_those_before_it_did() -> None:
         Append(b"x", b"0"),
     ]
     found = decided(*operations)
-    assert found.rows == {b"x": put(b"90")}
+    assert found.rows == {b"x": head(NEW + 4) + b"90"}
     assert [one.number for one in found.outcomes] == [2, 5, 0, 0, 2]
+    assert [one.version for one in found.outcomes] == [NEW, NEW + 1, 0, NEW + 3, NEW + 4], "no version has two values"
     assert all(one.done for one in found.outcomes)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.stored import LOADED, head
+from minka.stored import LOADED, head, version_at
 from minka.wire import StoredWrite, WriteBody, encode
 from minkad.core.replication.entries import SnapshotMark, TrimToRange, encode_mark
 from minkad.core.replication.gate import Gate
@@ -82,7 +82,7 @@ def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
     m.run()
     assert m.copied()[1:] == [
         StoredWrite([b"n"], [head(VERSION) + b"v"], 101),
-        StoredWrite([b"o"], [head(102) + b"v"], 102),
+        StoredWrite([b"o"], [head(version_at(102)) + b"v"], 102),
         StoredWrite(deleted.keys, deleted.values, 103),
     ]
 

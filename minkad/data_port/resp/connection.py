@@ -210,6 +210,8 @@ class RespConnection(asyncio.Protocol):
             self._answer(self.get(words[1]))
         except RespError as error:
             self._answer(error.encoded)
+        except Exception as error:  # noqa: BLE001 - the connection goes on
+            self._answer(internal(error).encoded)
         return index + 1
 
     def _run_sets(self, commands: Sequence[Words], index: int) -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from minka.control import Control
 from minka.hashing import crc16
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, eventually, wait_settled
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.test_tls import make_certificates, section
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # of commands that Redis has
@@ -391,11 +392,53 @@ def test_redis_cli(cluster: LocalCluster) -> None:
     assert "All 16384 slots covered" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_split_fails_no_pipeline(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        unspecified = HashFunction.HASH_FUNCTION_UNSPECIFIED
+        control.create_keyspace("splitting", 0, unspecified, replicas=3, split_points=[])
+        wait_settled(control, live=NODES)
+        stop = Event()
+        with ThreadPoolExecutor(3) as pool:
+            work = [pool.submit(counted, cluster, name, stop) for name in cluster.nodes]
+            for split_at in (b"key-5", b"key-2", b"key-8"):
+                operation = control.split("splitting", [split_at], "test")
+                assert operation is not None
+                wait_ended(control, operation.id)
+            stop.set()
+            rounds = sum(one.result() for one in work)
+        with plain(cluster, "splitting") as client:
+            assert client.mget([f"key-{number}" for number in range(10)]) == [b"%d" % rounds] * 10
+            assert sorted(client.scan_iter(count=3)) == sorted(
+                b"%s-%d" % (kind, n) for kind in (b"key", b"set") for n in range(10)
+            )
+
+
+def counted(cluster: LocalCluster, name: str, stop: Event) -> int:
+    """Increment ten keys, and set ten more, in pipelines until `stop`. Returns how often."""
+    rounds = 0
+    with plain(cluster, "splitting", name) as client:
+        while not stop.is_set() or rounds < 3:
+            with client.pipeline(transaction=False) as pipeline:
+                for number in range(10):
+                    pipeline.set(f"set-{number}", rounds)
+                for number in range(10):
+                    pipeline.incr(f"key-{number}")
+                answers = pipeline.execute()
+            assert answers[:10] == [True] * 10
+            rounds += 1
+    return rounds
+
+
 def test_a_cluster_client_goes_on_after_a_node_was_killed() -> None:
     with LocalCluster(NODES, config=QUICK) as cluster:
         make_keyspaces(cluster)
+        keys = [f"key-{number}" for number in range(60)]
+        with Control(cluster.endpoints) as control:
+            control.create_keyspace("copied", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+            wait_settled(control, live=NODES)
+        with plain(cluster, "copied") as client:
+            client.mset({key: key for key in keys})
         with clustered(cluster) as client:
-            keys = [f"key-{number}" for number in range(60)]
             for key in keys:
                 client.set(key, key)
             cluster.kill("cyrene")
@@ -403,6 +446,9 @@ def test_a_cluster_client_goes_on_after_a_node_was_killed() -> None:
                 assert eventually(key, lambda key=key: patient(client, key)) == key.encode()  # type: ignore[misc]
             for key in keys:
                 assert client.incr(f"n-{key}") == 1
+        with plain(cluster, "copied") as client:  # what the dead node led is passed on to others
+            for key in keys:
+                assert client.get(key) == key.encode()
 
 
 def patient(client: RedisCluster, key: str) -> bytes | None:

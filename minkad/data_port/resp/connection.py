@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, cast
 
 from minka.data_port import keep_alive
@@ -26,6 +27,7 @@ _ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when me
 _UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete
 _PROGRESS_S: Final = 0.5
 _READS_AT_ONCE: Final = 64  # that have to wait
+_RUN_SETS: Final = 1000  # that follow each other
 _RUN_KEYS: Final = 64  # of GETs that follow each other, read at once
 DEFAULT_KEYSPACE: Final = b"default"
 
@@ -145,14 +147,18 @@ class RespConnection(asyncio.Protocol):
 
     def _run(self, commands: Sequence[Words]) -> int:
         """Begin commands in their order, until one has to wait. Returns how many have begun."""
-        table, get, index, count = self.service.commands, self.service.get, 0, len(commands)
+        service, index, count = self.service, 0, len(commands)
+        table, get, set_ = service.commands, service.get, service.set
         while index < count and not self._is_paused:
             words = commands[index]
-            command = table.get(words[0]) or self.service.find(words[0])
+            command = table.get(words[0]) or service.find(words[0])
             if self._queue and command is not None and self._has_to_wait(command.kind):
                 break
             if command is get and len(words) == 2:
                 index = self._run_gets(commands, index)
+                continue
+            if command is set_ and len(words) == 3 and (done := self._run_sets(commands, index)):
+                index += done
                 continue
             index += 1
             try:
@@ -165,11 +171,10 @@ class RespConnection(asyncio.Protocol):
                 answer = error.encoded
             except Exception as error:  # noqa: BLE001 - the connection goes on
                 answer = internal(error).encoded
-            if answer is not _QUEUED:
-                self._answer(answer)
+            self._answer(answer)
             if self._is_ending:
                 break
-        self.service.commands_done += index
+        service.commands_done += index
         return index
 
     def _has_to_wait(self, kind: Kind) -> bool:
@@ -205,7 +210,38 @@ class RespConnection(asyncio.Protocol):
             self._answer(self.get(words[1]))
         except RespError as error:
             self._answer(error.encoded)
+        except Exception as error:  # noqa: BLE001 - the connection goes on
+            self._answer(internal(error).encoded)
         return index + 1
+
+    def _run_sets(self, commands: Sequence[Words], index: int) -> int:
+        """Begin the plain SETs from this one on, up to one about which there is something to say. Returns how many."""
+        view, node_id, pipes, queue = self._view, self.service.means.node_id, self.service.pipes, self._queue
+        if view is None:
+            return 0
+        name, done = commands[index][0], 0
+        for words in islice(commands, index, index + _RUN_SETS):
+            if words[0] != name or len(words) != 3:
+                break
+            key, value = words[1], words[2]
+            if not 0 < len(key) <= MAX_KEY_BYTES or len(value) > MAX_VALUE_BYTES:
+                break
+            route = view.route(key)
+            if route is None or (view.is_cluster and route.leader != node_id):
+                break
+            batch = pipes.batch(view, route)
+            batch.put(key, value)
+            done += 1
+            takers = batch.takers
+            if takers and queue:
+                last = takers[-1]
+                if isinstance(last, SetSlot) and last is queue[-1]:
+                    last.count += 1
+                    continue
+            slot = SetSlot(self)
+            takers.append(slot)
+            queue.append(slot)
+        return done
 
     def _answer(self, answer: bytes | Slot) -> None:
         if isinstance(answer, bytes):
@@ -278,23 +314,9 @@ class RespConnection(asyncio.Protocol):
         self.service.reads.begin(self.view, op, self.share, joined, keys, self.is_readonly)
         return joined
 
-    def set(self, key: bytes, value: bytes) -> bytes:
-        """A plain SET. Raises RespError."""
-        route = self._route_to_write(key)
-        if len(value) > MAX_VALUE_BYTES:
-            raise too_large()
-        batch = self.service.pipes.batch(self.view, route)
-        batch.put(key, value)
-        takers, queue = batch.takers, self._queue
-        if takers and queue:
-            last = takers[-1]
-            if isinstance(last, SetSlot) and last is queue[-1]:
-                last.count += 1
-                return _QUEUED
-        slot = SetSlot(self)
-        takers.append(slot)
-        queue.append(slot)
-        return _QUEUED
+    def set(self, key: bytes, value: bytes) -> Slot:
+        """A plain SET about which there is something to say. Raises RespError."""
+        return self.set_all([(key, value)])
 
     def set_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> Slot:
         """Set several keys; each partition takes its own as a whole. Raises RespError."""
@@ -485,9 +507,6 @@ class RespConnection(asyncio.Protocol):
         if self._progress is not None:
             self._progress.cancel()
             self._progress = None
-
-
-_QUEUED: Final = b""  # what a command returns that has put its slot into the queue itself
 
 
 def unknown(words: Words) -> RespError:

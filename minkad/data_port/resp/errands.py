@@ -23,6 +23,8 @@ from minkad.replication.ticket import Ticket
 TIMEOUT_MS: Final = 5000
 """How long a request waits at most before it is answered with an error."""
 
+_PATIENCE_S: Final = 1.0  # before a client of a cluster is told that nobody leads a partition
+_NOT_SERVED: Final = frozenset({Code.NOT_LEADER, Code.PARTITION_OFFLINE, Code.NO_CLEARANCE})
 _MOVES_KEYS: Final = frozenset({Code.KEY_OUT_OF_RANGE, Code.STALE_GENERATION})
 
 
@@ -142,14 +144,16 @@ class Errand:
 
     def _retry_or_fail(self, error: MinkaError) -> None:
         loop, refusals = asyncio.get_running_loop(), self._means.refusals
-        if self.view.is_cluster and error.code in (Code.NOT_LEADER, Code.PARTITION_OFFLINE, Code.NO_CLEARANCE):
-            self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
-            return
         if self._op is Op.READ_STALE:
             self.failed([refusals.plain(error)] * len(self.keys()))
             return
         self._attempts += 1
         delay = delay_s(self._attempts, refusals.rng)
+        if self.view.is_cluster and error.code in _NOT_SERVED:
+            has_patience = loop.time() + delay < self._deadline - TIMEOUT_MS / 1000 + _PATIENCE_S
+            if refusals.is_elsewhere(self.view, self.keys()[0]) or not has_patience:
+                self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
+                return
         repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
         if repeats and loop.time() + delay < self._deadline:
             self._refused = error

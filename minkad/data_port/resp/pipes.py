@@ -160,6 +160,8 @@ class Pipes:
     def batch(self, view: View, route: Route) -> Batch:
         """The batch that takes the next entry for a partition."""
         pipe = self._pipes.get(route.partition_id)
+        if pipe is not None and pipe.gathered and not pipe.gathered[-1].is_full:
+            return pipe.gathered[-1]
         if pipe is None:
             pipe = self._pipes[route.partition_id] = Pipe(self, view, route.partition_id)
         return pipe.batch()

@@ -38,9 +38,14 @@ class Refusals:
             return RespError(f"CLUSTERDOWN the address of {leader} is not known yet")
         return RespError(f"MOVED {crc16(key)} {address}")
 
+    def is_elsewhere(self, view: View, key: bytes) -> bool:
+        """Whether another node leads the partition of the key, by the table as it is now."""
+        self._keyspaces.refresh()
+        route = view.route(key)
+        return route is not None and route.leader not in ("", self._node_id)
+
     def for_cluster(self, view: View, error: MinkaError, key: bytes) -> RespError:
         """What a client of Redis Cluster is told when the partition of the key isn't led here, or by nobody."""
-        self._keyspaces.refresh()
         route = view.route(key)
         if route is not None and route.leader not in ("", self._node_id):
             return self.moved(route.leader, key)

@@ -29,7 +29,7 @@ class Service:
         self.memory = memory
         self.commands = dict(commands)  # by name, in each spelling that came
         self.names = dict(commands)
-        self.get = commands[b"GET"]
+        self.get, self.set = commands[b"GET"], commands[b"SET"]
         self.keyspaces: Keyspaces = means.keyspaces
         self.reads = Reads(means)
         self.pipes = Pipes(means, memory.share())

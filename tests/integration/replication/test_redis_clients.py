@@ -1,0 +1,113 @@
+"""Redis clients of a node whose table lags behind, or whose partition another node leads."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
+from minkad.core.state import State
+from minkad.data_port.resp.port import RespPort
+from tests.integration.replication.harness import Cluster, TestNode, cluster, until
+
+RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_RANGES)
+
+
+def table_of(c: Cluster, keyspace: Keyspace) -> State:
+    """A node's copy of the table, as the rows are now. It changes no more."""
+    state = State()
+    state.keyspaces[1] = keyspace
+    for row in c.rows.values():
+        row.keyspace_id = 1
+        copy = Partition()
+        copy.CopyFrom(row)
+        state.partitions.put(copy)
+    for node_id, port in c.ports.items():
+        state.nodes[node_id] = Node(id=node_id, data_address=f"127.0.0.1:{port}")
+    return state
+
+
+@asynccontextmanager
+async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
+    """A connection to the node, by this table."""
+    memory, requests = node.clients_memory, node.manager.requests
+    address = f"127.0.0.1:{node.port}"
+    port = RespPort(node.id, "test", address, lambda: state, requests, node.telemetry, memory, lambda: None)
+    server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+        server.close()
+        port.close()
+
+
+class Client:
+    """Sends inline commands."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def say(self, *commands: str) -> list[bytes]:
+        """Send them at once, and read an answer of one line for each."""
+        self._writer.write("".join(f"{command}\r\n" for command in commands).encode())
+        return [(await self._reader.readline()).strip() for _ in commands]
+
+
+async def split(c: Cluster, key: bytes) -> None:
+    parent, child = c.split(1, key)
+    await c.tell_all(parent.id, child.id)
+    await until(lambda: not c.rows[child.id].splitting)
+
+
+async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert await redis.say("SET 9 old", "INCR n") == [b"+OK", b":1"]
+            await split(c, b"5")
+            said = await redis.say("SET 1 a", "SET 9 b", "INCR 1n", "INCR n", "SET 2 c", "INCR n", "DEL 9 1 0")
+            assert said == [b"+OK", b"+OK", b":1", b":2", b"+OK", b":3", b":2"]
+            assert await redis.say("SET 1 a", "SET 9 b", "SET 2 c") == [b"+OK"] * 3
+            assert await redis.say("EXISTS 1 9 2 0 n") == [b":4"]
+        assert await athens.get(1, b"1", b"2", b"1n", generation=2) == [b"a", b"c", b"1"]
+        assert await athens.get(2, b"9", b"n", generation=2) == [b"b", b"3"]
+
+
+async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, _ = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert await redis.say("SET a 1", "INCR a", "STRLEN a", "TTL a") == [b"+OK", b":2", b":1", b":-1"]
+            assert await redis.say("DEL a b", "EXISTS a") == [b":1", b":0"]
+            await c.nodes["byzantium"].stop()
+            (said,) = await redis.say("INCR a")
+            assert said.startswith((b"-ERR UNREACHABLE", b"-ERR OUTCOME_UNKNOWN", b"-ERR SHUTTING_DOWN"))
+
+
+async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1)
+        moved = f"-MOVED 12182 127.0.0.1:{byzantium.port}".encode()
+        async with client(athens, table_of(c, keyspace)) as redis:
+            assert await redis.say("SET foo 1", "GET foo", "INCR foo", "TTL foo") == [moved] * 4
+
+
+async def test_nobody_leads(tmp_path: Path) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        state = table_of(c, keyspace)
+        async with client(athens, state) as redis:
+            athens.clearance = False
+            said = await redis.say("SET foo 1", "GET foo", "INCR foo")
+            assert all(one.startswith(b"-TRYAGAIN ") for one in said), said
+            athens.clearance = True
+            assert await redis.say("SET foo 1", "STRLEN foo") == [b"+OK", b":1"]

@@ -117,6 +117,7 @@ def test_increments(run: Run) -> None:
     refused = run("kv", "increment", "flights", "text")
     assert refused.exit_code == Exit.FAILED
     assert "error: NOT_A_NUMBER: " in refused.stderr
+    assert run("kv", "delete", "flights", "visits", "text").exit_code == 0
 
 
 def test_load_and_count(run: Run, tmp_path: Path) -> None:

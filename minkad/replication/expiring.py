@@ -37,7 +37,14 @@ _MAX_PASSED: Final = 20_000
 _PAGE_SECONDS: Final = 0.002
 # Another node leads, or this one can't write for now: both end by themselves.
 _EXPECTED: Final = frozenset(
-    {Code.NOT_LEADER, Code.STALE_GENERATION, Code.NO_CLEARANCE, Code.NOT_ENOUGH_REPLICAS, Code.SHUTTING_DOWN}
+    {
+        Code.NOT_LEADER,
+        Code.STALE_GENERATION,
+        Code.NO_CLEARANCE,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.DEADLINE_EXCEEDED,
+        Code.SHUTTING_DOWN,
+    }
 )
 
 
@@ -144,9 +151,9 @@ class Expiring(BackgroundTask):
             if schedule.next_key is not None:
                 await self._sweep(replica, schedule, schedule.next_key)
             if due:
-                self._remove(replica, schedule, due)
+                self._remove(replica, due)
         except MinkaError as error:
-            schedule.next_key = b""  # what is not removed is found again
+            del self._schedules[partition_id]  # the next look at all replicas begins again
             if error.code not in _EXPECTED:
                 names = {"partition": replica.id, "reason": str(error)}
                 log.warning("what has expired is not removed for now", extra=names)
@@ -165,10 +172,9 @@ class Expiring(BackgroundTask):
         schedule.add(keys, rows)
         schedule.next_key = None if is_all else keys[-1] + b"\x00"
 
-    def _remove(self, replica: Replica, schedule: _Schedule, keys: list[bytes]) -> None:
-        """Raises the refusal."""
+    def _remove(self, replica: Replica, keys: list[bytes]) -> None:
+        """Raises the refusal; DEADLINE_EXCEEDED if writes have to wait for now."""
         asked = Group(Op.OPERATE, replica.id, replica.row.generation, b"")
-        if self._routing.leader(asked) is replica and not replica.data.is_closed:
-            self._writing.remove_expired(replica, keys, None)
-        else:
-            schedule.next_key = b""
+        if self._routing.leader(asked) is not replica or replica.data.is_closed:
+            raise self._routing.timed_out(asked)
+        self._writing.remove_expired(replica, keys, None)

@@ -43,8 +43,14 @@ def settled(feeds: LocalFeeds) -> Polls:
     return eventually("each feed is polled by one living worker", probe)
 
 
+def stored_by(feeds: LocalFeeds) -> set[str]:
+    """The workers that have stored items."""
+    return {worker for _, worker in feeds.items.all().values()}
+
+
 def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds: LocalFeeds) -> None:
     feeds.start("one", "two", "three")
+    eventually("each has stored something", lambda: stored_by(feeds) == {"one", "two", "three"})
     before = settled(feeds)
     feeds.kill("two")
     after = settled(feeds)
@@ -59,7 +65,7 @@ def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds
     assert last.out_of_turn == 0
 
     eventually("all items that were published before are stored", lambda: len(feeds.items.all()) >= last.published)
-    assert {worker for _, worker in feeds.items.all().values()} == {"one", "two", "three"}
+    assert stored_by(feeds) == {"one", "two", "three"}
     for feed, polls in enumerate(before.feeds):  # what the killed worker would still write if it were only slow
         if polls[-1].worker == "two":
             with pytest.raises(StaleToken):

@@ -36,13 +36,16 @@ class SizeEstimate:
     The variance that the samples add is estimated from neighbouring ones, so `error` says how far off the size may be.
     """
 
-    __slots__ = ("_bytes", "_bytes_variance", "_keys", "_keys_variance", "_last", "_random", "_skip", "_step", "_tail")
+    __slots__ = (
+        "_bytes", "_bytes_variance", "_cut", "_keys", "_keys_variance", "_last", "_random", "_skip", "_step", "_tail"
+    )  # fmt: skip
 
     def __init__(self, size: Size | None = None, seed: int = 0) -> None:
         """`seed`: for the random choice of the keys that are looked up."""
         self._random = Random(seed)
         self._bytes = self._keys = 0
         self._bytes_variance = self._keys_variance = 0.0
+        self._cut = Size()  # what `bounded` has taken away so far, which is no change of the data
         self._last = 0  # bytes of what the last sampled key replaced
         self._step = self._skip = self._tail = 0  # a block's length, and its keys before and after the next pick
         if size is not None:
@@ -101,7 +104,8 @@ class SizeEstimate:
     def measured(self, size: Size, before: "SizeEstimate") -> None:
         """Take in that the size was measured to be `size` when `before` was copied."""
         self._step = self._skip = self._tail = 0  # the block that has begun is from before
-        self._bytes, self._keys = size.bytes + self._bytes - before._bytes, size.keys + self._keys - before._keys
+        self._bytes = size.bytes + (self._bytes + self._cut.bytes) - (before._bytes + before._cut.bytes)
+        self._keys = size.keys + (self._keys + self._cut.keys) - (before._keys + before._cut.keys)
         if math.isfinite(before._bytes_variance):
             self._bytes_variance = max(0.0, self._bytes_variance - before._bytes_variance)
             self._keys_variance = max(0.0, self._keys_variance - before._keys_variance)
@@ -114,6 +118,8 @@ class SizeEstimate:
         """
         if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
             self.doubt()
+        self._cut.bytes += max(0, self._bytes - most.bytes)
+        self._cut.keys += max(0, self._keys - most.keys)
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
@@ -133,7 +139,9 @@ class SizeEstimate:
 
     def copy(self) -> "SizeEstimate":
         """A copy of the estimate as it is now."""
-        return SizeEstimate.decode(self.encode())
+        made = SizeEstimate.decode(self.encode())
+        made._cut = Size(self._cut.bytes, self._cut.keys)
+        return made
 
     def encode(self) -> bytes:
         """The bytes that are stored."""

@@ -244,6 +244,17 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
         assert model.data.size_error() == math.inf
 
 
+def test_a_bound_that_comes_while_the_size_is_measured_is_no_change_of_the_data() -> None:
+    """A flush meanwhile tells that there is less than was estimated."""
+    estimate = SizeEstimate(Size(120, 12))
+    before = estimate.copy()
+    estimate.bounded(Size(110, 11))
+    estimate.written(7, 1, [])
+    estimate.bounded(Size(107, 11))
+    estimate.measured(Size(100, 10), before)
+    assert estimate.size == Size(107, 11)
+
+
 def test_one_key_of_each_block_is_looked_up() -> None:
     """Its place in the block is not fixed, whatever the batches are."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))

@@ -60,6 +60,8 @@ async def test_no_kind_of_read_shows_it(tmp_path: Path) -> None:
         await same_everywhere(c)
         athens.unix_ms = byzantium.unix_ms = athens.unix_ms + TTL_MS
         assert (await byzantium.get_stale(1, *keys[:4])).values == [None, b"w"] * 2
+        assert athens.manager.requests.read_now(1, 1, [keys[0]]) is None, "it has to be removed first"
+        assert athens.manager.requests.read_now(1, 1, [keys[1]]) == [b"w"]
         assert await athens.versions(1, keys[0]) == [None]
         body = wire.encode(wire.ScanBody(b"", b"", False, 10, 1000))
         page = wire.decode_page(await athens.ask(wire.Op.SCAN, 1, 1, body))

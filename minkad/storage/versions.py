@@ -13,9 +13,10 @@ _EXPIRES: Final = 1  # in the last byte of a head
 
 
 class Versions(NamedTuple):
-    """The version of an entry's rows is made of its offset plus `base`: see `version_at`. A merge raises the base,
-    since rows of the other partition come in with the versions that they have there. So no key ever has the same version with
-    two values.
+    """The version of an entry's rows is made of its offset plus `base`: see `version_at`.
+
+    A merge raises the base, since rows of the other partition come in with the versions that they have there. So no
+    key ever has the same version with two values.
 
     Both fields follow from the log alone, and are kept with the data, so in each checkpoint of it, too.
     """

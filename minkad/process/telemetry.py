@@ -100,8 +100,10 @@ class Telemetry:
         """Count a copy that was found damaged."""
         self.damages += 1
 
-    def kv(self, operation: Operation, outcome: Outcome, seconds: float) -> None:
-        """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived."""
-        self.kv_batches[operation, outcome] += 1
+    def kv(self, operation: Operation, outcome: Outcome, seconds: float, times: int = 1) -> None:
+        """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived; or those
+        of so many clients that were done together.
+        """
+        self.kv_batches[operation, outcome] += times
         if outcome == "ok":
-            self.kv_seconds[operation].observe(seconds)
+            self.kv_seconds[operation].observe(seconds, times)

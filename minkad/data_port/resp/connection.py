@@ -28,7 +28,7 @@ _UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not
 _PROGRESS_S: Final = 0.5
 _READS_AT_ONCE: Final = 64  # that have to wait
 _RUN_SETS: Final = 1000  # that follow each other
-_RUN_KEYS: Final = 64  # of GETs that follow each other, read at once
+_RUN_KEYS: Final = 64  # that are read at once
 DEFAULT_KEYSPACE: Final = b"default"
 
 
@@ -56,7 +56,6 @@ class RespConnection(asyncio.Protocol):
         self._backlog: deque[Words] = deque()
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._gets_at_once = _RUN_KEYS
         self._settles = False
         self._is_ending = False  # once everything is answered
         self._unanswered = 0
@@ -93,7 +92,8 @@ class RespConnection(asyncio.Protocol):
             return
         parser = self._parser
         commands = parser.feed(data)
-        self.service.keyspaces.refresh()
+        if not self.service.is_in_turn:
+            self.service.begin_turn()
         if self._backlog:
             self._backlog.extend(commands)
         elif (done := self._run(commands)) < len(commands):
@@ -153,7 +153,8 @@ class RespConnection(asyncio.Protocol):
             words = commands[index]
             command = table.get(words[0]) or service.find(words[0])
             if self._queue and command is not None and self._has_to_wait(command.kind):
-                break
+                if not service.gets.run() or self._has_to_wait(command.kind):
+                    break
             if command is get and len(words) == 2:
                 index = self._run_gets(commands, index)
                 continue
@@ -187,25 +188,38 @@ class RespConnection(asyncio.Protocol):
         return kind is Kind.ALONE or self.reads > 0
 
     def _run_gets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the GETs from this one on. Returns the place of the next command."""
-        end, last = index + 1, min(len(commands), index + self._gets_at_once)
-        name = commands[index][0]
-        while end < last and commands[end][0] == name and len(commands[end]) == 2:
-            end += 1
-        keys = [words[1] for words in commands[index:end]]
-        values = self._values(keys)
-        if values is None:
+        """Begin the GETs from this one on. Returns the place of the next command. The first of a turn of the loop are
+        answered at once, and those that come after them in the same turn together, at its end.
+        """
+        service, view, queue = self.service, self._view, self._queue
+        if view is None or not self.share.has_plenty:
             return self._run_get(commands[index], index)
-        resp3 = self.resp3
-        answers = [bulk(value, resp3) for value in values]
-        answer = answers[0] if len(answers) == 1 else b"".join(answers)
-        self._gets_at_once = _RUN_KEYS if len(answer) <= _UNSENT_BYTES else 1
-        self._answer(answer)
-        return end
+        if not service.is_in_turn:
+            service.begin_turn()
+        gets = service.gets
+        keys = [commands[index][1]] if index + 1 == len(commands) else _run_of_gets(commands, index)
+        if gets.is_first:
+            gets.is_first = False
+            values = self._values(keys)
+            if values is not None:
+                resp3 = self.resp3
+                self._answer(b"".join([bulk(value, resp3) for value in values]))
+                return index + len(keys)
+        node_id, end = service.means.node_id, index
+        for key in keys:
+            route = view.route(key) if 0 < len(key) <= MAX_KEY_BYTES else None
+            if route is None or route.leader != node_id:
+                break
+            slot = gets.add(view, route, key, self, queue[-1] if queue else None)
+            if slot is not None:
+                queue.append(slot)
+            end += 1
+        if len(keys) == _RUN_KEYS:
+            gets.run()
+        return end if end > index else self._run_get(commands[index], index)
 
     def _run_get(self, words: Words, index: int) -> int:
         """Begin one GET, which may have to wait."""
-        self._gets_at_once = 1
         try:
             self._answer(self.get(words[1]))
         except RespError as error:
@@ -303,6 +317,8 @@ class RespConnection(asyncio.Protocol):
     ) -> bytes | Slot:
         """Read keys; `finish` makes the answer of the values. Raises RespError."""
         self.check_keys(keys)
+        if self.reads:
+            self.service.gets.run()  # so that what is read later isn't older
         values = self._values(keys) if len(keys) <= _RUN_KEYS else None
         if values is not None:
             return finish(values)
@@ -393,6 +409,8 @@ class RespConnection(asyncio.Protocol):
                 break
             out.append(answer)
             queue.popleft()
+        if self._out_bytes > _UNSENT_BYTES:
+            self._flush()
         self._settle_soon()
 
     def _settle_soon(self) -> None:
@@ -507,6 +525,17 @@ class RespConnection(asyncio.Protocol):
         if self._progress is not None:
             self._progress.cancel()
             self._progress = None
+
+
+def _run_of_gets(commands: Sequence[Words], index: int) -> list[bytes]:
+    """The keys of the GETs that follow each other from this one on, as many as are read together at most."""
+    keys = [commands[index][1]]
+    name = commands[index][0]
+    for words in islice(commands, index + 1, index + _RUN_KEYS):
+        if words[0] != name or len(words) != 2:
+            break
+        keys.append(words[1])
+    return keys
 
 
 def unknown(words: Words) -> RespError:

@@ -19,7 +19,7 @@ _LARGE: Final = re.compile(rb"\*[0-9]{7}")
 _LARGE_OF_ANY_KIND: Final = re.compile(rb"[*~>%|][0-9]{7}")
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
-_BYTES: Final = {bytes}
+_SHORT_BYTES: Final = 128  # a search for all kinds is faster than four for one character up to here
 
 
 class Parser:
@@ -38,11 +38,11 @@ class Parser:
             data, self._held = self._held + data, b""
         commands: list[Command] = []
         try:
-            if not self._is_inside and data[:1] != b"*":
+            if not self._is_inside and not data.startswith(b"*"):
                 data = self._take_inline(data, commands)
-            if data[-1:] != b"\n":
+            if not data.endswith(b"\n"):
                 data = self._hold_cut_off(data)
-            if b">" in data or b"~" in data or b"%" in data or b"|" in data:
+            if len(data) <= _SHORT_BYTES or b">" in data or b"~" in data or b"%" in data or b"|" in data:
                 large = _LARGE_OF_ANY_KIND.search(data)
             else:
                 large = _LARGE.search(data)
@@ -78,10 +78,13 @@ class Parser:
         self._is_inside = True
         self.partial += len(data)
         while (command := gets()) is not False:
-            if type(command) is list and set(map(type, command)) == _BYTES:
+            if type(command) is list and command:
+                for word in command:
+                    if type(word) is not bytes:
+                        raise _not_a_command()
                 commands.append(command)
             elif command is not None and command != []:  # those are passed over
-                raise RespError("ERR Protocol error: expected '*' and then '$'")
+                raise _not_a_command()
             self.partial = 0
             if not reader.has_data():
                 self._is_inside = False
@@ -103,6 +106,10 @@ class Parser:
                 commands.append(words)
             start = end + 1
         return data[start:]
+
+
+def _not_a_command() -> RespError:
+    return RespError("ERR Protocol error: expected '*' and then '$'")
 
 
 _BLANK: Final = rb"[\t\r\n\x0b\f\0 ]"

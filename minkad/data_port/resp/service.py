@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from minkad.data_port.resp.command import Command
 from minkad.data_port.resp.errands import Means
+from minkad.data_port.resp.gets import Gets
 from minkad.data_port.resp.keyspaces import Keyspaces
 from minkad.data_port.resp.pipes import Pipes
 from minkad.data_port.resp.reads import Reads
@@ -32,6 +33,7 @@ class Service:
         self.get, self.set = commands[b"GET"], commands[b"SET"]
         self.keyspaces: Keyspaces = means.keyspaces
         self.reads = Reads(means)
+        self.gets = Gets(means, self.reads)
         self.pipes = Pipes(means, memory.share())
         self.telemetry = means.telemetry
         self.own_address = own_address
@@ -42,6 +44,8 @@ class Service:
         self.commands_done = 0
         self.connections_made = 0
         self._settling: list[RespConnection] = []
+        self.is_in_turn = False
+        """Whether something has come in this turn of the loop."""
 
     def find(self, name: bytes) -> Command | None:
         """The command of this name in any spelling."""
@@ -55,13 +59,23 @@ class Service:
         view = self.keyspaces.view(connection.keyspace)
         return view is not None and view.is_cluster
 
-    def settle_soon(self, connection: "RespConnection") -> None:
-        """Answers are there: they are sent at the end of this turn of the loop."""
-        if not self._settling:
-            asyncio.get_running_loop().call_soon(self._settle)
-        self._settling.append(connection)
+    def begin_turn(self) -> None:
+        """Something has come: what is to be read together is read, and answers are sent, once all was seen that has
+        come in this turn of the loop.
+        """
+        self.is_in_turn = True
+        asyncio.get_running_loop().call_soon(self._end_turn)
+        self.keyspaces.refresh()
 
-    def _settle(self) -> None:
+    def settle_soon(self, connection: "RespConnection") -> None:
+        """Answers are there: they are sent at the end of this turn."""
+        self._settling.append(connection)
+        if not self.is_in_turn:
+            self.begin_turn()
+
+    def _end_turn(self) -> None:
+        self.gets.end_turn()
+        self.is_in_turn = False
         settling, self._settling = self._settling, []
         for connection in settling:
             connection.settle()

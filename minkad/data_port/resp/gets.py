@@ -1,0 +1,127 @@
+"""The GETs of all Redis connections in a turn of the loop: those of one partition are read together."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from minka.routing import Route
+from minka.wire import Op
+from minkad.data_port.resp.errands import Means
+from minkad.data_port.resp.keyspaces import View
+from minkad.data_port.resp.reads import Reads
+from minkad.data_port.resp.replies import bulk
+from minkad.data_port.resp.slots import Joined, Owner, Slot
+from minkad.process.memory import Share
+
+MAX_KEYS: Final = 64
+"""So many are read together at most."""
+
+
+class Getter(Owner, Protocol):
+    """The connection."""
+
+    share: Share
+    is_readonly: bool
+    resp3: bool
+
+
+class GetSlot(Slot):
+    """The answers of GETs that come one after the other on one connection."""
+
+    __slots__ = ("_late", "connection", "count", "reads", "writes")
+
+    def __init__(self, connection: Getter) -> None:
+        super().__init__(connection, is_write=False)
+        self.connection = connection
+        self.count = 1
+
+    def later(self, reads: Reads, view: View, keys: list[bytes]) -> None:
+        """Read the keys by requests, each by itself: each has its own answer."""
+        connection = self.connection
+        self.reads = self.writes = 0
+        resp3 = connection.resp3
+        finish = cast("Callable[[list[object]], bytes]", lambda found: bulk(found[0], resp3))
+        self._late: list[Joined] = [Joined(self, 1, finish, is_write=False) for _ in keys]
+        for joined, key in zip(self._late, keys, strict=True):
+            reads.begin(view, Op.READ, connection.share, joined, [key], connection.is_readonly)
+
+    def filled(self, slot: Slot) -> None:
+        """One of those that are read later is known."""
+        if not self.reads:
+            self.fill(b"".join([one.answer or b"" for one in self._late]))
+
+
+class _Batch:
+    """Keys of one partition."""
+
+    __slots__ = ("keys", "route", "slots", "view")
+
+    def __init__(self, view: View, route: Route) -> None:
+        self.view = view
+        self.route = route
+        self.keys: list[bytes] = []
+        self.slots: list[GetSlot] = []
+
+
+class Gets:
+    """Those of this turn."""
+
+    def __init__(self, means: Means, reads: Reads) -> None:
+        self._telemetry = means.telemetry
+        self._reads = reads
+        self._batches: list[_Batch] = []
+        self._open: dict[int, _Batch] = {}  # by partition: the one that takes more keys
+        self.is_first = True
+        """Whether there was no GET in this turn yet: the first are answered at once, which is quicker for one client."""
+
+    def add(self, view: View, route: Route, key: bytes, connection: Getter, last: object) -> GetSlot | None:
+        """Read a key at the end of the turn. `last`: the newest place of the connection. Returns its next place, or
+        None if the answer belongs to `last`.
+        """
+        batch = self._open.get(route.partition_id)
+        if batch is None or len(batch.keys) >= MAX_KEYS or batch.route is not route:
+            batch = self._open[route.partition_id] = _Batch(view, route)
+            self._batches.append(batch)
+        batch.keys.append(key)
+        slots = batch.slots
+        if slots and slots[-1] is last:
+            slots[-1].count += 1
+            return None
+        slot = GetSlot(connection)
+        slots.append(slot)
+        return slot
+
+    def end_turn(self) -> None:
+        """Nothing more comes in this turn."""
+        self.is_first = True
+        if self._batches:
+            self.run()
+
+    def run(self) -> bool:
+        """Read all that were added. Returns whether there were any."""
+        batches = self._batches
+        if not batches:
+            return False
+        self._batches, self._open = [], {}
+        for batch in batches:
+            self._read(batch)
+        return True
+
+    def _read(self, batch: _Batch) -> None:
+        route, keys = batch.route, batch.keys
+        began = time.perf_counter()
+        values = self._reads.read_now(route.partition_id, route.generation, keys)
+        if values is None:
+            start = 0
+            for slot in batch.slots:
+                slot.later(self._reads, batch.view, keys[start : (start := start + slot.count)])
+            return
+        start = 0
+        for slot in batch.slots:
+            count, resp3 = slot.count, slot.connection.resp3
+            if count == 1:
+                slot.fill(bulk(values[start], resp3))
+            else:
+                slot.fill(b"".join([bulk(value, resp3) for value in values[start : start + count]]))
+            start += count
+        self._telemetry.kv("read", "ok", time.perf_counter() - began, len(batch.slots))

@@ -46,13 +46,16 @@ class Means:
         refusals: Refusals,
         elsewhere: Elsewhere,
         telemetry: Telemetry,
+        when_log_free: Callable[[Callable[[], None]], None],
     ) -> None:
+        """`when_log_free`: see `LogDatabase.call_when_free`."""
         self.node_id = node_id
         self.requests = requests
         self.keyspaces = keyspaces
         self.refusals = refusals
         self.elsewhere = elsewhere
         self.telemetry = telemetry
+        self.when_log_free = when_log_free
 
 
 class Errand:
@@ -94,6 +97,15 @@ class Errand:
         """It was not done, or that isn't known: an error for each key."""
         raise NotImplementedError
 
+    def logged(self) -> None:
+        """It has its place in the partition's log: what is begun from here on comes after it."""
+
+    def hold_later(self) -> bool:
+        """Let what comes later wait until this is repeated. False if something later has begun, which must not come
+        first: then it isn't repeated.
+        """
+        return True
+
     def divided(self) -> None:
         """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
         raise NotImplementedError
@@ -125,7 +137,9 @@ class Errand:
         left = max(1, int((self._deadline - asyncio.get_running_loop().time()) * 1000))
         group = Group(self._op, route.partition_id, route.generation, self.body())
         if here:
-            means.requests.begin([group], left, self._share, self._answered)
+            ticket = means.requests.begin([group], left, self._share, self._answered)
+            if ticket.is_logged:
+                self.logged()
         else:
             means.elsewhere.ask(means.keyspaces.data_address(route.leader), group, left, self._came)
 
@@ -155,7 +169,7 @@ class Errand:
                 self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
                 return
         repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
-        if repeats and loop.time() + delay < self._deadline:
+        if repeats and loop.time() + delay < self._deadline and self.hold_later():
             self._refused = error
             loop.call_later(delay, self._again)
             return

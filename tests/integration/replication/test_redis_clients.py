@@ -32,7 +32,17 @@ async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
     """A connection to the node, by this table."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
-    port = RespPort(node.id, "test", address, lambda: state, requests, node.telemetry, memory, lambda: None)
+    port = RespPort(
+        node.id,
+        "test",
+        address,
+        lambda: state,
+        requests,
+        node.telemetry,
+        memory,
+        lambda: None,
+        node.log_db.call_when_free,
+    )
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:

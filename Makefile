@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install protos protos-check lint format test unit demo demo-spark soak bench clean
+.PHONY: help install protos protos-check lint format test test-compiled unit demo demo-spark soak bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,13 @@ format: install ## Format the code and fix what can be fixed by itself
 
 test: lint ## Install, lint, and run every test, real daemons and Spark included (twenty minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+
+# On the tests of the data port, which is what is compiled.
+test-compiled: install ## Compile what setup.py names in a copy of the tree, and run its tests there (needs a C compiler)
+	tools/compiled.sh
+	cd build/compiled && PYTHONPATH=$$PWD MINKA_COMPILED=1 ../../$(PY) -m pytest --numprocesses=auto --dist=loadfile \
+	  tests/unit/test_compiled.py tests/unit/data_port tests/integration/replication/test_redis_clients.py \
+	  tests/cluster/test_redis.py
 
 unit: install ## Run the tests that need no daemon (a minute)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile tests/unit

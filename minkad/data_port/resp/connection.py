@@ -32,8 +32,10 @@ _RUN_KEYS: Final = 64  # that are read at once
 DEFAULT_KEYSPACE: Final = b"default"
 
 
-class RespConnection(asyncio.Protocol):
-    """A command that has to wait doesn't hold up those after it, unless they could see that it was overtaken: a read
+class RespConnection:
+    """An `asyncio.Protocol`, which a class that may be compiled (see setup.py) can't inherit from.
+
+    A command that has to wait doesn't hold up those after it, unless they could see that it was overtaken: a read
     waits for the connection's earlier writes, a write for its earlier reads.
     """
 
@@ -152,9 +154,8 @@ class RespConnection(asyncio.Protocol):
         while index < count and not self._is_paused:
             words = commands[index]
             command = table.get(words[0]) or service.find(words[0])
-            if self._queue and command is not None and self._has_to_wait(command.kind):
-                if not service.gets.run() or self._has_to_wait(command.kind):
-                    break
+            if self._queue and command is not None and self._has_to_wait_for_more(command.kind):
+                break
             if command is get and len(words) == 2:
                 index = self._run_gets(commands, index)
                 continue
@@ -177,6 +178,10 @@ class RespConnection(asyncio.Protocol):
                 break
         service.commands_done += index
         return index
+
+    def _has_to_wait_for_more(self, kind: Kind) -> bool:
+        """Whether it has to wait for more than what can be read at once."""
+        return self._has_to_wait(kind) and (not self.service.gets.run() or self._has_to_wait(kind))
 
     def _has_to_wait(self, kind: Kind) -> bool:
         if self._out_bytes > _UNSENT_BYTES:  # answers that wait for others

@@ -72,7 +72,7 @@ class Gets:
         self._batches: list[_Batch] = []
         self._open: dict[int, _Batch] = {}  # by partition: the one that takes more keys
         self.is_first = True
-        """Whether there was no GET in this turn yet: the first are answered at once, which is quicker for one client."""
+        """Whether there was no GET in this turn yet: the first are read at once, which is quick for one client."""
 
     def add(self, view: View, route: Route, key: bytes, connection: Getter, last: object) -> GetSlot | None:
         """Read a key at the end of the turn. `last`: the newest place of the connection. Returns its next place, or
@@ -111,17 +111,15 @@ class Gets:
         route, keys = batch.route, batch.keys
         began = time.perf_counter()
         values = self._reads.read_now(route.partition_id, route.generation, keys)
-        if values is None:
-            start = 0
-            for slot in batch.slots:
-                slot.later(self._reads, batch.view, keys[start : (start := start + slot.count)])
-            return
         start = 0
         for slot in batch.slots:
-            count, resp3 = slot.count, slot.connection.resp3
-            if count == 1:
+            end, resp3 = start + slot.count, slot.connection.resp3
+            if values is None:
+                slot.later(self._reads, batch.view, keys[start:end])
+            elif slot.count == 1:
                 slot.fill(bulk(values[start], resp3))
             else:
-                slot.fill(b"".join([bulk(value, resp3) for value in values[start : start + count]]))
-            start += count
-        self._telemetry.kv("read", "ok", time.perf_counter() - began, len(batch.slots))
+                slot.fill(b"".join([bulk(value, resp3) for value in values[start:end]]))
+            start = end
+        if values is not None:
+            self._telemetry.kv("read", "ok", time.perf_counter() - began, len(batch.slots))

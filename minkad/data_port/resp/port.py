@@ -5,6 +5,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
+from typing import cast
 
 from minkad.core.state import State
 from minkad.data_port.resp.connection import RespConnection
@@ -47,7 +48,7 @@ class RespPort:
 
     def protocol(self) -> asyncio.Protocol:
         """What serves a new connection."""
-        return RespConnection(self._service)
+        return cast("asyncio.Protocol", RespConnection(self._service))
 
     def close(self) -> None:
         """End all connections."""

@@ -175,7 +175,7 @@ class Scan:
 
     def _searched(self, place: Place, page: ScanPage | None) -> None:
         if page is not None:
-            for start in (*(key + b"\0" for key in page.keys), page.end):
+            for start in (*[key + b"\0" for key in page.keys], page.end):
                 if start and Place(place.number, start).cursor == self._cursor:
                     self._read(Place(place.number, start))
                     return

@@ -98,13 +98,9 @@ class Errand:
         raise NotImplementedError
 
     def logged(self) -> None:
-        """It has its place in the partition's log: what is begun from here on comes after it."""
-
-    def hold_later(self) -> bool:
-        """Let what comes later wait until this is repeated. False if something later has begun, which must not come
-        first: then it isn't repeated.
+        """It has its place in the partition's log: what begins from here on comes after it, and it isn't repeated, since
+        no error says any more that nothing was done.
         """
-        return True
 
     def divided(self) -> None:
         """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
@@ -169,7 +165,7 @@ class Errand:
                 self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
                 return
         repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
-        if repeats and loop.time() + delay < self._deadline and self.hold_later():
+        if repeats and loop.time() + delay < self._deadline:
             self._refused = error
             loop.call_later(delay, self._again)
             return

@@ -102,11 +102,7 @@ class Batch(Errand):
     def logged(self) -> None:
         """The next batch may begin."""
         self.is_logged = True
-        self._pipe.logged(self)
-
-    def hold_later(self) -> bool:
-        """Let the next batches wait for this one again. False if one of them has begun."""
-        return self._pipe.hold_after(self)
+        self._pipe.go_on()
 
     def divided(self) -> None:
         """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
@@ -146,24 +142,16 @@ class Pipe:
             self._under_way.append(batch)
             batch.send()
 
-    def logged(self, batch: Batch) -> None:
-        """The batch has its place in the log."""
+    def go_on(self) -> None:
+        """Begin what is gathered soon, if it may begin."""
         if self.gathered and self._may_begin():
             self._pipes.begin_soon(self)
-
-    def hold_after(self, batch: Batch) -> bool:
-        """Let later batches wait for this one. False if a later one has begun."""
-        if self._under_way[-1] is not batch:
-            return False
-        batch.is_logged = False
-        return True
 
     def ended(self, batch: Batch) -> None:
         """The batch is over."""
         self._under_way.remove(batch)
         if self.gathered:
-            if self._may_begin():
-                self._pipes.begin_soon(self)
+            self.go_on()
         elif not self._under_way:
             self._pipes.forget(self)
 

@@ -1,9 +1,13 @@
 """Redis clients of a node whose table lags behind, or whose partition another node leads."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import repeat
 from pathlib import Path
+
+import pytest
 
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
 from minkad.core.state import State
@@ -30,6 +34,13 @@ def table_of(c: Cluster, keyspace: Keyspace) -> State:
 @asynccontextmanager
 async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
     """A connection to the node, by this table."""
+    async with clients(node, state, 1) as (one,):
+        yield one
+
+
+@asynccontextmanager
+async def clients(node: TestNode, state: State, count: int) -> AsyncIterator[list["Client"]]:
+    """So many of them."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(
@@ -44,11 +55,12 @@ async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
         node.log_db.call_when_free,
     )
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    made = [Client(*await asyncio.open_connection(*server.sockets[0].getsockname())) for _ in range(count)]
     try:
-        yield Client(reader, writer)
+        yield made
     finally:
-        writer.close()
+        for one in made:
+            one.close()
         server.close()
         port.close()
 
@@ -64,6 +76,19 @@ class Client:
         """Send them at once, and read an answer of one line for each."""
         self._writer.write("".join(f"{command}\r\n" for command in commands).encode())
         return [(await self._reader.readline()).strip() for _ in commands]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+    async def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """GET each of them, all at once."""
+        self._writer.write(b"".join(b"GET %b\r\n" % key for key in keys))
+        return [await self._bulk() for _ in keys]
+
+    async def _bulk(self) -> bytes | None:
+        size = int((await self._reader.readline())[1:])
+        return None if size < 0 else (await self._reader.readexactly(size + 2))[:size]
 
 
 async def split(c: Cluster, key: bytes) -> None:
@@ -121,3 +146,86 @@ async def test_nobody_leads(tmp_path: Path) -> None:
             assert all(one.startswith(b"-TRYAGAIN ") for one in said), said
             athens.clearance = True
             assert await redis.say("SET foo 1", "STRLEN foo") == [b"+OK", b":1"]
+
+
+@contextmanager
+def held_syncs(node: TestNode) -> Iterator[None]:
+    """The log's disk answers nothing meanwhile."""
+    free, flush = threading.Event(), node.log_db.flush_wal
+
+    def held() -> None:
+        assert free.wait(20)
+        flush()
+
+    node.log_db.flush_wal = held  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        node.log_db.flush_wal = flush  # type: ignore[method-assign]
+        free.set()
+
+
+async def test_what_comes_while_the_disk_is_busy_is_one_entry(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        log = athens.replica(1).log
+        async with clients(athens, table_of(c, RANGES), 3) as (one, two, three):
+            assert await asyncio.gather(*[each.say("SET a 0") for each in (one, two, three)]) == [[b"+OK"]] * 3
+            with held_syncs(athens):
+                end = log.end
+                first = asyncio.create_task(one.say("SET a 1"))
+                await until(lambda: log.end == end + 1)
+                later = [asyncio.create_task(two.say("SET b 1", "SET c 1"))]
+                await three.say("PING")
+                assert log.end == end + 1, "it waits for the log"
+                later.append(asyncio.create_task(three.say("SET a 2", "SET c 2")))
+                # A disk that doesn't answer is not waited for, so that the clients' deadlines count.
+                await until(lambda: log.end == end + 2)
+                assert not first.done()
+            assert [await first, *[await one for one in later]] == [[b"+OK"], [b"+OK"] * 2, [b"+OK"] * 2]
+            assert log.end == end + 2
+        assert await athens.get(1, b"a", b"b", b"c") == [b"2", b"1", b"2"]
+
+
+async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -> None:
+    """Those of a turn of the loop are read together; too much for that is read one by one."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        large = {b"large%d" % number: b"%d" % number * 100_000 for number in range(30)}
+        small = {b"small%d" % number: b"%d" % number for number in range(30)}
+        await athens.put(1, large | small)
+        async with clients(athens, table_of(c, RANGES), 6) as many:
+            alone = [[key] for key in list(small)[: len(many)]]
+            assert await asyncio.gather(*map(Client.get, many, alone)) == [[small[key]] for (key,) in alone]
+            for values in (small, large):
+                asked = [
+                    [key for pair in zip(list(values)[number:], repeat(b"missing"), strict=False) for key in pair]
+                    for number in range(len(many))
+                ]
+                said = await asyncio.gather(*map(Client.get, many, asked))
+                assert said == [[values.get(key) for key in keys] for keys in asked]
+
+
+async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GET that waits for the end of the turn is read before what its connection asks next."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        read: list[bytes] = []
+        read_now = athens.manager.requests.read_now
+
+        def noted(partition_id: int, generation: int, keys: list[bytes]) -> list[bytes | None] | None:
+            read.extend(keys)
+            return read_now(partition_id, generation, keys)
+
+        monkeypatch.setattr(athens.manager.requests, "read_now", noted)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            commands = ["GET first", "PING", "GET b", "STRLEN c", "GET d"]
+            await redis.say(*commands)
+            read.clear()
+            await redis.say(*commands)
+        assert read == [b"first", b"b", b"c", b"d"]

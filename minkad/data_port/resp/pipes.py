@@ -218,8 +218,9 @@ class Pipes:
                 target.takers.append(Part(divided, [number]))
 
     def _begin_when_free(self) -> None:
-        self._late = asyncio.get_running_loop().call_later(_BUSY_S, self._begin)
         self.means.when_log_free(self._begin)
+        if self._beginning:
+            self._late = asyncio.get_running_loop().call_later(_BUSY_S, self._begin)
 
     def _begin(self) -> None:
         if self._late is not None:

@@ -108,7 +108,7 @@ class Serving:
             telemetry,
             memory,
             parts.channels.tls_context,
-            parts.log_db.call_when_free,
+            parts.manager.call_when_log_free,
         )
         return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp)
 

@@ -48,7 +48,7 @@ class Means:
         telemetry: Telemetry,
         when_log_free: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`when_log_free`: see `LogDatabase.call_when_free`."""
+        """`when_log_free`: see `ReplicaManager.call_when_log_free`."""
         self.node_id = node_id
         self.requests = requests
         self.keyspaces = keyspaces
@@ -98,8 +98,8 @@ class Errand:
         raise NotImplementedError
 
     def logged(self) -> None:
-        """It has its place in the partition's log: what begins from here on comes after it, and it isn't repeated, since
-        no error says any more that nothing was done.
+        """It has its place in the partition's log: what begins from here on comes after it. It isn't repeated, since no
+        error says any more that nothing was done.
         """
 
     def divided(self) -> None:

@@ -38,7 +38,7 @@ class RespPort:
     ) -> None:
         """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
         `memory` is that of clients. `tls` gives the context for connections to other nodes. `when_log_free`:
-        see `LogDatabase.call_when_free`.
+        see `ReplicaManager.call_when_log_free`.
         """
         keyspaces = Keyspaces(state)
         self._elsewhere = Elsewhere(cluster_id, tls)

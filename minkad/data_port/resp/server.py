@@ -1,5 +1,6 @@
 """Commands about the node: what it is, how it is set, and what commands there are."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -65,6 +66,7 @@ def _server_section(connection: RespConnection) -> str:
         "minka_version": __version__,
         "minka_node": service.means.node_id,
         "minka_keyspace": connection.keyspace.decode("utf-8", "replace"),
+        "arch_bits": 64 if sys.maxsize > 2**32 else 32,
         "redis_mode": "cluster" if service.is_cluster(connection) else "standalone",
         "tcp_port": split_address(service.own_address)[1],
         "uptime_in_seconds": up,

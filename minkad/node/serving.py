@@ -108,7 +108,6 @@ class Serving:
             telemetry,
             memory,
             parts.channels.tls_context,
-            parts.manager.call_when_log_free,
         )
         return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp)
 

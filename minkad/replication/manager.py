@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -333,17 +333,6 @@ class ReplicaManager:
     async def install(self, messages: AsyncIterator[bytes]) -> bytes:
         """A leader's checkpoint: see `frames`."""
         return await self.checkpoint_receiver.install(messages)
-
-    def call_when_log_free(self, begin: Callable[[], None]) -> None:
-        """Call it as soon as the log would be written at once, and stage what it appends at once, too: see
-        `LogDatabase.call_when_free`.
-        """
-
-        def begin_now() -> None:
-            begin()
-            self.executor.carry_out()
-
-        self._around.log_db.call_when_free(begin_now)
 
     # What a change of a replica leads to
 

@@ -11,7 +11,7 @@ from minkad.process.memory import Share
 class Ticket:
     """The results of one request's groups; it calls its owner when none is missing."""
 
-    __slots__ = ("_leave", "_on_done", "began", "is_logged", "missing", "results", "share", "size")
+    __slots__ = ("_leave", "_on_done", "began", "missing", "results", "share", "size")
 
     def __init__(
         self,
@@ -27,7 +27,6 @@ class Ticket:
         self.share = share
         self.began = began
         self.size = 0  # the bodies so far, in bytes
-        self.is_logged = False  # what it is about has a place in a partition's log, at least a part of it
         self.results: list[GroupResult | None] = [None] * count
         self.missing = count
         self._on_done = on_done

@@ -118,8 +118,6 @@ class Writing:
     ) -> None:
         self._committer.pending_bytes += len(body)
         offset = replica.append(body)
-        if ticket is not None:
-            ticket.is_logged = True
         replica.add_pending(Pending(offset, replica.row.leader_epoch, write, len(body), ticket, index, answer))
 
     def _check_room(self, replica: Replica, write: WriteBody) -> None:

@@ -70,7 +70,6 @@ class LogDatabase:
         self._next: Sync | None = None
         self._next_written: Sync | None = None
         self._writing = False
-        self._when_free: list[Callable[[], None]] = []
         self._error: MinkaError | None = None
         # Only the thread that writes sets it; others read it.
         self._busy_since: float | None = None
@@ -202,15 +201,6 @@ class LogDatabase:
         self._next_written = future = Sync(loop=asyncio.get_running_loop())
         self._start_soon(future)
         return future
-
-    def call_when_free(self, callback: Callable[[], None]) -> None:
-        """Call it as soon as what is staged would be written at once: now, or at the end of the write under way, before
-        those that wait for that are told.
-        """
-        if self._writing:
-            self._when_free.append(callback)
-        else:
-            callback()
 
     def _start_soon(self, future: Sync) -> None:
         if self._error is not None:
@@ -427,15 +417,10 @@ class LogDatabase:
             for future in (synced, written):
                 if future is not None:
                     _done(future)
-        try:
-            when_free, self._when_free = self._when_free, []
-            for callback in when_free:
-                callback()
-        finally:
-            if self._error is not None:
-                self._fail_next()
-            else:
-                self._start_write()
+        if self._error is not None:
+            self._fail_next()
+        else:
+            self._start_write()
 
     def _finish_sync(self, error: MinkaError | None, seconds: float) -> None:
         if error is not None:

@@ -46,16 +46,13 @@ class Means:
         refusals: Refusals,
         elsewhere: Elsewhere,
         telemetry: Telemetry,
-        when_log_free: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`when_log_free`: see `ReplicaManager.call_when_log_free`."""
         self.node_id = node_id
         self.requests = requests
         self.keyspaces = keyspaces
         self.refusals = refusals
         self.elsewhere = elsewhere
         self.telemetry = telemetry
-        self.when_log_free = when_log_free
 
 
 class Errand:
@@ -97,11 +94,6 @@ class Errand:
         """It was not done, or that isn't known: an error for each key."""
         raise NotImplementedError
 
-    def logged(self) -> None:
-        """It has its place in the partition's log: what begins from here on comes after it. It isn't repeated, since no
-        error says any more that nothing was done.
-        """
-
     def divided(self) -> None:
         """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
         raise NotImplementedError
@@ -133,9 +125,7 @@ class Errand:
         left = max(1, int((self._deadline - asyncio.get_running_loop().time()) * 1000))
         group = Group(self._op, route.partition_id, route.generation, self.body())
         if here:
-            ticket = means.requests.begin([group], left, self._share, self._answered)
-            if ticket.is_logged:
-                self.logged()
+            means.requests.begin([group], left, self._share, self._answered)
         else:
             means.elsewhere.ask(means.keyspaces.data_address(route.leader), group, left, self._came)
 

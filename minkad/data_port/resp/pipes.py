@@ -18,7 +18,6 @@ from minkad.process.memory import Share
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch takes no more after it has these; one command may exceed it
 _BATCH_ENTRIES: Final = 10_000
-_BUSY_S: Final = 0.1  # with a disk that is busy for longer, nothing more is gathered
 
 
 class Batch(Errand):
@@ -26,7 +25,7 @@ class Batch(Errand):
     operations.
     """
 
-    __slots__ = ("_began", "_keys", "_pipe", "is_logged", "operations", "size", "takers", "values")
+    __slots__ = ("_began", "_keys", "_pipe", "operations", "size", "takers", "values")
 
     def __init__(self, means: Means, view: View, share: Share, pipe: "Pipe") -> None:
         super().__init__(means, view, Op.WRITE, share)
@@ -36,7 +35,6 @@ class Batch(Errand):
         self.operations: list[Operation] | None = None
         self.takers: list[Taker] = []
         self.size = 0
-        self.is_logged = False
         self._began = time.perf_counter()
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -99,20 +97,13 @@ class Batch(Errand):
         for taker in self.takers:
             taker.refused(list(islice(left, taker.entries)))
 
-    def logged(self) -> None:
-        """The next batch may begin."""
-        self.is_logged = True
-        self._pipe.go_on()
-
     def divided(self) -> None:
         """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
         self._pipe.divide(self)
 
 
 class Pipe:
-    """Batches on their way, and those that are gathered meanwhile. The writes of a connection stay in order: a batch
-    begins after the one before it has its place in the log, or is over.
-    """
+    """One batch on its way, and those that are gathered meanwhile: so the writes of a connection stay in order."""
 
     __slots__ = ("_pipes", "_under_way", "gathered", "partition_id", "view")
 
@@ -121,46 +112,37 @@ class Pipe:
         self.view = view
         self.partition_id = partition_id
         self.gathered: list[Batch] = []
-        self._under_way: list[Batch] = []
+        self._under_way: Batch | None = None
 
     def batch(self) -> Batch:
         """The batch that takes the next entry."""
         gathered = self.gathered
         if not gathered or gathered[-1].is_full:
-            gathered.append(Batch(self._pipes.means, self.view, self._pipes.share, self))
-            if len(gathered) == 1 and self._may_begin():
+            if not gathered and self._under_way is None:
                 self._pipes.begin_soon(self)
+            gathered.append(Batch(self._pipes.means, self.view, self._pipes.share, self))
         return gathered[-1]
 
-    def _may_begin(self) -> bool:
-        return not self._under_way or self._under_way[-1].is_logged
-
     def begin(self) -> None:
-        """Send what is gathered, as far as it may begin."""
-        while self.gathered and self._may_begin():
-            batch = self.gathered.pop(0)
-            self._under_way.append(batch)
+        """Send the next batch."""
+        if self._under_way is None and self.gathered:
+            batch = self._under_way = self.gathered.pop(0)
             batch.send()
 
-    def go_on(self) -> None:
-        """Begin what is gathered soon, if it may begin."""
-        if self.gathered and self._may_begin():
-            self._pipes.begin_soon(self)
-
     def ended(self, batch: Batch) -> None:
-        """The batch is over."""
-        self._under_way.remove(batch)
+        """The batch is over: the next one begins in this turn of the loop, after those that wait for it were told."""
+        assert self._under_way is batch, "one batch is on its way"
+        self._under_way = None
         if self.gathered:
-            self.go_on()
-        elif not self._under_way:
+            self._pipes.begin_soon(self)
+        else:
             self._pipes.forget(self)
 
     def divide(self, batch: Batch) -> None:
         """Entries belong to several partitions by now."""
         batches, self.gathered = [batch, *self.gathered], []
-        self._under_way.remove(batch)
-        if not self._under_way:
-            self._pipes.forget(self)
+        self._under_way = None
+        self._pipes.forget(self)
         for one in batches:
             self._pipes.again(one)
 
@@ -174,7 +156,6 @@ class Pipes:
         self.share = share
         self._pipes: dict[int, Pipe] = {}
         self._beginning: list[Pipe] = []
-        self._late: asyncio.TimerHandle | None = None
 
     def batch(self, view: View, route: Route) -> Batch:
         """The batch that takes the next entry for a partition."""
@@ -186,11 +167,9 @@ class Pipes:
         return pipe.batch()
 
     def begin_soon(self, pipe: Pipe) -> None:
-        """Begin what is in it once all that has come in this turn of the loop is, and the log would take it at once:
-        so what comes while the disk is busy is one batch. A disk that doesn't answer is not waited for.
-        """
+        """Begin it once all that has come in this turn of the loop is in it."""
         if not self._beginning:
-            asyncio.get_running_loop().call_soon(self._begin_when_free)
+            asyncio.get_running_loop().call_soon(self._begin)
         self._beginning.append(pipe)
 
     def forget(self, pipe: Pipe) -> None:
@@ -217,15 +196,7 @@ class Pipes:
                     target.put(keys[at], batch.values[at])
                 target.takers.append(Part(divided, [number]))
 
-    def _begin_when_free(self) -> None:
-        self.means.when_log_free(self._begin)
-        if self._beginning:
-            self._late = asyncio.get_running_loop().call_later(_BUSY_S, self._begin)
-
     def _begin(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
         beginning, self._beginning = self._beginning, []
         for pipe in beginning:
             pipe.begin()

@@ -34,16 +34,14 @@ class RespPort:
         telemetry: Telemetry,
         memory: Memory,
         tls: Callable[[], ssl.SSLContext | None],
-        when_log_free: Callable[[Callable[[], None]], None],
     ) -> None:
         """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
-        `memory` is that of clients. `tls` gives the context for connections to other nodes. `when_log_free`:
-        see `ReplicaManager.call_when_log_free`.
+        `memory` is that of clients. `tls` gives the context for connections to other nodes.
         """
         keyspaces = Keyspaces(state)
         self._elsewhere = Elsewhere(cluster_id, tls)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
-        means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry, when_log_free)
+        means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
         self._service = Service(means, memory, COMMANDS, Cursors(), own_address)
 
     def protocol(self) -> asyncio.Protocol:

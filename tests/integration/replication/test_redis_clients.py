@@ -1,9 +1,8 @@
 """Redis clients of a node whose table lags behind, or whose partition another node leads."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import repeat
 from pathlib import Path
 
@@ -52,7 +51,6 @@ async def clients(node: TestNode, state: State, count: int) -> AsyncIterator[lis
         node.telemetry,
         memory,
         lambda: None,
-        node.manager.call_when_log_free,
     )
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
     made = [Client(*await asyncio.open_connection(*server.sockets[0].getsockname())) for _ in range(count)]
@@ -146,72 +144,6 @@ async def test_nobody_leads(tmp_path: Path) -> None:
             assert all(one.startswith(b"-TRYAGAIN ") for one in said), said
             athens.clearance = True
             assert await redis.say("SET foo 1", "STRLEN foo") == [b"+OK", b":1"]
-
-
-@contextmanager
-def held_syncs(node: TestNode) -> Iterator[None]:
-    """The log's disk answers nothing meanwhile."""
-    free, flush = threading.Event(), node.log_db.flush_wal
-
-    def held() -> None:
-        assert free.wait(20)
-        flush()
-
-    node.log_db.flush_wal = held  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        node.log_db.flush_wal = flush  # type: ignore[method-assign]
-        free.set()
-
-
-async def test_what_comes_while_the_disk_is_busy_is_one_entry(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        log = athens.replica(1).log
-        async with clients(athens, table_of(c, RANGES), 3) as (one, two, three):
-            assert await asyncio.gather(*[each.say("SET a 0") for each in (one, two, three)]) == [[b"+OK"]] * 3
-            with held_syncs(athens):
-                end = log.end
-                first = asyncio.create_task(one.say("SET a 1"))
-                await until(lambda: log.end == end + 1)
-                later = [asyncio.create_task(two.say("SET b 1", "SET c 1"))]
-                await three.say("PING")
-                assert log.end == end + 1, "it waits for the log"
-                later.append(asyncio.create_task(three.say("SET a 2", "SET c 2")))
-                # A disk that doesn't answer is not waited for, so that the clients' deadlines count.
-                await until(lambda: log.end == end + 2)
-                assert not first.done()
-            assert [await first, *[await one for one in later]] == [[b"+OK"], [b"+OK"] * 2, [b"+OK"] * 2]
-            assert log.end == end + 2
-        assert await athens.get(1, b"a", b"b", b"c") == [b"2", b"1", b"2"]
-
-
-async def test_the_disk_begins_with_the_next_entry_before_the_last_one_is_applied(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as c:
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        replica, log_db = athens.replica(1), athens.log_db
-        start, begun_at = log_db._start_write, list[int]()
-
-        def noted() -> None:
-            was_writing = log_db._writing
-            start()
-            if log_db._writing and not was_writing:
-                begun_at.append(replica.applied)
-
-        async with clients(athens, table_of(c, RANGES), 3) as (one, two, three):
-            await one.say("SET a 0")
-            log_db._start_write = noted  # type: ignore[method-assign]
-            with held_syncs(athens):
-                end = replica.log.end
-                first = asyncio.create_task(one.say("SET a 1"))
-                await until(lambda: replica.log.end == end + 1)
-                second = asyncio.create_task(two.say("SET a 2"))
-                await three.say("PING")
-            assert [await first, await second] == [[b"+OK"], [b"+OK"]]
-        assert begun_at == [end, end]
 
 
 async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -> None:

@@ -252,34 +252,6 @@ async def is_left_waiting(future: asyncio.Future[None]) -> bool:
     return bool(left)
 
 
-async def test_what_is_staged_when_a_write_ends_is_written_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path) as db:
-        held = HeldSyncs(db, monkeypatch)
-        said: list[str] = []
-        second: list[asyncio.Future[None]] = []
-
-        def stage() -> None:
-            said.append("free")
-            db.put(b"a", b"1")
-            second.append(db.sync())
-
-        first = db.sync()
-        first.add_done_callback(lambda _: said.append("synced"))
-        await held.until_begun()
-        db.call_when_free(stage)
-        assert said == []
-        held.free.set()
-        await first
-        assert said == ["free", "synced"]
-        await second[0]
-        assert db.counters.syncs == 2
-        db.call_when_free(stage)
-        assert said == ["free", "synced", "free"], "at once, since nothing is written"
-        await second[1]
-
-
 async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

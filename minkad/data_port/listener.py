@@ -25,8 +25,9 @@ class Listener:
         refused. `tls` gives the context for connections from now on.
         Raises ADDRESS_IN_USE, INVALID_CONFIG.
         """
-        self._minka = minka
-        self._redis = redis
+        self.minka = minka
+        self.redis = redis
+        self.is_stopped = False
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
@@ -48,7 +49,8 @@ class Listener:
         self._renewing = asyncio.get_running_loop().create_task(self.start(), name="data port")
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Take no more connections, nor those that have said nothing yet."""
+        self.is_stopped = True
         if self._renewing is not None:
             self._renewing.cancel()
         for server in self._servers:
@@ -57,7 +59,7 @@ class Listener:
             bound.close()
 
     def _arrived(self) -> asyncio.Protocol:
-        return _Arrival(self._minka, self._redis)
+        return _Arrival(self)
 
 
 def _bound(address: str) -> list[socket.socket]:
@@ -84,9 +86,8 @@ def _bound(address: str) -> list[socket.socket]:
 class _Arrival(asyncio.Protocol):
     """A connection until its first byte has come."""
 
-    def __init__(self, minka: Protocols, redis: Protocols | None) -> None:
-        self._minka = minka
-        self._redis = redis
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
         self._transport = cast("asyncio.Transport", None)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -96,7 +97,10 @@ class _Arrival(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
-        make = self._minka if data[:1] == PREFACE[:1] else self._redis
+        if self._listener.is_stopped:
+            self._transport.abort()
+            return
+        make = self._listener.minka if data[:1] == PREFACE[:1] else self._listener.redis
         if make is None:
             self._transport.write(b"-ERR this port speaks Minka's own protocol\r\n")
             self._transport.close()
@@ -105,10 +109,10 @@ class _Arrival(asyncio.Protocol):
 
     def _has_waited(self) -> None:
         """Pools of Redis clients connect before they have anything to say; clients of Minka don't."""
-        if self._redis is None:
+        if self._listener.redis is None or self._listener.is_stopped:
             self._transport.abort()
         else:
-            self._give_to(self._redis())
+            self._give_to(self._listener.redis())
 
     def _give_to(self, chosen: asyncio.Protocol) -> asyncio.Protocol:
         self._transport.set_protocol(chosen)

@@ -143,3 +143,20 @@ async def test_who_says_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
+
+
+async def test_who_comes_just_before_the_end_is_not_served(tmp_path: Path) -> None:
+    """Otherwise a leader's stream could go on at a node that has stopped."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        reader, writer = await asyncio.open_connection("127.0.0.1", athens.port)
+        other, other_writer = await asyncio.open_connection("127.0.0.1", athens.port)
+        other_writer.write(PREFACE)
+        await until(lambda: len(athens.connections()) == 1)  # so the first one has arrived, too
+        athens.data_port.close()
+        writer.write(PREFACE + encode_hello(Hello(Purpose.APPEND, "test", "byzantium")))
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert await other.read() in (b"", PREFACE)
+        writer.close()
+        other_writer.close()

@@ -10,7 +10,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
@@ -377,6 +377,7 @@ class _Run:
         """Say that the load goes on while tasks run, and stop them if it is aborted."""
         over = Event()
         tag = f"minka-{load_id}"
+        add, cancel, remove = tagging(self._spark)
 
         def watch() -> None:
             touched = time.monotonic()
@@ -385,19 +386,19 @@ class _Run:
                     with suppress(MinkaError):  # the tasks say what is wrong
                         (found,) = client.describe(load_id).loads
                         if found.state == LoadState.LOAD_STATE_ABORTED:
-                            self._spark.interruptTag(tag)  # again and again: a job may begin just after it
+                            cancel(tag)  # again and again: a job may begin just after it
                         elif time.monotonic() - touched > _TOUCH_SECONDS:
                             client.touch(load_id)
                             touched = time.monotonic()
 
-        self._spark.addTag(tag)
+        add(tag)
         thread = Thread(target=watch, name=f"watch {load_id}", daemon=True)
         thread.start()
         try:
             yield
         finally:
             over.set()
-            self._spark.removeTag(tag)
+            remove(tag)
 
     def _report(
         self, job: Job, rows: list[Row], *, load_id: str = "", written: Load | None = None, was_done: bool = False
@@ -417,6 +418,17 @@ class _Run:
             bad=self._bad,
             was_done=was_done,
         )
+
+
+def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
+    """What tags the calling thread's jobs, cancels all jobs with a tag, and no longer tags them."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        return spark.addTag, spark.interruptTag, spark.removeTag
+    # `interruptTag` of a classic session finds only what the calling thread has tagged.
+    context = spark.sparkContext
+    return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
 
 
 def _counts() -> tuple[Column, Column]:

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,7 +17,7 @@ from minka import Client
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.loads import LoadClient
-from minka.spark.load import FileLoad, LoadOptions, LoadReport, resume
+from minka.spark.load import FileLoad, LoadOptions, LoadReport, resume, tagging
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
 from minkactl.playground import LocalCluster
@@ -221,6 +223,31 @@ def test_what_somebody_aborts_stops(
         running.result()
     assert refused.value.code is Code.LOAD_ENDED
     assert stages.completed() == 0
+
+
+def test_the_jobs_of_another_thread_are_cancelled(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
+    """Tasks that wait don't see by themselves that their load was aborted."""
+    add, cancel, remove = tagging(spark)
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(100)
+        yield from batches
+
+    def job() -> None:
+        add("waiting")
+        try:
+            spark.range(1).mapInArrow(waits, "id long").collect()
+        finally:
+            remove("waiting")
+
+    def is_over() -> bool:
+        cancel("waiting")
+        return running.done()
+
+    running = beside.submit(job)
+    eventually("it is cancelled", is_over)
+    with pytest.raises(Exception, match="waiting"):
+        running.result()
 
 
 def is_uploading(cluster: LocalCluster) -> bool:

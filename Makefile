@@ -74,7 +74,7 @@ format: install ## Format the code and fix what can be fixed by itself
 test: lint ## Install, lint, and run every test, real daemons and Spark included (twenty minutes on two cores)
 	$(PY) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
-# On the tests of the data port, which is what is compiled.
+# What is compiled is a part of the data port, so its tests are run.
 test-compiled: install ## Compile what setup.py names in a copy of the tree, and run its tests there (needs a C compiler)
 	tools/compiled.sh
 	cd build/compiled && PYTHONPATH=$$PWD MINKA_COMPILED=1 ../../$(PY) -m pytest --numprocesses=auto --dist=loadfile \

@@ -248,7 +248,6 @@ async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path, monkeyp
     """The answer changes nothing, and the node goes on."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2)) as c:
         athens, byzantium, cyrene = await three(c)
-        await athens.put(1, {b"0": b"1"})  # so all follow by now
         answer, asked, may_answer = c.alter_isr, asyncio.Event(), asyncio.Event()
 
         async def late(request: AlterIsrRequest) -> AlterIsrResponse:
@@ -265,4 +264,4 @@ async def test_an_answer_that_comes_after_the_leadership(tmp_path: Path, monkeyp
         await until(lambda: c.rows[1].isr == ["athens", "byzantium"])
         await byzantium.put(1, {b"a": b"1"})
         assert athens.log_db.error is None
-        assert athens.replica().durable == 2
+        assert athens.replica().durable == 1

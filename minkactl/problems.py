@@ -196,13 +196,14 @@ class _Problems:
 
     def silent_nodes(self) -> None:
         """Nodes that work by the table, but don't answer here."""
-        heard = {status.node_id: status.heartbeat_age_ms for status in self._status.nodes}
+        heard = self._asked.heartbeat_ages_ms
         silent = [node for node in self._nodes.values() if is_up(node) and self._asked.answer(node.id) is None]
         for node in silent:
-            age = heard.get(node.id, 0)
-            if node.id not in heard or age < HEARD_LATELY_MS:
+            age = heard.get(node.id)
+            if age is not None and age < HEARD_LATELY_MS:
                 continue
-            told = f"the active controller last heard it {units.duration(age / 1000)} ago"
+            ago = f"last heard it {units.duration(age / 1000)} ago" if age is not None else "has not heard it yet"
+            told = f"the active controller {ago}"
             text = f"{node.id} does not answer ({self._reason(node.id)}); {told}"
             self._add(text, self._starts([node.id]), nodes=[node.id])
         if here := [node for node in silent if heard.get(node.id, HEARD_LATELY_MS) < HEARD_LATELY_MS]:

@@ -105,7 +105,7 @@ def served(asked: Survey) -> dict[str, Any]:
 
 def _by_leaders(asked: Survey) -> dict[str, int]:
     """Count by the active controller's table, and by what the leaders say."""
-    heard = {status.node_id: status.heartbeat_age_ms for status in asked.status.nodes}
+    heard = asked.heartbeat_ages_ms
     summary = asked.status.summary
     online = sum(keyspace.online for keyspace in summary.keyspaces)
     counts = {"served": 0, "not_served": summary.partitions - online, "unknown": 0}

@@ -48,6 +48,12 @@ class Survey:
         return is_known(self.status)
 
     @property
+    def heartbeat_ages_ms(self) -> dict[str, int]:
+        """How long ago the active controller has heard each node; those that it has not heard yet are missing."""
+        nodes = self.status.nodes
+        return {node.node_id: node.heartbeat_age_ms for node in nodes if node.HasField("heartbeat_age_ms")}
+
+    @property
     def remembered_ms(self) -> int | None:
         """The time up to which the table is what the active controller said; None while it is, or if none knows."""
         report = self.reports.get(self.status.served_by)
@@ -59,9 +65,9 @@ class Survey:
 
     def last_heard_ms(self, node: Node) -> int | None:
         """When a node that answers last knew that this one, which doesn't, was there; None if no node says."""
-        ages = [status.heartbeat_age_ms for status in self.status.nodes if status.node_id == node.id]
         if self.known and is_up(node):
-            return self.taken_ms - ages[0] if ages else None
+            age = self.heartbeat_ages_ms.get(node.id)
+            return None if age is None else self.taken_ms - age
         answers = [report.answer for report in self.reports.values() if report.answer is not None]
         voters = [voter for answer in answers for voter in answer.voters if voter.node == node.id]
         times = [self.taken_ms - voter.heard_ms for voter in voters if voter.HasField("heard_ms")]

@@ -132,7 +132,7 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
             "partitions": held.replicas,
             "leads": held.leads if known else None,
             "bytes": held.bytes if known else None,
-            "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime else None,
+            "heartbeat_age_ms": runtime.heartbeat_age_ms if runtime and runtime.HasField("heartbeat_age_ms") else None,
             "applied_index": runtime.applied_index if runtime else None,
             **_disk(runtime),
             "capacity_bytes": node.capacity_bytes or None,

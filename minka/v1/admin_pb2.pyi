@@ -198,6 +198,7 @@ class NodeStatus(_message.Message):
     DISK_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
+    """absent until this active controller has heard the node"""
     applied_index: _builtins.int
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
@@ -207,15 +208,17 @@ class NodeStatus(_message.Message):
         self,
         *,
         node_id: _builtins.str = ...,
-        heartbeat_age_ms: _builtins.int = ...,
+        heartbeat_age_ms: _builtins.int | None = ...,
         applied_index: _builtins.int = ...,
         disk: _coordinator_pb2.DiskSpace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms", "applied_index", b"applied_index", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__heartbeat_age_ms: _TypeAlias = _typing.Literal["heartbeat_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__heartbeat_age_ms: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeat_age_ms) -> _WhichOneofReturnType__heartbeat_age_ms | None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
 

@@ -225,11 +225,12 @@ class AdminService(AdminServicer):
             running=state.unended_operations(),
         )
         if active is not None:
+            applied = active.reports.applied
             status.nodes.extend(
                 NodeStatus(
                     node_id=node,
-                    heartbeat_age_ms=int(active.silence(node) * 1000),
-                    applied_index=active.reports.applied.get(node, 0),
+                    heartbeat_age_ms=int(active.silence(node) * 1000) if node in applied else None,
+                    applied_index=applied.get(node, 0),
                     disk=active.reports.disks.get(node),
                 )
                 for node in state.nodes

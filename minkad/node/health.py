@@ -121,7 +121,7 @@ class Health:
             applied_index=coordinator.driver.applied_index,
             table_version=coordinator.state.version,
             has_clearance=serves,
-            clearance_lapsed_ms=None if lapsed is None else int(lapsed * 1000),
+            clearance_lapsed_ms=None if lapsed is None else max(1, int(lapsed * 1000)),  # 0 would be now
             ready=all(check.ok for check in checks if check.needed_for_ready),
             checks=[NodeCheck(name=c.name, ok=c.ok, reason=c.reason) for c in checks if c.needed_for_ready],
             leads=self._manager.serving() if serves else 0,

@@ -55,6 +55,8 @@ def test_a_clearance_that_ends_while_it_is_asked_for_is_held_or_has_lapsed(monke
     monkeypatch.setattr("minkad.node.health.boottime", lambda: LATER)
     answer = described.describe()
     assert (answer.has_clearance, answer.clearance_lapsed_ms) == (False, 500)
+    monkeypatch.setattr("minkad.node.health.boottime", lambda: (NOW + LATER) / 2 + 1e-4)
+    assert described.describe().clearance_lapsed_ms == 1, "else it would seem to be held up to now"
 
 
 async def test_what_is_not_in_sync_and_how_often_leaders_were_elected() -> None:

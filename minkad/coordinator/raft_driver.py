@@ -36,6 +36,7 @@ MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is appl
 PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
 LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
+_SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
 _HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
 
 _Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
@@ -112,7 +113,10 @@ class RaftDriver:
         self._log_is_checked = False
         self._tick_due = False
         self._is_away = False  # between `ready` and `advance`: it waits for the disk, or until all is applied
+        self._goes_on = False  # what is committed meanwhile is applied: all that was committed before is passed on
+        self._staged_commit = raft_storage.initial_state()[0].commit  # the log says, or is about to, what is committed
         self._snapshot_due = False
+        self._snapshot_waits = False  # until the log says that what it is of is committed
         self._snapshotting: asyncio.Task[None] | None = None
         self._in_thread = in_thread
         self._wake = asyncio.Event()
@@ -136,7 +140,7 @@ class RaftDriver:
         for message in messages:
             if message.to != own:
                 continue
-            if self._is_away and message.type in _HEARTBEATS:
+            if self._is_away and (message.type in _HEARTBEATS or self._is_answer(message)):
                 self._step(message)
             elif len(self._inbox) < MAX_QUEUED_MESSAGES:
                 self._inbox.append(message)
@@ -159,6 +163,8 @@ class RaftDriver:
             return future
         self._proposals.append((commands, future))
         self._wake.set()
+        if self._goes_on and len(self._proposals) == 1:
+            asyncio.get_running_loop().call_soon(self._propose_without_disk)
         return future
 
     def propose_conf_change(self, change: ConfChangeV2) -> None:
@@ -316,6 +322,23 @@ class RaftDriver:
         if not self.is_leader:
             self._on_progress()  # another node may lead by now
 
+        if self._goes_on and self.is_leader and not self._is_stalled_leader:
+            self._send(self.raw.messages_meanwhile())
+            self._pass_on(self.raw.committed_meanwhile())
+
+    def _is_answer(self, message: Message) -> bool:
+        """Whether a leader takes the message in while its own disk works: a quorum of others may commit without it."""
+        return message.type == MessageType.MSG_APP_RESP and self._goes_on and self.is_leader
+
+    def _propose_without_disk(self) -> None:
+        """Let others write what was proposed while this leader's disk works on an entry before it. One entry at most is
+        sent ahead: all else that comes meanwhile shares the next.
+        """
+        may_send = self._goes_on and self.is_leader and not self._is_stalled_leader
+        if may_send and self._proposals and len(self._waiting) < _SENT_AHEAD:
+            self._propose_queued()
+            self._go_on_without_disk()
+
     @property
     def _is_stalled_leader(self) -> bool:
         """Whether this node leads and its disk does not answer, so that another leader is to be elected."""
@@ -385,10 +408,17 @@ class RaftDriver:
     async def _handle(self, ready: Ready) -> None:
         self._send(ready.messages_at_once)
         self._log.stage(ready)
+        if ready.hard_state is not None:
+            self._staged_commit = ready.hard_state.commit
+            if self._snapshot_waits:
+                self._apply_wake.set()
+        ahead = _durable_before(ready)
+        self._pass_on(ready.committed_entries[:ahead])
         if ready.must_sync or ready.snapshot is not None:
             self._is_away = True
+            self._goes_on = ahead == len(ready.committed_entries) and self._committed_bytes <= MAX_UNAPPLIED_BYTES
             await self._log_db.sync()
-            self._is_away = False
+            self._is_away = self._goes_on = False
         for message in ready.messages:
             if message.type == MessageType.MSG_VOTE_RESP and not message.reject:
                 message.silence_ms = self._silence.milliseconds(self._clock())
@@ -396,7 +426,7 @@ class RaftDriver:
         if ready.snapshot is not None:
             await self._restore(ready.snapshot)
         self._confirm(ready.read_states)
-        await self._let_apply(ready.committed_entries)
+        await self._let_apply(ready.committed_entries, ahead)
         self.raw.advance(ready)
         if ready.soft_state is not None and not self.is_leader:
             self._fail_waiting("another node was elected")
@@ -418,16 +448,21 @@ class RaftDriver:
 
     # Applying
 
-    async def _let_apply(self, entries: Sequence[Entry]) -> None:
-        """Pass committed entries on to be applied. A change of the configuration is applied before the core is told so,
-        since the core then allows the next one.
+    def _pass_on(self, entries: Sequence[Entry]) -> None:
+        """Have committed entries applied."""
+        if entries:
+            self._committed.extend(entries)
+            self._committed_bytes += sum(len(entry.data) for entry in entries)
+            self._all_applied.clear()
+            self._apply_wake.set()
+
+    async def _let_apply(self, entries: Sequence[Entry], passed_on: int) -> None:
+        """Have committed entries applied; so many of them were passed on before. A change of the configuration is
+        applied before the core is told so, since the core then allows the next one.
         """
         if not entries:
             return
-        self._committed.extend(entries)
-        self._committed_bytes += sum(len(entry.data) for entry in entries)
-        self._all_applied.clear()
-        self._apply_wake.set()
+        self._pass_on(entries[passed_on:])
         is_change = any(entry.type != EntryType.ENTRY_NORMAL for entry in entries)
         if is_change or self._committed_bytes > MAX_UNAPPLIED_BYTES:
             self._is_away = True
@@ -498,6 +533,9 @@ class RaftDriver:
             return
         if self.applied_index < self._log.first_index():
             return  # a snapshot of the leader's has taken the log's place, and is about to be restored
+        self._snapshot_waits = self.applied_index > self._staged_commit  # see `_go_on_without_disk`
+        if self._snapshot_waits:
+            return
         if self._snapshotting is not None:
             if not self._snapshotting.done():
                 return  # this is asked again when it ends
@@ -518,6 +556,17 @@ class RaftDriver:
         if keep_from >= self._log.first_index():
             self._log.compact(keep_from)
         self.snapshot_index = index
+
+
+def _durable_before(ready: Ready) -> int:
+    """How many of the committed entries need not wait for the sync: an earlier round has written them. Those from a
+    change of the configuration on wait, since nothing else goes on until that is applied.
+    """
+    first_new = ready.entries[0].index if ready.entries else None
+    for number, entry in enumerate(ready.committed_entries):
+        if entry.type != EntryType.ENTRY_NORMAL or entry.index == first_new:
+            return number
+    return len(ready.committed_entries)
 
 
 def _shares(proposals: _Proposals) -> list[_Proposals]:

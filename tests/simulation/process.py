@@ -534,6 +534,7 @@ class _Machine:
         process.coordinator.apply(data)
         index = process.driver.applied_index
         self._position = (index, self._position[1] + 1 if self._position[0] == index else 1)
+        process.world.observe(process)  # it may have been committed while the disk worked
         process.world.applied(process, self._position, self._digest())
 
     def capture(self) -> Callable[[], bytes]:

@@ -6,6 +6,7 @@ Source: etcd/raft, RawNode without asynchronous storage writes.
 from dataclasses import dataclass
 
 from minka.v1.raft_pb2 import (
+    ENTRY_NORMAL,
     MSG_APP_RESP,
     MSG_BEAT,
     MSG_CHECK_QUORUM,
@@ -56,6 +57,7 @@ class _Accepted:
     last: tuple[int, int] | None  # the last entry (index, term) that was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
+    meanwhile: list[Entry]  # what was committed since, and handed out to be applied
 
 
 class RawNode:
@@ -202,6 +204,7 @@ class RawNode:
             last=log.last_entry() if log.unstable.entries else None,
             snapshot=ready.snapshot,
             committed=committed,
+            meanwhile=[],
         )
         if committed:
             log.accept_applying(committed[-1].index)
@@ -224,9 +227,10 @@ class RawNode:
             r.raft_log.unstable.stable_to(*accepted.last)
         if accepted.snapshot:
             r.applied_snapshot(accepted.snapshot)
-        if accepted.committed:
-            r.applied_to(accepted.committed[-1].index)
-            r.reduce_uncommitted(accepted.committed)
+        for committed in (accepted.committed, accepted.meanwhile):
+            if committed:
+                r.applied_to(committed[-1].index)
+                r.reduce_uncommitted(committed)
 
     def heartbeats(self) -> list[Message]:
         """Take the heartbeats and answers to heartbeats that wait for the next Ready.
@@ -249,6 +253,31 @@ class RawNode:
             return []
         taken, r.read_states = r.read_states, []
         return taken
+
+    def messages_meanwhile(self) -> list[Message]:
+        """Take what a leader says while a Ready is being persisted: see `_may_send_at_once`. None if it may not."""
+        if not self._may_send_at_once():
+            return []
+        taken, self.raft.msgs = self.raft.msgs, []
+        return taken
+
+    def committed_meanwhile(self) -> list[Entry]:
+        """Take what was committed while a Ready is being persisted, to be applied after the Ready's committed entries:
+        no entry that the Ready or an earlier one has not handed out, and none from a change of the configuration on.
+
+        A quorum of others has them on disk. This node may lose them in a crash, with all that it has applied.
+        """
+        accepted = self._accepted
+        assert accepted is not None, "a Ready is under way"
+        log, found = self.raft.raft_log, []
+        for entry in log.next_committed():
+            if entry.type != ENTRY_NORMAL or entry.index >= log.unstable.offset_in_progress:
+                break
+            found.append(entry)
+        if found:
+            log.accept_applying(found[-1].index)
+            accepted.meanwhile += found
+        return found
 
     # Status
 

@@ -139,6 +139,7 @@ class Member:
         controller_address: Callable[[], str | None],
         other_addresses: Callable[[], Sequence[str]],
         answer_here: Callable[[HeartbeatRequest], HeartbeatResponse],
+        hand_over_here: Callable[[HandOverRequest], Awaitable[HandOverResponse]],
         data_plane: DataPlane,
         applied_index: Callable[[], int],
         log_is_checked: Callable[[], bool],
@@ -146,8 +147,8 @@ class Member:
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`answer_here` answers this node's heartbeats while it is the active controller itself; else it raises
-        MinkaError.
+        """`answer_here` answers this node's heartbeats while it is the active controller itself, and `hand_over_here`
+        its requests for hand-overs, since writes wait for these; else they raise MinkaError.
         """
         self.node = node
         self.clearance = Clearance()
@@ -158,6 +159,7 @@ class Member:
         self._controller_address = controller_address
         self._other_addresses = other_addresses
         self._answer_here = answer_here
+        self._hand_over_here = hand_over_here
         self._unheard_since: float | None = None
         self._asked = 0
         self._is_known = False  # this process is registered, which a new controller knows, too
@@ -407,8 +409,13 @@ class Member:
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
         """Ask the active controller to record a hand-over. After any failure but a refusal the outcome is unknown."""
-        response = await self.ask(lambda address, seconds: self._stub.hand_over(address, request, seconds))
+        response = await self.ask(lambda address, seconds: self._hand_over(address, request, seconds))
         return response.partition
+
+    def _hand_over(self, address: str, request: HandOverRequest, seconds: float) -> Awaitable[HandOverResponse]:
+        if address == self.node.address:
+            return self._hand_over_here(request)
+        return self._stub.hand_over(address, request, seconds)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
         """Ask the active controller to change in-sync sets. After any MinkaError the outcome is unknown."""

@@ -17,6 +17,7 @@ log: Final = logging.getLogger(__name__)
 ROWS_A_REQUEST: Final = 256
 PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
 REQUESTS_IN_FLIGHT: Final = 3
+_FEW: Final = 4  # rows, of which one says that the node is to lead, don't wait for a turn: clients wait for them
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
@@ -109,7 +110,8 @@ class NodeOutbox:
             log.error("a delivery died", exc_info=error, extra={"to": self.node})
 
     async def _deliver(self, batch: dict[int, bool]) -> None:
-        await turn()
+        if len(batch) > _FEW or not any(self._is_to_lead(row) for row in map(self._row, batch) if row is not None):
+            await turn()
         request = UpdateReplicasRequest(controller_term=self._term, incarnation=self.incarnation)
         awaited: dict[int, int] = {}  # by partition: the epoch of the row that the controller waits for
         for partition_id, may_know in batch.items():
@@ -145,8 +147,10 @@ class NodeOutbox:
 
     def _is_awaited(self, row: Partition) -> bool:
         """Whether the controller waits for the node's answer to the row."""
-        is_to_lead = row.leader == self.node and row.state != _ONLINE
-        return is_to_lead or self.node in row.removing_replicas
+        return self._is_to_lead(row) or self.node in row.removing_replicas
+
+    def _is_to_lead(self, row: Partition) -> bool:
+        return row.leader == self.node and row.state != _ONLINE
 
     def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:
         """Try again later. Only the first failure and the recovery are logged."""

@@ -112,8 +112,9 @@ class RaftDriver:
         self._gave_up_term = 0
         self._log_is_checked = False
         self._tick_due = False
-        self._is_away = False  # between `ready` and `advance`: it waits for the disk, or until all is applied
-        self._goes_on = False  # what is committed meanwhile is applied: all that was committed before is passed on
+        # Between `ready` and `advance` it waits for the disk, or until all is applied. It goes on while that is for the
+        # disk, and all that was committed before is passed on to be applied.
+        self._is_away = self._goes_on = False
         self._staged_commit = raft_storage.initial_state()[0].commit  # the log says, or is about to, what is committed
         self._snapshot_due = False
         self._snapshot_waits = False  # until the log says that what it is of is committed

@@ -7,6 +7,7 @@ from minka.v1.duties_pb2 import Duty
 from minkad.config import Config
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member
+from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
@@ -176,6 +177,7 @@ class Parts:
             controller_address=self._controller_address,
             other_addresses=self.other_addresses,
             answer_here=lambda request: self.coordinator.controller().heartbeat(request),
+            hand_over_here=lambda request: NodeRequests(self.coordinator).hand_over(request),
             data_plane=self.manager,
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,

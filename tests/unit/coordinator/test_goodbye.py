@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
-from minka.v1.coordinator_pb2 import HeartbeatResponse, LeaveRequest
+from minka.v1.coordinator_pb2 import HandOverRequest, HandOverResponse, HeartbeatResponse, LeaveRequest
 from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
@@ -21,6 +21,10 @@ from minkad.coordinator.member import ControllerStub
 TIMEOUT = 2.0
 GOODBYE = LeaveRequest(node_id="athens", incarnation="7")
 OLD, NEXT = "byzantium:7400", "cyrene:7400"
+
+
+async def _unasked(request: HandOverRequest) -> HandOverResponse:
+    raise AssertionError("it hands nothing over")
 
 
 class Coordinators:
@@ -45,6 +49,7 @@ class Coordinators:
             controller_address=lambda: self.known,
             other_addresses=lambda: (),
             answer_here=lambda _: HeartbeatResponse(),
+            hand_over_here=_unasked,
             data_plane=cast("DataPlane", None),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,

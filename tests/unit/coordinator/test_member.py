@@ -55,6 +55,7 @@ class Athens:
             controller_address=lambda: self.known,
             other_addresses=lambda: (OLD, NEXT, THIRD),
             answer_here=self.answer_here,
+            hand_over_here=self.hand_over_here,
             data_plane=cast("DataPlane", self),
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
@@ -127,6 +128,11 @@ class Athens:
         if self.leader != OWN:
             raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
         return HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+
+    async def hand_over_here(self, request: HandOverRequest) -> HandOverResponse:
+        if self.leader != OWN:
+            raise MinkaError(Code.NOT_CONTROLLER, "another one leads")
+        return HandOverResponse(partition=Partition(id=2))
 
     async def hand_over(self, address: str, request: HandOverRequest, timeout: float) -> HandOverResponse:
         await self._reach(address, timeout)
@@ -269,6 +275,20 @@ def test_a_call_to_a_silent_one_ends_after_some_heartbeats(athens: Athens) -> No
     call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
     athens.run(5 * BEAT + 0.01)
     assert call.done()
+
+
+def test_a_node_that_is_the_controller_asks_itself_for_hand_overs_without_the_network(athens: Athens) -> None:
+    athens.silent.add(OWN)  # nobody is asked by gRPC
+    athens.elect(OWN)
+    athens.run(0.1)
+    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    athens.run(0.01)
+    assert call.result() == Partition(id=2)
+    athens.elect(OLD)
+    athens.run(0.1)
+    call = athens.call(athens.member.hand_over(HandOverRequest(node_id="athens")))
+    athens.run(0.01)
+    assert call.result() == Partition(id=1)
 
 
 def test_losing_the_controller_is_a_warning_and_finding_it_is_told(

@@ -8,6 +8,7 @@ from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.coordinator.outbox import ROWS_A_REQUEST, NodeOutbox
 from minkad.core.controller import ReportReplicas
+from minkad.process.turns import ROUNDS
 
 ASSIGNED, ONLINE = PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE
 
@@ -80,3 +81,23 @@ async def test_what_failed_is_sent_again_and_what_was_deleted_is_reported() -> N
     await told.tell(times=2)
     assert told.reports == [ReportReplicas("a", [], [1]), ReportReplicas("a", [(2, 3)], [])]
     assert [[r.id for r in request.partitions] for request in told.requests] == [[1, 2], [2]]
+
+
+async def rounds_until_told(*rows: Partition) -> int:
+    """In how many rounds of the loop the first request leaves."""
+    told = Told(*rows, answer=hosts_all)
+    told.outbox.add(told.rows)
+    rounds = 0
+    async with asyncio.timeout(10):
+        while not told.requests:
+            rounds += 1
+            await asyncio.sleep(0)
+    told.outbox.close()
+    return rounds
+
+
+async def test_who_is_to_lead_is_told_before_pieces_of_long_work_have_their_turn() -> None:
+    """Clients wait for it. Many rows are long work themselves, whatever they say."""
+    assert await rounds_until_told(row(1, "a")) < ROUNDS
+    assert await rounds_until_told(row(1, "b")) >= ROUNDS
+    assert await rounds_until_told(*(row(id_, "a") for id_ in range(5))) >= ROUNDS

@@ -241,11 +241,12 @@ class ActiveController:
 
         async def perform() -> asyncio.Future[None] | None:
             proposal = None
-            for changes in slices(request.changes, ROWS_A_RECORD):
+            for number, changes in enumerate(slices(request.changes, ROWS_A_RECORD)):
+                if number:
+                    await turn()
                 check_caller(self.decided, request.node_id)
                 refusals.extend(isr_refusal(self.decided, request.node_id, change) for change in changes)
                 proposal = await self._perform(AlterIsr(request.node_id, changes))
-                await turn()
             return proposal
 
         await self._committed_by(perform)

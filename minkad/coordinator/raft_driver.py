@@ -34,6 +34,7 @@ CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader
 MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
 PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
+PIECE_ENDS_S: Final = 0.01  # what is applied after such a pause is a piece of its own
 LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
@@ -123,10 +124,10 @@ class RaftDriver:
         self._wake = asyncio.Event()
         self._turns: list[asyncio.Future[None]] = []  # callers that wait for the next turn of the Ready loop
         self._committed: deque[Entry] = deque()  # entries that are committed and not applied
-        self._committed_bytes = 0
-        self._restores = 0
+        self._committed_bytes = self._restores = 0
         self._is_applying = False
         self._piece_bytes = 0  # of commands, applied since other tasks had a turn
+        self._applied_at = clock()
         self._apply_wake = asyncio.Event()
         self._all_applied = asyncio.Event()
 
@@ -475,12 +476,15 @@ class RaftDriver:
             await self._apply_wake.wait()
             self._apply_wake.clear()
             self._is_applying = True
+            if self._clock() - self._applied_at >= PIECE_ENDS_S:
+                self._piece_bytes = 0  # other tasks had their turns
             while self._committed:
                 entry = self._committed.popleft()
                 self._committed_bytes -= len(entry.data)
                 await self._apply(entry)
                 self._snapshot_if_due()
             self._is_applying = False
+            self._applied_at = self._clock()
             self._snapshot_if_due()
             self._all_applied.set()
             self._on_progress()

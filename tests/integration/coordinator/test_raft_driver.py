@@ -14,7 +14,7 @@ from rocksdict import Rdict
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import ConfState, Message, MessageType
 from minkad.coordinator import raft_driver
-from minkad.coordinator.raft_driver import RaftDriver
+from minkad.coordinator.raft_driver import LEAST_BYTES, PIECE_BYTES, RaftDriver
 from minkad.core.raft import Config, RawNode
 from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
@@ -314,6 +314,25 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
         assert leader.machine.commands == [command] * 400
         steps = sorted(seen | {400})
         assert max(after - before for before, after in pairwise(steps)) <= 5
+
+
+@pytest.mark.parametrize(("pause", "waits"), [(0.0, False), (60.0, True)])
+async def test_what_comes_after_a_pause_is_applied_without_waiting_for_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, waits: bool
+) -> None:
+    """Few commands make a piece, whose end is followed by a wait for a turn; but not when there was a pause anyway."""
+    turns: list[int] = []
+
+    async def turn() -> None:
+        turns.append(1)
+
+    monkeypatch.setattr(raft_driver, "turn", turn)
+    monkeypatch.setattr(raft_driver, "PIECE_ENDS_S", pause)
+    async with group(tmp_path, 1) as nodes:
+        leader = await leader_of(nodes)
+        for _ in range(2 * PIECE_BYTES // LEAST_BYTES):
+            await leader.driver.propose(b"a")
+        assert bool(turns) == waits
 
 
 async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader
 MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
 PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
-PIECE_ENDS_S: Final = 0.01  # what is applied after such a pause is a piece of its own
+PIECE_ENDS_S: Final = 0.002  # what is applied after such a pause is a piece of its own
 LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk

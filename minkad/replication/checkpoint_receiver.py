@@ -10,6 +10,7 @@ from minkad.core.replication.state import Copy
 from minkad.process.failpoints import failpoint
 from minkad.replication.context import Surroundings
 from minkad.replication.frames import ShipHeader, Shipped, decode_header, decode_trailer, encode
+from minkad.replication.pace import Pace
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import CheckpointFile, Incoming
 from minkad.storage.data_database import DataDatabase
@@ -28,11 +29,13 @@ class CheckpointReceiver:
         around: Surroundings,
         replicas: Mapping[int, Replica],
         new_data: Callable[[int], DataDatabase],
+        pace: Pace,
     ) -> None:
         self._replicas = replicas
         self._log_db = around.log_db
         self._store = around.store
         self._new_data = new_data
+        self._pace = pace
         self._check_room = around.disk.check_room
         self._kept: dict[int, list[KeptFile]] = {}
         self._under_way: set[int] = set()  # partitions
@@ -108,7 +111,7 @@ class CheckpointReceiver:
 
     @failpoint("following.receive")
     async def _receive(self, incoming: Incoming, messages: AsyncIterator[bytes]) -> None:
-        found = await incoming.write(_content(incoming, messages))
+        found = await incoming.write(_content(incoming, messages, self._pace))
         try:
             trailer = decode_trailer(await anext(messages))
         except (StopAsyncIteration, *UNDECODABLE) as error:
@@ -157,9 +160,12 @@ async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
         raise MinkaError(Code.INVALID_ARGUMENT, "a checkpoint without its header") from error
 
 
-async def _content(incoming: Incoming, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _content(incoming: Incoming, messages: AsyncIterator[bytes], pace: Pace) -> AsyncIterator[bytes]:
+    """What comes; the sender has to wait while it isn't taken."""
     while not incoming.complete:
         try:
-            yield await anext(messages)
+            content = await anext(messages)
         except StopAsyncIteration:
             return
+        await pace.take(len(content))
+        yield content

@@ -14,6 +14,7 @@ from minkad.core.replication.settings import ReplicationSettings
 from minkad.process.failpoints import failpoint
 from minkad.replication.frames import ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.replication.links import ReplicationLinks
+from minkad.replication.pace import Pace
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import Checkpoint
@@ -33,6 +34,7 @@ class SendingContext:
     settings: ReplicationSettings
     slots: asyncio.Semaphore
     rate_limit: RateLimit
+    pace: Pace
     clock: Callable[[], float]
 
 
@@ -165,12 +167,14 @@ class CheckpointSender:
         files, partition_id = [(file.name, file.size) for file in taken.files], self._replica.id
         yield encode(ShipHeader(partition_id, self._progress.leader_epoch, files, list(left_out)))
         sent: list[int] = []
-        rate_limit = self._context.rate_limit
+        rate_limit, pace = self._context.rate_limit, self._context.pace
         async for chunk, checksum in taken.read(self._context.settings.chunk_bytes, left_out):
             for part in rate_limit.parts(partition_id, chunk):
                 await rate_limit.take(partition_id, len(part))
-                yield part
-                self.bytes_done += len(part)
+                for piece in pace.parts(part):
+                    await pace.take(len(piece))
+                    yield piece
+                    self.bytes_done += len(piece)
             if checksum is not None:
                 await self._file_shipped()
                 sent.append(checksum)

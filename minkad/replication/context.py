@@ -67,6 +67,9 @@ class Observer(Protocol):
     def writes_waited(self, seconds: float) -> None:
         """Writes to a partition have waited for `seconds`, for a hand-over."""
 
+    def client_seconds(self) -> tuple[float, int]:
+        """The seconds that clients' requests have taken together since the start, and how many they were."""
+
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         """The in-sync set of a partition that this node leads has changed."""
 

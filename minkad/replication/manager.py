@@ -37,6 +37,7 @@ from minkad.replication.inventory import Inventory
 from minkad.replication.isr_changes import IsrChanges
 from minkad.replication.load_check import LoadCheck
 from minkad.replication.opening import Opening
+from minkad.replication.pace import Pace
 from minkad.replication.partition_log import PartitionLog, ends_of_logs
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.reclaiming import Reclaiming
@@ -135,7 +136,8 @@ class ReplicaManager:
         self.committer = Committer(
             around.log_db, around.clock, carry_out, self._on_applied, self._on_mark, self.opening.begin
         )
-        self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data)
+        self._pace = Pace(around.clock, around.observer.client_seconds, around.log_db.fail)
+        self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data, self._pace)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         routing = Routing(around, replicas, self.receiver, self._newest_row)
         writing = Writing(around, self.committer, routing, self._storage.max_pending, self._rows_written)
@@ -150,7 +152,7 @@ class ReplicaManager:
         )
         slots = asyncio.Semaphore(settings.concurrent_shipping)
         rate_limit = RateLimit(around.clock, around.table.operation_moving)
-        sending = SendingContext(around.store, around.links, settings, slots, rate_limit, around.clock)
+        sending = SendingContext(around.store, around.links, settings, slots, rate_limit, self._pace, around.clock)
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
         self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
         self.reporting = Reporting(
@@ -202,7 +204,7 @@ class ReplicaManager:
         self._resting = Resting(around, replicas, self.flusher.flush, self._storage.open_databases)
         self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
         checks = (self._size_check, self.load_check, self._reclaiming, self._resting)
-        self._background = (*checks, self._expiring, self.isr_changes)
+        self._background = (*checks, self._expiring, self.isr_changes, self._pace)
 
     def _new_replica(self, row: Partition) -> Replica:
         return self._replica_of(row, PartitionLog(self._around.log_db, row.id), self._new_data(row.id))

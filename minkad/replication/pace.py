@@ -1,0 +1,98 @@
+"""How fast checkpoints leave a node and come to it while clients use it: so fast that these hardly wait longer."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Final
+
+from minka.errors import MinkaError
+from minkad.replication.background import BackgroundTask
+
+LOOK_S: Final = 0.25
+LEAST_RATE: Final = 8e6  # bytes a second; so much always goes through, however long clients wait
+_FIRST_RATE: Final = 16e6  # when clients come, or a copy begins while they are there
+_STEP: Final = 1e6  # added at each look that finds clients as well off as usual: 4 MB/s in a second
+_CUT: Final = 0.7
+_WORSE: Final = 1.4  # times the usual mean. A stall that makes the p99 twice as long adds about as much to the mean
+_LEAST_WAIT_S: Final = 0.0005  # a shorter wait is never too long
+_SMOOTH: Final = 0.1  # how much the newest look counts for the usual wait: that is of the last three seconds
+_REST_LOOKS: Final = 4  # looks after the end of a copy that don't count for the usual wait
+_QUIET_LOOKS: Final = 4  # looks without clients, after which nothing is held back
+_PART_BYTES: Final = 128 * 1024  # taken at once while the rate is bounded, so that nothing comes in bursts
+_BURST_S: Final = 0.02
+
+
+class Pace:
+    """One for all checkpoints of a node, both ways. The wait of clients is the mean time of their requests here; what
+    is usual is learned while nothing is copied. The rate grows in steps while the wait is usual, and is cut when it isn't
+    (AIMD, as TCP's and LEDBAT's congestion windows). Without clients there is no bound.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        client_seconds: Callable[[], tuple[float, int]],
+        fail: Callable[[MinkaError], None],
+    ) -> None:
+        """`client_seconds`: the seconds that all requests of clients since the start took together, and their
+        number.
+        """
+        self.rate = inf  # bytes a second
+        self._clock = clock
+        self._client_seconds = client_seconds
+        self._usual: float | None = None
+        self._seen = client_seconds()
+        self._free_at = 0.0
+        self._taken = 0  # bytes since the last look
+        self._looks_at_rest = 0
+        self._quiet_looks = _QUIET_LOOKS
+        self._task = BackgroundTask("pace of checkpoints", self._run, fail)
+        self.start, self.close = self._task.start, self._task.close
+
+    def parts(self, data: bytes) -> Iterator[bytes]:
+        """The data in pieces, to be taken one by one."""
+        if self.rate == inf:
+            yield data
+            return
+        for start in range(0, len(data), _PART_BYTES):
+            yield data[start : start + _PART_BYTES]
+
+    async def take(self, size: int) -> None:
+        """Wait until `size` more bytes may be copied."""
+        self._taken += size
+        if self.rate == inf:
+            return
+        now = self._clock()
+        self._free_at = max(self._free_at, now - _BURST_S) + size / self.rate
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Compare how long clients have waited since the last look with what is usual."""
+        seconds, count = self._client_seconds()
+        new_seconds, new_count = seconds - self._seen[0], count - self._seen[1]
+        self._seen = (seconds, count)
+        copied, self._taken = self._taken, 0
+        self._looks_at_rest = 0 if copied else self._looks_at_rest + 1
+        if not new_count:
+            self._quiet_looks += 1
+            if self._quiet_looks >= _QUIET_LOOKS:
+                self.rate = inf
+            return
+        self._quiet_looks = 0
+        wait = new_seconds / new_count
+        if not copied:
+            self.rate = _FIRST_RATE
+            if self._looks_at_rest > _REST_LOOKS or self._usual is None:
+                self._usual = wait if self._usual is None else self._usual + _SMOOTH * (wait - self._usual)
+        elif self.rate == inf:
+            self.rate = _FIRST_RATE
+        elif self._usual is not None and wait > max(_LEAST_WAIT_S, _WORSE * self._usual):
+            self.rate = max(LEAST_RATE, _CUT * min(self.rate, copied / LOOK_S))
+        elif copied / LOOK_S > self.rate / 2:  # else something else holds the copy up
+            self.rate += _STEP

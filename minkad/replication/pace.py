@@ -24,8 +24,8 @@ _BURST_S: Final = 0.02
 
 class Pace:
     """One for all checkpoints of a node, both ways. The wait of clients is the mean time of their requests here; what
-    is usual is learned while nothing is copied. The rate grows in steps while the wait is usual, and is cut when it isn't
-    (AIMD, as TCP's and LEDBAT's congestion windows). Without clients there is no bound.
+    is usual is learned while nothing is copied. The rate grows in steps while the wait is usual, and is cut when it
+    isn't (AIMD, as TCP's and LEDBAT's congestion windows). Without clients there is no bound.
     """
 
     def __init__(

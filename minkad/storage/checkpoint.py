@@ -20,6 +20,7 @@ from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB, storage_error
 from minkad.storage.rocks_data import data_options
 from minkad.storage.threads import end_of, on_thread
+from minkad.storage.writeback import Writeback
 
 _READ_BYTES: Final = MIB
 _WRITE_BYTES: Final = MIB
@@ -304,6 +305,7 @@ class _Sink:
         self._path = path
         self._left = list(reversed(files))
         self._file: BinaryIO | None = None
+        self._writeback: Writeback | None = None
         self._missing = 0
         self._checksum = 0
         self._syncer = ThreadPoolExecutor(1, "checkpoint-sync")
@@ -317,10 +319,12 @@ class _Sink:
                 while not self._missing:
                     self._next_file()
                 assert self._file is not None
+                assert self._writeback is not None
                 part = rest[: self._missing]
                 self._file.write(part)
                 self._checksum = zlib.crc32(part, self._checksum)
                 self._missing -= len(part)
+                self._writeback.written()
                 rest = rest[len(part) :]
 
     def finish(self) -> None:
@@ -343,6 +347,7 @@ class _Sink:
         file = self._left.pop()
         self._path.mkdir(parents=True, exist_ok=True)
         self._file = (self._path / file.name).open("wb")
+        self._writeback = Writeback(self._file)
         self._missing, self._checksum = file.size, 0
 
     def _end_file(self) -> None:

@@ -1,0 +1,39 @@
+"""Files that go to the disk in steps: a large sync at their end would hold up the syncs of the log for as long."""
+
+import ctypes
+import os
+from typing import BinaryIO, Final
+
+STEP_BYTES: Final = 1024 * 1024
+_WAIT_BEFORE, _WRITE = 1, 2  # SYNC_FILE_RANGE_*
+_WAIT_AFTER: Final = 4
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+
+class Writeback:
+    """Has what is written to a file brought to the disk, a step behind the writer. That makes nothing durable: a sync
+    still follows, which then finds little left to do. For a thread that may block.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._begun = self._done = 0  # offsets up to which the disk has been asked, and has answered
+
+    def written(self) -> None:
+        """More was written: once that is a step, ask the disk for it, and wait for the step before. Raises OSError."""
+        self._file.flush()
+        end = self._file.tell()
+        if end - self._begun < STEP_BYTES:
+            return
+        self._ask(self._begun, end, _WRITE)
+        if self._begun > self._done:
+            self._ask(self._done, self._begun, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
+        self._done, self._begun = self._begun, end
+
+    def _ask(self, start: int, end: int, flags: int) -> None:
+        """Without the GIL, as ctypes calls."""
+        if _libc.sync_file_range(self._file.fileno(), start, end - start, flags) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))

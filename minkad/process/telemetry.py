@@ -87,6 +87,10 @@ class Telemetry:
         """What clients' batches that ended ok have taken together, and how many they were."""
         return sum(one.total for one in self.kv_seconds.values()), sum(one.count for one in self.kv_seconds.values())
 
+    def waits(self) -> list[tuple[float, int]]:
+        """What clients' batches have taken together, and how late the loop was: see `client_seconds`."""
+        return [self.client_seconds(), (self.loop_late.total, self.loop_late.count)]
+
     def writes_waited(self, seconds: float) -> None:
         """Writes to a partition waited so long for a hand-over."""
         self.migration_write_pause.observe(seconds)

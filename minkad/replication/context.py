@@ -1,6 +1,6 @@
 """What the data plane needs from the rest of the node."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,8 +67,10 @@ class Observer(Protocol):
     def writes_waited(self, seconds: float) -> None:
         """Writes to a partition have waited for `seconds`, for a hand-over."""
 
-    def client_seconds(self) -> tuple[float, int]:
-        """The seconds that clients' requests have taken together since the start, and how many they were."""
+    def waits(self) -> Sequence[tuple[float, int]]:
+        """The seconds that clients' requests have taken together since the start, and how many they were; the same of
+        how late the loop was.
+        """
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         """The in-sync set of a partition that this node leads has changed."""

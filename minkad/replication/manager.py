@@ -136,7 +136,7 @@ class ReplicaManager:
         self.committer = Committer(
             around.log_db, around.clock, carry_out, self._on_applied, self._on_mark, self.opening.begin
         )
-        self._pace = Pace(around.clock, around.observer.client_seconds, around.log_db.fail)
+        self._pace = Pace(around.clock, around.observer.waits, around.log_db.fail)
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data, self._pace)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
         routing = Routing(around, replicas, self.receiver, self._newest_row)

@@ -1,17 +1,19 @@
 """How fast checkpoints leave a node and come to it while clients use it: so fast that these hardly wait longer."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Final
 
 from minka.errors import MinkaError
 from minkad.replication.background import BackgroundTask
 
+Waited = tuple[float, int]
+
 LOOK_S: Final = 0.25
 LEAST_RATE: Final = 8e6  # bytes a second; so much always goes through, however long clients wait
 _FIRST_RATE: Final = 16e6  # when clients come, or a copy begins while they are there
-_STEP: Final = 1e6  # added at each look that finds clients as well off as usual: 4 MB/s in a second
+_STEP: Final = 0.5e6  # added at each look that finds clients as well off as usual: 2 MB/s in a second
 _CUT: Final = 0.7
 _WORSE: Final = 1.4  # times the usual mean. A stall that makes the p99 twice as long adds about as much to the mean
 _LEAST_WAIT_S: Final = 0.0005  # a shorter wait is never too long
@@ -23,25 +25,23 @@ _BURST_S: Final = 0.02
 
 
 class Pace:
-    """One for all checkpoints of a node, both ways. The wait of clients is the mean time of their requests here; what
-    is usual is learned while nothing is copied. The rate grows in steps while the wait is usual, and is cut when it
-    isn't (AIMD, as TCP's and LEDBAT's congestion windows). Without clients there is no bound.
+    """One for all checkpoints of a node, both ways. The wait of clients is the mean time of their requests here, and
+    the mean by which the loop is late, since requests wait for that before they are timed. What is usual of each is
+    learned while nothing is copied. The rate grows in steps while both are usual, and is cut when one isn't (AIMD, as
+    TCP's and LEDBAT's congestion windows). Without clients there is no bound.
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float],
-        client_seconds: Callable[[], tuple[float, int]],
-        fail: Callable[[MinkaError], None],
+        self, clock: Callable[[], float], waits: Callable[[], Sequence[Waited]], fail: Callable[[MinkaError], None]
     ) -> None:
-        """`client_seconds`: the seconds that all requests of clients since the start took together, and their
-        number.
+        """`waits`: of clients' requests, and of others, the seconds that all since the start took together, and their
+        number. Without requests of clients the others don't matter.
         """
         self.rate = inf  # bytes a second
         self._clock = clock
-        self._client_seconds = client_seconds
-        self._usual: float | None = None
-        self._seen = client_seconds()
+        self._waits = waits
+        self._seen = waits()
+        self._usual: list[float | None] = [None] * len(self._seen)
         self._free_at = 0.0
         self._taken = 0  # bytes since the last look
         self._looks_at_rest = 0
@@ -74,25 +74,37 @@ class Pace:
 
     def look(self) -> None:
         """Compare how long clients have waited since the last look with what is usual."""
-        seconds, count = self._client_seconds()
-        new_seconds, new_count = seconds - self._seen[0], count - self._seen[1]
-        self._seen = (seconds, count)
+        now, before = self._waits(), self._seen
+        self._seen = now
         copied, self._taken = self._taken, 0
         self._looks_at_rest = 0 if copied else self._looks_at_rest + 1
-        if not new_count:
+        means = [
+            (new[0] - old[0]) / (new[1] - old[1]) if new[1] > old[1] else None
+            for new, old in zip(now, before, strict=True)
+        ]
+        if means[0] is None:
             self._quiet_looks += 1
             if self._quiet_looks >= _QUIET_LOOKS:
                 self.rate = inf
             return
         self._quiet_looks = 0
-        wait = new_seconds / new_count
         if not copied:
             self.rate = _FIRST_RATE
-            if self._looks_at_rest > _REST_LOOKS or self._usual is None:
-                self._usual = wait if self._usual is None else self._usual + _SMOOTH * (wait - self._usual)
+            if self._looks_at_rest > _REST_LOOKS or self._usual[0] is None:
+                self._usual = [_smoothed(usual, mean) for usual, mean in zip(self._usual, means, strict=True)]
         elif self.rate == inf:
             self.rate = _FIRST_RATE
-        elif self._usual is not None and wait > max(_LEAST_WAIT_S, _WORSE * self._usual):
+        elif any(map(_is_worse, self._usual, means)):
             self.rate = max(LEAST_RATE, _CUT * min(self.rate, copied / LOOK_S))
         elif copied / LOOK_S > self.rate / 2:  # else something else holds the copy up
             self.rate += _STEP
+
+
+def _smoothed(usual: float | None, mean: float | None) -> float | None:
+    if usual is None or mean is None:
+        return mean if usual is None else usual
+    return usual + _SMOOTH * (mean - usual)
+
+
+def _is_worse(usual: float | None, mean: float | None) -> bool:
+    return usual is not None and mean is not None and mean > max(_LEAST_WAIT_S, _WORSE * usual)

@@ -187,8 +187,8 @@ class TestNode:
     def writes_waited(self, seconds: float) -> None:
         self.write_pauses.append(seconds)
 
-    def client_seconds(self) -> tuple[float, int]:
-        return self.telemetry.client_seconds()
+    def waits(self) -> list[tuple[float, int]]:
+        return self.telemetry.waits()
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
         self.telemetry.isr_changed(old, new)

@@ -1,0 +1,111 @@
+"""Copies of checkpoints give way to clients that wait longer than usual."""
+
+import asyncio
+from math import inf
+
+import pytest
+
+from minkad.replication.pace import LEAST_RATE, LOOK_S, Pace
+
+
+class Node:
+    """A node with its pace, in a time of its own: clients that wait as the test says, and a copy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.requests, self.loop = (0.0, 0), (0.0, 0)
+        self.pace = Pace(lambda: self.now, lambda: [self.requests, self.loop], lambda _: None)
+        monkeypatch.setattr("minkad.replication.pace.asyncio.sleep", self.sleep)
+        self._looked_at = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _look_if_due(self, wait: float | None, late: float) -> None:
+        while self.now - self._looked_at >= LOOK_S:
+            self._looked_at += LOOK_S
+            if wait is not None:
+                self.requests = (self.requests[0] + 100 * wait, self.requests[1] + 100)
+            self.loop = (self.loop[0] + 10 * late, self.loop[1] + 10)
+            self.pace.look()
+
+    def rest(self, seconds: float, wait: float | None, late: float = 0.001) -> None:
+        """No copy."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += LOOK_S
+            self._look_if_due(wait, late)
+
+    async def copy(self, seconds: float, wait: float | None, late: float = 0.001) -> float:
+        """The bytes a second that are copied while a client's request takes `wait`; None: there are no clients."""
+        began, copied = self.now, 0
+        while self.now - began < seconds:
+            for part in self.pace.parts(bytes(1_000_000)):
+                await self.pace.take(len(part))
+                copied += len(part)
+            self.now += 0.005  # the disk
+            self._look_if_due(wait, late)
+        return copied / (self.now - began)
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    return Node(monkeypatch)
+
+
+async def test_without_clients_a_copy_is_as_fast_as_it_can_be(node: Node) -> None:
+    node.rest(5, None)
+    assert await node.copy(5, None) > 190e6
+    assert node.pace.rate == inf
+    assert list(node.pace.parts(b"abc" * 100_000)) == [b"abc" * 100_000]
+
+
+async def test_a_copy_grows_while_clients_wait_as_usual_and_gives_way_when_they_wait_longer(node: Node) -> None:
+    node.rest(10, 0.002)
+    first = await node.copy(5, 0.002)
+    later = await node.copy(20, 0.002)
+    assert 10e6 < first < 30e6 < later < 60e6
+    assert await node.copy(20, 0.004) < first
+    assert node.pace.rate == LEAST_RATE
+    assert await node.copy(5, 10.0) > 0.8 * LEAST_RATE, "it never stands still"
+    assert await node.copy(60, 0.002) > 2 * LEAST_RATE
+
+
+async def test_a_late_loop_counts_where_clients_are(node: Node) -> None:
+    """Requests wait for it before they are timed. Without clients nobody minds."""
+    node.rest(10, 0.002)
+    await node.copy(20, 0.002, late=0.005)
+    assert node.pace.rate == LEAST_RATE
+    await node.copy(5, None, late=0.005)
+    assert node.pace.rate == inf
+
+
+async def test_what_is_usual_is_learned_while_nothing_is_copied(node: Node) -> None:
+    node.rest(10, 0.002)
+    await node.copy(20, 0.004)
+    assert node.pace.rate == LEAST_RATE, "the long wait has not become usual"
+    node.rest(30, 0.004)
+    assert await node.copy(20, 0.004) > 2 * LEAST_RATE
+
+
+async def test_waits_that_nobody_notices_hold_nothing_up(node: Node) -> None:
+    node.rest(10, 0.0001, late=0.0)
+    await node.copy(20, 0.0004, late=0.0)
+    assert node.pace.rate > 4 * LEAST_RATE
+
+
+async def test_it_looks_by_itself_until_it_is_closed() -> None:
+    count = 0
+
+    def waits() -> list[tuple[float, int]]:
+        nonlocal count
+        count += 1
+        return [(0.0, count), (0.0, 0)]
+
+    pace = Pace(asyncio.get_running_loop().time, waits, lambda _: None)
+    pace.start()
+    async with asyncio.timeout(10):
+        while count < 3:  # noqa: ASYNC110 - it sets no event
+            await asyncio.sleep(0.01)
+    assert pace.rate < inf
+    await pace.close()

@@ -232,6 +232,30 @@ async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monke
         assert nodes[1].machine.commands == [b"a", b"b", b"c", b"c", b"c"]
 
 
+async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is applied while the disk works is not in the log's commit index yet. A node that crashed with such a
+    snapshot could not start again.
+    """
+    monkeypatch.setattr(log_database, "STALLED_S", 60.0)
+    async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
+        for node in nodes.values():
+            node.machine.may_encode = threading.Event()
+            node.machine.may_encode.set()
+        leader = nodes[1]
+        leader.driver.raw.campaign()
+        await until(lambda: leader.driver.snapshot_index == leader.driver.raw.last_index() > 1)
+        leader.disk.clear()
+        index = leader.driver.raw.last_index() + 1
+        await asyncio.wait_for(leader.driver.propose(b"a"), 10)
+        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # time for a snapshot to be made
+        await until(lambda: leader.sent.count(MessageType.MSG_HEARTBEAT) >= beats)
+        assert leader.driver.snapshot_index <= leader.log.initial_state()[0].commit < index
+        leader.disk.set()
+        await until(lambda: leader.driver.snapshot_index >= index)
+
+
 async def test_what_was_committed_is_applied_while_the_disk_takes_the_next_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,17 @@
 """What a leader sends before its own write is durable, and what it doesn't conclude before that."""
 
-from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_HEARTBEAT, MSG_VOTE_RESP, Entry, Message
+from minka.v1.raft_pb2 import (
+    CONF_CHANGE_ADD_LEARNER_NODE,
+    ENTRY_NORMAL,
+    MSG_APP,
+    MSG_APP_RESP,
+    MSG_HEARTBEAT,
+    MSG_VOTE_RESP,
+    ConfChangeSingle,
+    ConfChangeV2,
+    Entry,
+    Message,
+)
 from minkad.core.raft import RawNode, Ready, Role
 from tests.unit.raft.group import Group
 
@@ -132,3 +143,53 @@ def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() ->
     persist(group, ready)
     leader.advance(ready)
     assert [(entry.term, entry.data) for entry in leader.ready().entries] == [(2, b"y")]
+
+
+def test_what_others_have_committed_is_applied_meanwhile() -> None:
+    """What came after the Ready waits for the next one, since nothing of it is on its way to this node's disk."""
+    group = Group(3)
+    leader, ready, index = proposed(group)
+    leader.propose(b"y")
+    sent = leader.messages_meanwhile()
+    assert [(m.type, m.to, m.entries[-1].data) for m in sent] == [(MSG_APP, 2, b"y"), (MSG_APP, 3, b"y")]
+    for follower in (2, 3):
+        acknowledge(leader, follower, index + 1)
+    assert group.commit(1) == index + 1
+    assert [entry.data for entry in leader.committed_meanwhile()] == [b"x"]
+    assert leader.committed_meanwhile() == []
+    persist(group, ready)
+    leader.advance(ready)
+    ready = leader.ready()
+    assert [entry.data for entry in ready.entries] == [b"y"]
+    assert [entry.data for entry in ready.committed_entries] == [b"y"]
+
+
+def test_a_change_of_the_configuration_is_not_applied_meanwhile() -> None:
+    group = Group(3)
+    leader = group.elect(1)
+    leader.propose(b"x")
+    leader.propose_conf_change(ConfChangeV2(changes=[ConfChangeSingle(type=CONF_CHANGE_ADD_LEARNER_NODE, node_id=4)]))
+    ready = leader.ready()
+    for follower in (2, 3):
+        acknowledge(leader, follower, leader.last_index())
+    assert [entry.data for entry in leader.committed_meanwhile()] == [b"x"]
+    persist(group, ready)
+    leader.advance(ready)
+    assert [entry.type == ENTRY_NORMAL for entry in leader.ready().committed_entries] == [False]
+
+
+def test_a_leader_says_nothing_meanwhile_before_its_term_is_durable() -> None:
+    group = Group(3, pre_vote=False)
+    node = group.nodes[1]
+    node.campaign()
+    for voter in (2, 3):
+        node.step(Message(type=MSG_VOTE_RESP, from_id=voter, to=1, term=1))
+    ready = node.ready()
+    assert ready.hard_state is not None
+    node.propose(b"x")
+    for follower in (2, 3):
+        acknowledge(node, follower, ready.entries[-1].index)
+    assert node.messages_meanwhile() == []
+    persist(group, ready)
+    node.advance(ready)
+    assert {m.to for m in node.ready().messages_at_once} == {2, 3}

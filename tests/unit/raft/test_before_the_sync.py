@@ -159,6 +159,7 @@ def test_what_others_have_committed_is_applied_meanwhile() -> None:
     assert leader.committed_meanwhile() == []
     persist(group, ready)
     leader.advance(ready)
+    assert leader.raft.raft_log.applied == index
     ready = leader.ready()
     assert [entry.data for entry in ready.entries] == [b"y"]
     assert [entry.data for entry in ready.committed_entries] == [b"y"]

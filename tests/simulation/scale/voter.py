@@ -199,7 +199,7 @@ class _Log:
         self.storage.apply_snapshot(start)
         self._voter = voter
         self.term, self.first_index = self.storage.term, self.storage.first_index
-        self.snapshot = self.storage.snapshot
+        self.snapshot, self.initial_state = self.storage.snapshot, self.storage.initial_state
 
     def stage(self, ready: Ready) -> None:
         if ready.snapshot is not None:

@@ -21,10 +21,10 @@ from minkad.core.replication.replica import Replica
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.core.state import range_of
 
-_PAGE_ROWS: Final = 1000
-_PAGE_BYTES: Final = 256 * 1024
+_PAGE_ROWS: Final = 250
+_PAGE_BYTES: Final = 64 * 1024
 _MAX_PASSED: Final = 20_000
-_AHEAD: Final = 8  # entries that are appended and not yet applied; users' writes queue after them
+_AHEAD: Final = 4  # entries that are appended and not yet applied; users' writes queue after them
 _NEAR: Final = 64  # entries of the right one's log; when no more than these are left to copy, writes wait
 # What the controller answers when the rows have changed, so that the request can't succeed.
 _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})

@@ -54,7 +54,6 @@ class Merge:
         self._start: bytes | None = None  # the first key that isn't copied; None: nothing is
         self._copied = 0  # up to this offset of the right one's log
         self._base = 0  # what the right one adds to an offset for the version of its rows
-        self._read: deque[tuple[int, bytes]] = deque()  # entries of it that are to be copied next
         self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
         self._end = 0  # the end of the left one's log, with all that was copied
         self._inquiry = Inquiry(self._node.settings, _REFUSALS)
@@ -126,7 +125,6 @@ class Merge:
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
             self._start, self._copied = self._range.start, self.right.applied
             self._base = self.right.data.version_base
-            self._read.clear()
             self.right.retention.keep_for(self._name, self._copied)
         if self._is_clearing or not self._has_room():
             return
@@ -157,26 +155,34 @@ class Merge:
 
     def _catch_up(self) -> bool:
         """Copy what was applied on the right since the last time. True when nothing is left, for the moment."""
-        right = self.right
-        while self._has_room():
-            if not self._read:
-                if self._copied >= right.applied:
-                    return True
-                entries = right.log.read(self._copied + 1, right.applied, _PAGE_BYTES)
-                self._read.extend(enumerate((entry.body for entry in entries), self._copied + 1))
-            self._copied, body = self._read.popleft()
-            right.retention.keep_for(self._name, self._copied)
-            if isinstance(write := decode_entry(body), WriteBody):
-                self._append(self._with_versions(write))
-        return False
+        while self._copied < self.right.applied:
+            if not self._has_room():
+                return False
+            self._copy_entries()
+        return True
 
-    def _with_versions(self, write: WriteBody) -> StoredWrite:
-        """The write with the versions that its rows have on the right; later ones get others."""
-        version = self._copied + self._base
+    def _copy_entries(self) -> None:
+        """Copy the next entries of the right one's log as one: a round of replication for each would take long."""
+        right = self.right
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        has_write = False
+        for entry in right.log.read(self._copied + 1, right.applied, _PAGE_BYTES):
+            self._copied += 1
+            if isinstance(write := decode_entry(entry.body), WriteBody):
+                has_write = True
+                keys += write.keys
+                values += self._stored(write)
+        right.retention.keep_for(self._name, self._copied)
+        if has_write:
+            self._append(StoredWrite(keys, values, self._copied + self._base))
+
+    def _stored(self, write: WriteBody) -> list[bytes | None]:
+        """The values with the versions that the rows have on the right."""
         if isinstance(write, StoredWrite):
-            return StoredWrite(write.keys, write.values, version)
-        first = head(version_at(version))
-        return StoredWrite(write.keys, [None if value is None else first + value for value in write.values], version)
+            return write.values
+        first = head(version_at(self._copied + self._base))
+        return [None if value is None else first + value for value in write.values]
 
     def _has_room(self) -> bool:
         return len(self._appended) < _AHEAD or self.left.applied >= self._appended[0]

@@ -27,14 +27,14 @@ def test_rows_come_a_page_at_a_time_after_others_had_their_turn() -> None:
     m = Merging()
     data = m.right.data
     assert isinstance(data, MemoryData)
-    data.rows = {b"n%04d" % number: b"v" for number in range(2500)}
+    data.rows = {b"n%04d" % number: b"v" for number in range(600)}
     m.begin()
     sizes = [len(m.copied_keys())]
     assert WakeAt(LEFT, 0.0) in m.bench.take_all()
     for _ in range(2):
         m.tick(0.0)
         sizes.append(len(m.copied_keys()))
-    assert sizes == [1000, 2000, 2500]
+    assert sizes == [250, 500, 600]
     assert m.copied_keys() == sorted(data.rows)
 
 
@@ -82,8 +82,7 @@ def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
     m.run()
     assert m.copied()[1:] == [
         StoredWrite([b"n"], [head(VERSION) + b"v"], 101),
-        StoredWrite([b"o"], [head(version_at(102)) + b"v"], 102),
-        StoredWrite(deleted.keys, deleted.values, 103),
+        StoredWrite([b"o", *deleted.keys], [head(version_at(102)) + b"v", *deleted.values], 103),
     ]
 
 
@@ -104,28 +103,48 @@ def test_loaded_rows_keep_the_version_that_they_have_there() -> None:
     assert m.copied()[1:] == [StoredWrite([b"n"], [head(m.right.data.loaded_version) + b"v"], 0)]
 
 
-def test_no_more_is_appended_than_eight_entries_that_are_not_applied() -> None:
+LARGE = bytes(40 * 1024)  # two such entries don't fit into one
+
+
+def large(m: Merging, count: int) -> None:
+    """Append so many entries to the right one's log, each of which is copied as one."""
+    for _ in range(count):
+        m.right.append(encode(WriteBody([b"n"], [LARGE])))
+
+
+def test_what_was_written_meanwhile_is_copied_together() -> None:
+    """Later values of a key come later."""
     m = Merging()
-    for _ in range(30):
-        m.right.append(a_write(b"n"))
+    for value in range(30):
+        m.right.append(encode(WriteBody([b"n"], [b"%d" % value])))
+    m.begin()
+    m.settle(m.right)
+    m.run()
+    [write] = m.copied()[2:]
+    assert write == StoredWrite([b"n"] * 30, [head(version_at(n + 1)) + b"%d" % n for n in range(30)], 30)
+
+
+def test_no_more_is_appended_than_four_entries_that_are_not_applied() -> None:
+    m = Merging()
+    large(m, 10)
     m.begin()
     m.settle(m.right)
     m.tick(0.0)
-    assert len(m.copied_keys()) == 7  # the page before them, which has no rows, is an entry, too
+    assert len(m.copied_keys()) == 3  # the page before them, which has no rows, is an entry, too
     m.settle(m.left)  # the left partition applies them one after the other
-    assert len(m.copied_keys()) == 15
+    assert len(m.copied_keys()) == 7
     m.run()
-    assert len(m.copied_keys()) == 30
+    assert len(m.copied_keys()) == 10
 
 
 def test_the_right_ones_log_is_kept_as_far_as_it_is_not_copied() -> None:
     m = Merging(b"n", b"o")
-    m.bench.write(m.right, *[a_write(b"p")] * 30)
+    large(m, 10)
     m.begin()
     m.settle(m.right)
     m.tick(0.0)
     assert list(m.right.retention.readers) == [f"merge into {LEFT}"]
-    assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 7  # a page and seven entries
+    assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 3  # a page and three entries
 
 
 def test_nothing_is_copied_while_one_of_the_two_is_about_to_be_led_elsewhere() -> None:

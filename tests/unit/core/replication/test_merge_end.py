@@ -3,6 +3,7 @@
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.wire import WriteBody, encode
 from minkad.core.replication.entries import TrimToRange
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached
@@ -15,16 +16,17 @@ def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> N
     m = Merging()
     data = m.right.data
     assert isinstance(data, MemoryData)
-    data.rows = {b"n%04d" % number: b"v" for number in range(2000)}
+    data.rows = {b"n%04d" % number: b"v" for number in range(500)}
     m.begin()
-    m.bench.write(m.right, *[a_write(b"p")] * 100)
+    large = encode(WriteBody([b"p"], [bytes(40 * 1024)]))  # two of these don't fit into one entry
+    m.bench.write(m.right, *[large] * 100)
     m.settle(m.right)
-    m.tick(0.0)  # the last page, and seven of the hundred
-    left = {m.right.applied - 6: gate_of(m.right)}
-    for copied in range(14, 46, 8):
+    m.tick(0.0)  # the last page, and two of the hundred
+    left = {m.right.applied - 2: gate_of(m.right)}
+    for copied in range(6, 42, 4):
         m.settle(m.left)
         left[100 - copied] = gate_of(m.right)
-    assert left == {94: Gate.OPEN, 86: Gate.OPEN, 78: Gate.OPEN, 70: Gate.OPEN, 62: Gate.FROZEN}
+    assert left == {**dict.fromkeys(range(98, 62, -4), Gate.OPEN), 62: Gate.FROZEN}
 
 
 def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:

@@ -25,7 +25,7 @@ _PAGE_ROWS: Final = 250
 _PAGE_BYTES: Final = 64 * 1024
 _MAX_PASSED: Final = 20_000
 _AHEAD: Final = 4  # entries that are appended and not yet applied; users' writes queue after them
-_NEAR: Final = 64  # entries of the right one's log; when no more than these are left to copy, writes wait
+_NEAR: Final = 64  # entries of the right one's log; when no more than these are left to copy, writes may wait
 # What the controller answers when the rows have changed, so that the request can't succeed.
 _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})
 
@@ -53,6 +53,7 @@ class Merge:
         self._step = _Step.COPY
         self._start: bytes | None = None  # the first key that isn't copied; None: nothing is
         self._copied = 0  # up to this offset of the right one's log
+        self._near_until = 0.0  # then the end begins, whatever the left one has yet to apply; 0: much is left to copy
         self._base = 0  # what the right one adds to an offset for the version of its rows
         self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
         self._end = 0  # the end of the left one's log, with all that was copied
@@ -93,7 +94,7 @@ class Merge:
             self._copy(now)
         if self._step is _Step.CATCH_UP:
             self._catch_up()
-            if self.right.applied - self._copied <= _NEAR:
+            if self._is_near(now):
                 self._freeze(now)
         if self._step is _Step.FREEZE and self._catch_up() and self.right.applied == self.right.log.end:
             self._drain()
@@ -123,7 +124,7 @@ class Merge:
         if self._start is None:
             self._node.outbox.put(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
-            self._start, self._copied = self._range.start, self.right.applied
+            self._start, self._copied, self._near_until = self._range.start, self.right.applied, 0.0
             self._base = self.right.data.version_base
             self.right.retention.keep_for(self._name, self._copied)
         if self._is_clearing or not self._has_room():
@@ -183,6 +184,17 @@ class Merge:
             return write.values
         first = head(version_at(self._copied + self._base))
         return [None if value is None else first + value for value in write.values]
+
+    def _is_near(self, now: float) -> bool:
+        """Whether the end may begin. What the left one has yet to apply prolongs it, so most of that comes before; but
+        there may be no such moment under load.
+        """
+        if self.right.applied - self._copied > _NEAR:
+            return False
+        if not self._near_until:
+            self._near_until = now + self._node.settings.write_pause_timeout
+            self._node.outbox.put(WakeAt(self.left.id, self._near_until))
+        return now >= self._near_until or len(self._appended) < 2 or self.left.applied >= self._appended[-2]
 
     def _has_room(self) -> bool:
         return len(self._appended) < _AHEAD or self.left.applied >= self._appended[0]

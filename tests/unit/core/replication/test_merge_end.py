@@ -6,7 +6,7 @@ from minka.errors import Code, MinkaError
 from minka.wire import WriteBody, encode
 from minkad.core.replication.entries import TrimToRange
 from minkad.core.replication.gate import Gate
-from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached
+from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached, WakeAt
 from minkad.core.replication.state import Role
 from tests.unit.core.replication.bench import SETTINGS, MemoryData, a_write, gate_of, row
 from tests.unit.core.replication.merging import ALONE, LEFT, REFUSED, RIGHT, UNKNOWN, Merging, asked_to_end, request
@@ -26,7 +26,24 @@ def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> N
     for copied in range(6, 42, 4):
         m.settle(m.left)
         left[100 - copied] = gate_of(m.right)
-    assert left == {**dict.fromkeys(range(98, 62, -4), Gate.OPEN), 62: Gate.FROZEN}
+    assert left == dict.fromkeys(range(98, 58, -4), Gate.OPEN)
+    assert WakeAt(LEFT, SETTINGS.write_pause_timeout) in m.bench.take_all()
+    m.tick(SETTINGS.write_pause_timeout)  # the left one has four entries left to apply, and there are always more
+    assert gate_of(m.right) is Gate.FROZEN
+
+
+def test_writes_to_the_right_one_wait_once_the_left_one_has_applied_most_of_what_was_copied() -> None:
+    m = Merging()
+    data = m.right.data
+    assert isinstance(data, MemoryData)
+    data.rows = {b"n%04d" % number: b"v" for number in range(500)}
+    m.begin()
+    m.tick(0.0)
+    m.bench.write(m.right, a_write(b"p"))
+    m.settle(m.right)
+    assert gate_of(m.right) is Gate.OPEN
+    m.settle(m.left)
+    assert gate_of(m.right) is Gate.FROZEN
 
 
 def test_the_controller_is_asked_once_the_left_one_has_applied_all() -> None:

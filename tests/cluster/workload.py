@@ -23,7 +23,7 @@ class Workload:
 
     def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:
         self.acknowledged = 0
-        self.failed = 0
+        self.failures: list[str] = []  # why writes were not done, or not known to be
         self.error: BaseException | None = None
         self._batch = batch
         self._random = random.Random(seed)
@@ -73,10 +73,10 @@ class Workload:
             else:
                 self._client.put_many(dict.fromkeys(keys, written))
         except BatchError as error:
-            self.failed += 1
             for failure in error.failures:
                 acknowledged.difference_update(failure.keys)
-                self._note(failure.keys, value, str(failure.error))
+                self.failures.append(str(failure.error))
+                self._note(failure.keys, value, self.failures[-1])
                 if failure.error.code in OPEN:
                     for key in failure.keys:
                         self.unknown[key].add(value)

@@ -575,9 +575,9 @@ def has_write(replica: Replica) -> bool:
 async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-sync set was proposed before the other half was made, and is recorded later: it is that of both halves."""
 
-    async def take(parent: Replica, child_id: int) -> Checkpoint:
+    async def take(parent: Replica) -> Checkpoint:
         await until(lambda: parent.leader is not None and parent.leader.proposed is not None)
-        return await taken(parent, child_id)
+        return await taken(parent)
 
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium = await c.add(*NODES[:2])

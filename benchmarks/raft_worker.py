@@ -15,14 +15,18 @@ from typing import Any, Final
 import grpc
 import uvloop
 
-from benchmarks.processes import answer
+from benchmarks.processes import LOOPBACK, answer, free_ports
+from minka.data_port import Purpose
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.raft_pb2 import ConfState
 from minkad.__main__ import SWITCH_INTERVAL
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode
+from minkad.data_port.incoming import Incoming
+from minkad.data_port.listener import Listener
+from minkad.data_port.raft import RaftPorts, RaftService, RaftTransport
 from minkad.rpc.channels import Channels
-from minkad.rpc.raft import RaftReceiver, RaftTransport
+from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 
@@ -32,6 +36,7 @@ TICK_S: Final = 0.05  # this and the next two are the defaults of a node
 ELECTION_TICKS: Final = 10
 SNAPSHOT_ENTRIES: Final = 10_000
 SNAPSHOT_BYTES_A_SECOND: Final = 64 * 1024 * 1024
+_CLUSTER: Final = "benchmark"
 
 
 class Counter:
@@ -68,14 +73,18 @@ class Worker:
         self._addresses = addresses
         self._machine = Counter()
         self._log_db = LogDatabase.open(directory)
-        self._channels = Channels("", str(raft_id))
+        self._channels = Channels(_CLUSTER, f"voter-{raft_id}")
         self._latencies: list[float] = []
 
     async def run(self) -> None:
         """Serve until stdin ends."""
         await self._build()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        receiver = RaftReceiver(self.driver.receive, self._transport.heard_from)
+        data_address = f"{LOOPBACK}:{free_ports(1)[0]}"
+        receiver = RaftReceiver(self.driver.receive, self._transport.heard_from, data_address=data_address)
+        incoming = Incoming(_CLUSTER, {Purpose.RAFT: RaftService(receiver.begin).serve})
+        data_port = Listener(data_address, incoming.protocol, None, None)
+        await data_port.start()
         coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
         server.add_generic_rpc_handlers((_propose_handler(self.driver),))
         server.add_insecure_port(self._addresses[self._id - 1])
@@ -90,6 +99,8 @@ class Worker:
             driving.cancel()
             answering.cancel()
             self._transport.close()
+            data_port.stop()
+            incoming.close()
             await server.stop(0)
             await self._channels.close()
             self._log_db.close()
@@ -99,14 +110,15 @@ class Worker:
         conf_state = ConfState(voters=range(1, len(self._addresses) + 1))
         raft_log.bootstrap(conf_state)
         await self._log_db.sync()
+        calls = RaftCalls(self._channels, SNAPSHOT_BYTES_A_SECOND)
         self._transport = RaftTransport(
-            self._channels,
+            RaftPorts(calls.locate, _CLUSTER, f"voter-{self._id}", lambda: None).connect,
+            calls.send_snapshot,
             self._addresses[self._id - 1],
             lambda raft_id: self._addresses[raft_id - 1],
             self._unreachable,
             self._gone,
             self._snapshot_sent,
-            SNAPSHOT_BYTES_A_SECOND,
         )
         applied = raft_log.snapshot().metadata.index
         config = Config(

@@ -36,6 +36,7 @@ class Purpose(StrEnum):
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
     APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
     SHIP = "ship"  # a checkpoint
+    RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
@@ -244,6 +245,11 @@ class Connection(asyncio.Protocol):
     def limit(self, max_frame_bytes: int) -> None:
         """Take no larger frames from now on."""
         self._splitter.max_bytes = max_frame_bytes
+
+    def give_up_after(self, seconds: float) -> None:
+        """End the connection when the other machine has not acknowledged what was sent for so long."""
+        connected = self._transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def pause_reading(self) -> None:
         """Take nothing from the other side."""

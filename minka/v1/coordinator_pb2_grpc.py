@@ -4,7 +4,6 @@ import grpc
 import warnings
 
 from minka.v1 import coordinator_pb2 as minka_dot_v1_dot_coordinator__pb2
-from minka.v1 import raft_pb2 as minka_dot_v1_dot_raft__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -532,7 +531,8 @@ class ReplicaControl:
 
 
 class RaftStub:
-    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
     """
 
     def __init__(self, channel):
@@ -541,10 +541,10 @@ class RaftStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Send = channel.stream_unary(
-                '/minka.v1.Raft/Send',
-                request_serializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
-                response_deserializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
+        self.Locate = channel.unary_unary(
+                '/minka.v1.Raft/Locate',
+                request_serializer=minka_dot_v1_dot_coordinator__pb2.LocateRequest.SerializeToString,
+                response_deserializer=minka_dot_v1_dot_coordinator__pb2.LocateResponse.FromString,
                 _registered_method=True)
         self.SendSnapshot = channel.stream_unary(
                 '/minka.v1.Raft/SendSnapshot',
@@ -554,10 +554,11 @@ class RaftStub:
 
 
 class RaftServicer:
-    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
     """
 
-    def Send(self, request_iterator, context):
+    def Locate(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -573,10 +574,10 @@ class RaftServicer:
 
 def add_RaftServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Send': grpc.stream_unary_rpc_method_handler(
-                    servicer.Send,
-                    request_deserializer=minka_dot_v1_dot_raft__pb2.RaftMessageBatch.FromString,
-                    response_serializer=minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.SerializeToString,
+            'Locate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Locate,
+                    request_deserializer=minka_dot_v1_dot_coordinator__pb2.LocateRequest.FromString,
+                    response_serializer=minka_dot_v1_dot_coordinator__pb2.LocateResponse.SerializeToString,
             ),
             'SendSnapshot': grpc.stream_unary_rpc_method_handler(
                     servicer.SendSnapshot,
@@ -592,11 +593,12 @@ def add_RaftServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Raft:
-    """Consensus between the voters and learners: one long-lived stream from each node to each other.
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
     """
 
     @staticmethod
-    def Send(request_iterator,
+    def Locate(request,
             target,
             options=(),
             channel_credentials=None,
@@ -606,12 +608,12 @@ class Raft:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
+        return grpc.experimental.unary_unary(
+            request,
             target,
-            '/minka.v1.Raft/Send',
-            minka_dot_v1_dot_raft__pb2.RaftMessageBatch.SerializeToString,
-            minka_dot_v1_dot_coordinator__pb2.RaftSendResponse.FromString,
+            '/minka.v1.Raft/Locate',
+            minka_dot_v1_dot_coordinator__pb2.LocateRequest.SerializeToString,
+            minka_dot_v1_dot_coordinator__pb2.LocateResponse.FromString,
             options,
             channel_credentials,
             insecure,

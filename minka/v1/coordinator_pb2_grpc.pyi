@@ -6,7 +6,6 @@ The services between nodes and the active controller."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from minka.v1 import coordinator_pb2 as _coordinator_pb2
-from minka.v1 import raft_pb2 as _raft_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -192,34 +191,40 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class RaftStub:
-    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RaftAsyncStub: ...
-    Send: _grpc.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]
+    Locate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]
     SendSnapshot: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]
     """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
 
 @_typing.type_check_only
 class RaftAsyncStub(RaftStub):
-    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Send: _aio.StreamUnaryMultiCallable[_raft_pb2.RaftMessageBatch, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
+    Locate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]  # type: ignore[assignment]
     SendSnapshot: _aio.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
     """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
 
 class RaftServicer(metaclass=_abc_1.ABCMeta):
-    """Consensus between the voters and learners: one long-lived stream from each node to each other."""
+    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
+    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """
 
     @_abc_1.abstractmethod
-    def Send(
+    def Locate(
         self,
-        request_iterator: _MaybeAsyncIterator[_raft_pb2.RaftMessageBatch],
+        request: _coordinator_pb2.LocateRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]: ...
+    ) -> _typing.Union[_coordinator_pb2.LocateResponse, _abc.Awaitable[_coordinator_pb2.LocateResponse]]: ...
 
     @_abc_1.abstractmethod
     def SendSnapshot(

@@ -50,7 +50,10 @@ class Incoming:
         """
         purpose = self._checked(content)
         connection.limit(_FRAME_BYTES.get(purpose, data_port.MAX_FRAME_BYTES))
-        connection.receiver = self._services[purpose](connection)
+        serve = self._services.get(purpose)
+        if serve is None:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"nothing here serves connections for {purpose}")
+        connection.receiver = serve(connection)
 
     def _checked(self, content: bytes) -> Purpose:
         try:

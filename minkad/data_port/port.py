@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection
 
 from minka.data_port import Connection, Purpose
 from minkad.data_port.clients import Clients
-from minkad.data_port.incoming import Incoming
+from minkad.data_port.incoming import Incoming, Serve
 from minkad.data_port.listener import Listener
+from minkad.data_port.raft import RaftService
 from minkad.data_port.replication import ReplicationServices
 from minkad.data_port.resp.port import RespPort
 from minkad.process.memory import Memory
@@ -26,16 +27,21 @@ class DataPort:
         memory: Memory,
         tls: Callable[[], ssl.SSLContext] | None,
         resp: RespPort | None = None,
+        raft: RaftService | None = None,
     ) -> None:
-        """`memory` is that of clients. `tls` gives the context for the next connections. `resp` serves Redis clients;
-        None: they are refused. Raises ADDRESS_IN_USE, INVALID_CONFIG.
+        """`memory` is that of clients. `tls` gives the context for the next connections. `resp` serves Redis clients,
+        `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE, INVALID_CONFIG.
         """
         replication = ReplicationServices(manager, telemetry)
         clients = Clients(manager.requests, telemetry, memory)
-        self._incoming = Incoming(
-            cluster_id,
-            {Purpose.KV: clients.serve, Purpose.APPEND: replication.append, Purpose.SHIP: replication.ship},
-        )
+        services: dict[Purpose, Serve] = {
+            Purpose.KV: clients.serve,
+            Purpose.APPEND: replication.append,
+            Purpose.SHIP: replication.ship,
+        }
+        if raft is not None:
+            services[Purpose.RAFT] = raft.serve
+        self._incoming = Incoming(cluster_id, services)
         self._resp = resp
         redis = resp.protocol if resp is not None else None
         self._listener = Listener(address, self._incoming.protocol, redis, tls)

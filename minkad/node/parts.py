@@ -13,6 +13,7 @@ from minkad.coordinator.table_counting import TableCounting
 from minkad.core.raft import RawNode
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State, is_up
+from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
@@ -30,7 +31,7 @@ from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.manager import ReplicaManager
 from minkad.rpc.channels import Channels
 from minkad.rpc.peers import Peers
-from minkad.rpc.raft import RaftTransport
+from minkad.rpc.raft import RaftCalls, RaftReceiver
 from minkad.rpc.spool import SpoolLinks
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool
@@ -86,14 +87,15 @@ class Parts:
             jitter=jitter,
         )
         self.peers = Peers(self.channels, self.coordinator.address_of)
+        calls = RaftCalls(self.channels, config.coordinator.snapshot_mib_per_s * MIB)
         self.transport = RaftTransport(
-            self.channels,
+            RaftPorts(calls.locate, own.cluster_id, own.node_id, self.channels.tls_context).connect,
+            calls.send_snapshot,
             config.grpc_address,
             self._raft_address,
             lambda raft_id: self.driver.report_unreachable(raft_id),
             lambda raft_id: self.driver.report_gone(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
-            config.coordinator.snapshot_mib_per_s * MIB,
         )
         self.driver = RaftDriver(
             RawNode(settings.raft_config(config, own.raft_id, raft_storage, snapshot.metadata.index, jitter)),
@@ -107,6 +109,9 @@ class Parts:
             on_progress=self.coordinator.on_progress,
         )
         self.coordinator.driver = self.driver
+        self.raft_receiver = RaftReceiver(
+            self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address
+        )
         self.counting = TableCounting(self.coordinator)
 
     def _build_spool(self) -> None:
@@ -238,6 +243,15 @@ class Parts:
     def is_controller(self) -> bool:
         """Confirmed: this node's rows are the newest."""
         return self.coordinator.active is not None and self.member.has_clearance()
+
+    def _is_stranger(self, raft_id: int) -> bool:
+        """Whether no node is known by this raft id while all is well. A node that hears no leader may not know the next
+        one yet.
+        """
+        leader, members = self.driver.raw.basic_status().leader_id, self.driver.conf_state
+        if leader in (0, raft_id) or self.coordinator.node_with(raft_id) is not None:
+            return False
+        return not any(raft_id in ids for ids in (members.voters, members.learners, members.voters_outgoing))
 
     def _raft_address(self, raft_id: int) -> str | None:
         node = self.coordinator.node_with(raft_id)

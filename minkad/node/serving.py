@@ -12,6 +12,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkad.config.addresses import is_loopback
 from minkad.data_port.port import DataPort
+from minkad.data_port.raft import RaftService
 from minkad.data_port.resp.port import RespPort
 from minkad.http import server as http
 from minkad.http.metrics import create_registry
@@ -109,7 +110,8 @@ class Serving:
             memory,
             parts.channels.tls_context,
         )
-        return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp)
+        raft = RaftService(parts.raft_receiver.begin)
+        return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp, raft)
 
     def _server(self, streams: Memory, calls: Memory) -> Server:
         parts, config = self._parts, self._config
@@ -120,7 +122,7 @@ class Serving:
             parts.manager,
             parts.member,
             parts.telemetry,
-            parts.transport,
+            parts.raft_receiver,
             self._credentials,
             streams,
             calls,

@@ -61,7 +61,7 @@ from minkad.rpc.duties import DutyControlService, DutyService
 from minkad.rpc.history import history_handler
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.kv import kv_handler
-from minkad.rpc.raft import RaftReceiver, RaftTransport
+from minkad.rpc.raft import RaftReceiver
 from minkad.rpc.rules import MAX_MESSAGE_BYTES
 from minkad.rpc.shards import ShardCoordinatorService, ShardService
 from minkad.rpc.snapshots import SnapshotService
@@ -109,7 +109,7 @@ class Server:
         manager: ReplicaManager,
         member: Member,
         telemetry: Telemetry,
-        transport: RaftTransport,
+        raft: RaftReceiver,
         credentials: Credentials | None,
         streams: Memory,
         calls: Memory,
@@ -138,9 +138,7 @@ class Server:
         self._shards = ShardService(sessions, streams)
         self._shard_control = ShardCoordinatorService(ShardRequests(coordinator))
         self._control = ReplicaControlService(lambda: member.node.incarnation, manager.update_replicas)
-        self._raft = RaftReceiver(
-            coordinator.driver.receive, transport.heard_from, lambda raft_id: _is_stranger(coordinator, raft_id)
-        )
+        self._raft = raft
         self._spool = spool
         load_requests = LoadRequests(coordinator)
         self._loads, self._load_control = LoadService(load_requests), LoadControlService(load_requests)
@@ -236,17 +234,6 @@ class _GenericHandlers:
 
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
         """Do nothing: the generic handler has them all."""
-
-
-def _is_stranger(coordinator: Coordinator, raft_id: int) -> bool:
-    """Whether no node is known by this raft id while all is well. A node that hears no leader may not know the next one
-    yet.
-    """
-    driver = coordinator.driver
-    leader, members = driver.raw.basic_status().leader_id, driver.conf_state
-    if leader in (0, raft_id) or coordinator.node_with(raft_id) is not None:
-        return False
-    return not any(raft_id in ids for ids in (members.voters, members.learners, members.voters_outgoing))
 
 
 def _is_running(server: Any) -> bool:

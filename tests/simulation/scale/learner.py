@@ -1,6 +1,6 @@
 """A member of the Raft group that isn't real: it takes the log as a learner does, and keeps only how far it is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from minka.v1.raft_pb2 import (
@@ -26,10 +26,10 @@ class FakeLearner:
         self._timeline = timeline
         self._answer = answer
 
-    def receive(self, messages: Iterable[Message]) -> None:
+    def hear(self, content: bytes) -> None:
         """Messages of the leader have arrived."""
         answers, to, delay = RaftMessageBatch(), 0, 0.0
-        for message in messages:
+        for message in RaftMessageBatch.FromString(content).messages:
             answer = self._answer_to(message)
             if answer is not None:
                 answers.messages.append(answer)

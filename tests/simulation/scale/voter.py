@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import Message as AnyMessage
@@ -18,14 +18,13 @@ from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, MemoryStorage, RawNode, Ready
 from minkad.core.raft.sender import sender_of
+from minkad.data_port.raft import RaftTransport
 from minkad.node.settings import LEARNERS_A_BEAT
-from minkad.rpc.channels import Channels
-from minkad.rpc.raft import RaftTransport
 from minkad.rpc.validation import check
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
-from tests.simulation.scale.channels import SimChannels
 from tests.simulation.scale.fake_node import FakeNode
+from tests.simulation.scale.ports import SimPorts
 from tests.simulation.scale.timeline import Host
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ _UPDATE_TIMEOUT_S: Final = 2.0
 _TICK_S: Final = 0.05
 _ELECTION_TICKS: Final = 10
 _SNAPSHOT_ENTRIES: Final = 10_000
-_SNAPSHOT_BYTES_PER_S: Final = 64 * 1024 * 1024
 
 
 class Voter(Host):
@@ -67,14 +65,15 @@ class Voter(Host):
 
     def _driver(self, start: Snapshot, rng: random.Random) -> RaftDriver:
         log = _Log(start, self)
+        ports = SimPorts(self)
         self.transport = RaftTransport(
-            cast("Channels", SimChannels(self)),
+            ports.connect,
+            ports.send_snapshot,
             self.node.address,
             self._address_of,
             self._unreachable,
             self._gone,
             self._snapshot_sent,
-            _SNAPSHOT_BYTES_PER_S,
         )
         return RaftDriver(
             RawNode(
@@ -218,8 +217,3 @@ class _Log:
 
     async def sync(self) -> None:
         await asyncio.sleep(_SYNC_S)
-
-
-def batches(messages: Iterable[Any]) -> bytes:
-    """The messages as they go over the network."""
-    return RaftMessageBatch(messages=messages).SerializeToString()

@@ -8,7 +8,7 @@ import gc
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from unittest import mock
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
-from minka.v1.raft_pb2 import ConfState, Message, Snapshot, SnapshotMetadata
+from minka.v1.raft_pb2 import ConfState, Snapshot, SnapshotMetadata
 from minkad.coordinator import active_controller, admin_requests, coordinator
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
 from minkad.coordinator.coordinator import Coordinator
@@ -29,7 +29,7 @@ from tests.simulation.scale.fake_node import FakeNode
 from tests.simulation.scale.learner import FakeLearner
 from tests.simulation.scale.observer import Observer
 from tests.simulation.scale.timeline import FIRST_UNIX_MS, Timeline
-from tests.simulation.scale.voter import Voter, batches
+from tests.simulation.scale.voter import Voter
 
 R = TypeVar("R")
 
@@ -261,15 +261,15 @@ class ScaleWorld:
         """Whether a process listens at the address."""
         return address in self.voters or address in self._learners
 
-    def raft_to(self, sender: Voter, address: str, messages: Iterable[Message]) -> None:
-        """Messages are on their way, in order on each link."""
+    def raft_to(self, sender: Voter, address: str, content: bytes) -> None:
+        """A batch of messages is on its way, in order on each link."""
         link = (sender.node.address, address)
         when = max(self.timeline.now + self.timeline.delay(), self._last.get(link, 0.0))
         self._last[link] = when
         if (learner := self._learners.get(address)) is not None:
-            self.timeline.at(when, learner.receive, messages)
+            self.timeline.at(when, learner.hear, content)
         elif (voter := self.voters.get(address)) is not None:
-            self.timeline.at(when, voter.arrive, voter.hear, batches(messages), sender.node.address)
+            self.timeline.at(when, voter.arrive, voter.hear, content, sender.node.address)
 
     def _from_learner(self, row: Node) -> Callable[[int, bytes], None]:
         def answer(to: int, data: bytes) -> None:

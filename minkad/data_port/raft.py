@@ -1,0 +1,300 @@
+"""Raft messages between nodes on their data ports: one connection from each node to each other, on which it sends. A
+slow one blocks no other.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from minka.data_port import Connection, Hello, Purpose, Receiver, connect
+from minka.errors import Code, MinkaError
+from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
+from minkad.config.addresses import split_address
+from minkad.process.clock import boottime
+
+log: Final = logging.getLogger(__name__)
+
+MAX_QUEUED: Final = 1024  # messages to one node that doesn't take them; Raft repeats what is dropped
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them; one message may have more
+MAX_BATCH: Final = 256
+MAX_BATCH_BYTES: Final = 1024 * 1024
+RECONNECT_S: Final = 0.1
+_CONNECT_S: Final = 2.0
+_UNACKNOWLEDGED_S: Final = 3.0  # then the other machine has vanished without a word
+_PROBE_S: Final = 0.5
+_MAX_HEARD: Final = 4096  # senders whose address is remembered
+
+Connect = Callable[[str, Receiver], Awaitable[Connection]]
+Take = Callable[[bytes], None]
+
+
+class RaftPorts:
+    """The way to the data ports of others, which are known by their gRPC addresses."""
+
+    def __init__(
+        self,
+        locate: Callable[[str], Awaitable[str]],
+        cluster_id: str,
+        node_id: str,
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        """`locate` asks the node at a gRPC address for that of its data port, or raises a MinkaError."""
+        self._locate = locate
+        self._hello = Hello(Purpose.RAFT, cluster_id, node_id)
+        self._tls = tls
+
+    async def connect(self, address: str, receiver: Receiver) -> Connection:
+        """A connection to the node with this gRPC address. Raises UNREACHABLE, and what it answers."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                where = split_address(await self._locate(address))
+                connection = await connect(where, self._tls(), self._hello, receiver)
+        except TimeoutError as error:
+            raise MinkaError(Code.UNREACHABLE, f"{address}: no connection within {_CONNECT_S:g} s") from error
+        connection.give_up_after(_UNACKNOWLEDGED_S)
+        return connection
+
+
+class RaftTransport:
+    """Sends messages to nodes by raft id.
+
+    Each connection says at which gRPC address its sender is reached, and that counts more than what the table says: a
+    node that has just joined has no table yet, and a voter that moved to another address has it recorded only once it
+    is heard. `address_of` returns the addresses of the others; None for a node that is not known yet.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        send_snapshot: Callable[[str, Message], Awaitable[None]],
+        own_address: str,
+        address_of: Callable[[int], str | None],
+        unreachable: Callable[[int], None],
+        gone: Callable[[int], None],
+        snapshot_sent: Callable[[int, bool], None],
+    ) -> None:
+        """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends it a message with a
+        snapshot; both raise a MinkaError.
+        """
+        self.connect = connect
+        self.own_address = own_address
+        self.unreachable = unreachable
+        self.gone = gone
+        self._deliver_snapshot = send_snapshot
+        self._address_of = address_of
+        self._snapshot_sent = snapshot_sent
+        self._heard: dict[int, str] = {}
+        self._heard_at: dict[int, float] = {}
+        self._links: dict[int, _Link] = {}
+        self._snapshots: dict[int, asyncio.Task[None]] = {}
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send each message to its node, as far as that takes them; a snapshot is sent by a call of its own."""
+        by_node: dict[int, list[Message]] = {}
+        for message in messages:
+            if message.type != MessageType.MSG_SNAP:
+                by_node.setdefault(message.to, []).append(message)
+            elif message.to not in self._snapshots:
+                task = asyncio.create_task(self._send_snapshot(message), name=f"raft snapshot to {message.to}")
+                self._snapshots[message.to] = task
+        for raft_id, some in by_node.items():
+            self._link(raft_id).send(some)
+
+    def heard_from(self, raft_id: int, address: str) -> None:
+        """Note that a node has sent messages, and that it says it is reached at `address`."""
+        self._heard[raft_id] = address
+        self._heard_at[raft_id] = boottime()
+        if len(self._heard) > _MAX_HEARD:
+            first = next(iter(self._heard))
+            del self._heard[first], self._heard_at[first]
+
+    def last_heard(self, raft_id: int) -> float | None:
+        """When a node last sent messages, in seconds of `boottime`; None: not yet."""
+        return self._heard_at.get(raft_id)
+
+    def where(self, raft_id: int) -> str | None:
+        """The node's gRPC address; None if it isn't known."""
+        return self._heard.get(raft_id) or self._address_of(raft_id)
+
+    def _link(self, raft_id: int) -> "_Link":
+        link = self._links.get(raft_id)
+        if link is None:
+            link = self._links[raft_id] = _Link(raft_id, self)
+        return link
+
+    async def _send_snapshot(self, message: Message) -> None:
+        address, ok = self.where(message.to), False
+        try:
+            if address is not None:
+                await self._deliver_snapshot(address, message)
+                ok = True
+        except MinkaError as error:
+            log.info("a snapshot was not delivered", extra={"to": address, "reason": str(error)})
+        finally:
+            del self._snapshots[message.to]
+            self._snapshot_sent(message.to, ok)
+
+    def close(self) -> None:
+        """End all connections."""
+        for task in [link.task for link in self._links.values()] + list(self._snapshots.values()):
+            task.cancel()
+        self._links.clear()
+
+
+class _Link:
+    """The connection to one node: a `Receiver`. It is made for the first message, and again for the next one after it
+    has broken.
+    """
+
+    def __init__(self, raft_id: int, transport: RaftTransport) -> None:
+        self._raft_id = raft_id
+        self._transport = transport
+        self._queue: deque[tuple[Message, int]] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._connection: Connection | None = None
+        self._lost: asyncio.Future[MinkaError | None] = asyncio.get_running_loop().create_future()
+        self._was_there = False  # since it was last told that the node is gone
+        self.task = asyncio.create_task(self._run(), name=f"raft messages to {raft_id}")
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send them with what else leaves in this turn of the loop; they wait while there is no connection, or the node
+        takes nothing.
+        """
+        if self._connection is not None and not self._queue and not self._connection.is_paused:
+            self._connection.send(RaftMessageBatch(messages=messages).SerializeToString())
+            return
+        for message in messages:
+            size = sum(len(entry.data) for entry in message.entries)
+            self._queue.append((message, size))
+            self._queued_bytes += size
+        while len(self._queue) > MAX_QUEUED or (len(self._queue) > 1 and self._queued_bytes > MAX_QUEUED_BYTES):
+            self._queued_bytes -= self._queue.popleft()[1]
+        self._wake.set()
+
+    def _flush(self, connection: Connection) -> None:
+        while self._queue and not connection.is_paused:
+            connection.send(RaftMessageBatch(messages=self._take()).SerializeToString())
+
+    def _take(self) -> list[Message]:
+        batch: list[Message] = []
+        total = 0
+        while self._queue and len(batch) < MAX_BATCH and total < MAX_BATCH_BYTES:
+            message, size = self._queue.popleft()
+            self._queued_bytes -= size
+            total += size
+            batch.append(message)
+        return batch
+
+    async def _run(self) -> None:
+        transport = self._transport
+        while True:
+            await self._wake.wait()
+            address = transport.where(self._raft_id)
+            if address is not None:
+                await self._until_lost(address)
+                if self._was_there and await _is_refused(address):
+                    self._was_there = False
+                    transport.gone(self._raft_id)
+            transport.unreachable(self._raft_id)
+            self._queue.clear()  # it is old by the time the node is back
+            self._queued_bytes = 0
+            self._wake.clear()
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _until_lost(self, address: str) -> None:
+        self._lost = asyncio.get_running_loop().create_future()
+        try:
+            connection = await self._transport.connect(address, self)
+        except MinkaError:
+            return
+        try:
+            connection.send(self._transport.own_address.encode())
+            self._connection, self._was_there = connection, True
+            self._flush(connection)
+            error = await self._lost
+            log.info("the connection for raft broke", extra={"to": address, "reason": str(error or "it was closed")})
+        finally:
+            self._connection = None
+            connection.drop()
+
+    # The receiver
+
+    def received(self, content: bytes) -> None:
+        """Refuse it: answers come on the connection of the other node. Raises INVALID_ARGUMENT."""
+        raise MinkaError(Code.INVALID_ARGUMENT, "a node answers to Raft messages on its own connection")
+
+    def ended(self) -> None:
+        """Nothing comes anyway."""
+
+    def lost(self, error: MinkaError | None) -> None:
+        """The connection is over."""
+        if not self._lost.done():
+            self._lost.set_result(error)
+
+    def paused(self) -> None:
+        """What is to be sent waits."""
+
+    def resumed(self) -> None:
+        """All that was sent has left."""
+        if self._connection is not None:
+            self._flush(self._connection)
+
+
+async def _is_refused(address: str) -> bool:
+    """Whether the machine is there, and no process listens at the address."""
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(*split_address(address))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    writer.close()
+    return False
+
+
+class RaftService:
+    """Serves the connections of other nodes, without tasks."""
+
+    def __init__(self, begin: Callable[[str], Take]) -> None:
+        """`begin` is called with the gRPC address that a sender says it has; what it returns takes in each encoded
+        `RaftMessageBatch`. Both raise a MinkaError.
+        """
+        self._begin = begin
+
+    def serve(self, connection: Connection) -> "RaftConnection":
+        """Serve a connection for `Purpose.RAFT`."""
+        return RaftConnection(self._begin, connection)
+
+
+class RaftConnection:
+    """What one node sends: a `Receiver`. The first frame says at which gRPC address the node is reached."""
+
+    def __init__(self, begin: Callable[[str], Take], connection: Connection) -> None:
+        self._begin = begin
+        self._connection = connection
+        self._take: Take | None = None
+
+    def received(self, content: bytes) -> None:
+        """Messages have come, or first the address. Raises INVALID_ARGUMENT, and what takes the messages in."""
+        if self._take is None:
+            self._take = self._begin(content.decode("ascii", "replace"))
+        else:
+            self._take(content)
+
+    def ended(self) -> None:
+        """The node sends no more."""
+        self._connection.close()
+
+    def lost(self, error: MinkaError | None) -> None:
+        """The node connects again."""
+
+    def paused(self) -> None:
+        """Nothing is sent."""
+
+    def resumed(self) -> None:
+        """Nothing is sent."""

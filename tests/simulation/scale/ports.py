@@ -1,0 +1,56 @@
+"""What the real transport of Raft messages uses of the network. Messages are encoded in the sender's turns, as in a
+daemon.
+"""
+
+from typing import TYPE_CHECKING, cast
+
+from minka.data_port import Connection, Receiver
+from minka.errors import Code, MinkaError
+from minka.v1.raft_pb2 import Message, RaftMessageBatch
+
+if TYPE_CHECKING:
+    from tests.simulation.scale.voter import Voter
+
+
+class SimPorts:
+    """The ports of others, as one process reaches them."""
+
+    def __init__(self, voter: "Voter") -> None:
+        self._voter = voter
+
+    async def connect(self, address: str, receiver: Receiver) -> Connection:
+        """A connection to the data port of the node with this gRPC address. Raises UNREACHABLE."""
+        self._check(address)
+        return cast("Connection", _Connection(self._voter, address))
+
+    async def send_snapshot(self, address: str, message: Message) -> None:
+        """Send a message with a snapshot. Raises UNREACHABLE."""
+        self._check(address)
+        _send(self._voter, address, RaftMessageBatch(messages=[message]).SerializeToString())
+
+    def _check(self, address: str) -> None:
+        if not self._voter.world.listens(address):
+            raise MinkaError(Code.UNREACHABLE, f"{address}: no process listens there")
+
+
+class _Connection:
+    is_paused = False
+
+    def __init__(self, voter: "Voter", address: str) -> None:
+        self._voter = voter
+        self._address = address
+        self._has_begun = False
+
+    def send(self, content: bytes) -> None:
+        """Send a frame; the first one says where the sender is, which the other side knows here."""
+        if self._has_begun:
+            _send(self._voter, self._address, content)
+        self._has_begun = True
+
+    def drop(self) -> None:
+        """End it."""
+
+
+def _send(voter: "Voter", address: str, content: bytes) -> None:
+    voter.sent_bytes += len(content)
+    voter.world.raft_to(voter, address, content)

@@ -291,14 +291,18 @@ def test_what_is_no_http_leaves_no_traceback(cluster: LocalCluster) -> None:
     assert_well(cluster)
 
 
-def test_who_is_no_member_moves_no_term(cluster: LocalCluster, channel: Any) -> None:
+def test_who_is_no_member_moves_no_term(cluster: LocalCluster) -> None:
     with Control(cluster.endpoints) as control:
         before = control.status().coordinator.term
-    for from_id in (0, 99):
-        message = RaftMessage(type=MessageType.MSG_APP, to=1, from_id=from_id, term=1000)
-        content = RaftMessageBatch(messages=[message]).SerializeToString()
-        code = ask(channel, "/minka.v1.Raft/Send", content, identity(cluster), streams=True)
-        assert code is Code.INVALID_ARGUMENT
+    address = b"127.0.0.1:1"
+    strangers = [RaftMessage(type=MessageType.MSG_APP, to=1, from_id=from_id, term=1000) for from_id in (0, 99)]
+    batches = [RaftMessageBatch(messages=[one]).SerializeToString() for one in strangers]
+    type_0 = RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP, to=1, from_id=1, term=1000)])
+    for batch in (*batches, type_0.SerializeToString(), b"\xff" * 100):
+        assert answered(cluster, Purpose.RAFT, [address, batch], identity(cluster)) is Code.INVALID_ARGUMENT
+    for first in (b"", b"nowhere", b"\xff\xfe:1"):
+        assert answered(cluster, Purpose.RAFT, [first, batches[0]], identity(cluster)) is Code.INVALID_ARGUMENT
+    assert answered(cluster, Purpose.RAFT, [address], None) is Code.INVALID_ARGUMENT
     assert_well(cluster)
     with Control(cluster.endpoints) as control:
         assert control.status().coordinator.term == before

@@ -1,4 +1,6 @@
-"""Raft's messages between nodes over real gRPC: a peer that stands still blocks no other, snapshots go in chunks."""
+"""Raft's messages between nodes over real data ports, where a peer that stands still blocks no other, and its snapshots
+over real gRPC, in chunks.
+"""
 
 import asyncio
 import gc
@@ -11,17 +13,21 @@ from typing import Any
 import grpc
 import pytest
 
+from minka.data_port import Purpose
 from minka.errors import Code, MinkaError
 from minka.v1 import coordinator_pb2_grpc
-from minka.v1.coordinator_pb2 import RaftSendResponse, SnapshotChunk
+from minka.v1.coordinator_pb2 import SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub
 from minka.v1.raft_pb2 import Entry, Message, MessageType, Snapshot, SnapshotMetadata
 from minkactl.playground import free_addresses
+from minkad.data_port import raft
+from minkad.data_port.incoming import Incoming
+from minkad.data_port.listener import Listener
+from minkad.data_port.raft import RaftPorts, RaftService, RaftTransport
 from minkad.process.memory import Memory
-from minkad.rpc import raft
 from minkad.rpc.channels import Channels
 from minkad.rpc.interceptor import Interceptor
-from minkad.rpc.raft import RaftReceiver, RaftTransport
+from minkad.rpc.raft import RaftCalls, RaftReceiver
 from tests.integration.replication.harness import until
 
 MIB = 1024 * 1024
@@ -38,7 +44,7 @@ class Peer:
         self.count = 0
         self.last = Message()
         self.heard: dict[int, str] = {}
-        self.address = free_address()
+        self.address, self.data_address = free_addresses(2)
         self.refuses = False
 
     def receive(self, messages: Sequence[Message]) -> None:
@@ -52,12 +58,18 @@ class Peer:
         server = grpc.aio.server(
             interceptors=[Interceptor("test", Memory(64 * MIB, time.monotonic))], options=[("grpc.so_reuseport", 0)]
         )
-        coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(self.receive, self.heard.__setitem__), server)
+        receiver = RaftReceiver(self.receive, self.heard.__setitem__, data_address=self.data_address)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
         server.add_insecure_port(self.address)
+        incoming = Incoming("test", {Purpose.RAFT: RaftService(receiver.begin).serve})
+        data_port = Listener(self.data_address, incoming.protocol, None, None)
         await server.start()
+        await data_port.start()
         try:
             yield self
         finally:
+            data_port.stop()
+            incoming.close()
             await server.stop(None)
 
 
@@ -69,9 +81,11 @@ class Sender:
         self.gone: list[int] = []
         self.snapshots: list[tuple[int, bool]] = []
         self.channels = Channels("test", "athens")
+        self.calls = RaftCalls(self.channels, snapshot_bytes_per_second)
         self.transport = RaftTransport(
-            self.channels, "127.0.0.1:7400", addresses.get, self.unreachable.append, self.gone.append,
-            lambda to, ok: self.snapshots.append((to, ok)), snapshot_bytes_per_second,
+            RaftPorts(self.calls.locate, "test", "athens", lambda: None).connect, self.calls.send_snapshot,
+            "127.0.0.1:7400", addresses.get, self.unreachable.append, self.gone.append,
+            lambda to, ok: self.snapshots.append((to, ok)),
         )  # fmt: skip
 
     async def __aenter__(self) -> "Sender":
@@ -106,25 +120,19 @@ async def stopped_before() -> AsyncIterator[str]:
             writer.close()
 
 
-class Stopped(RaftReceiver):
-    """A receiver that takes a stream, and reads no message of it."""
-
-    async def Send(self, request_iterator: Any, context: Any) -> RaftSendResponse:
-        await asyncio.get_running_loop().create_future()
-        return RaftSendResponse()
-
-
 @asynccontextmanager
-async def stopped_behind_the_connection() -> AsyncIterator[str]:
-    """The address of a process that stopped while it was connected."""
-    server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
-    coordinator_pb2_grpc.add_RaftServicer_to_server(Stopped(print, print), server)
-    server.add_insecure_port(address)
-    await server.start()
-    try:
-        yield address
-    finally:
-        await server.stop(None)
+async def stopped_after_it_was_located() -> AsyncIterator[str]:
+    """The address of a process that says where its data port is, and reads nothing there."""
+    async with stopped_before() as data_address:
+        server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
+        receiver = RaftReceiver(print, print, data_address=data_address)
+        coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
+        server.add_insecure_port(address)
+        await server.start()
+        try:
+            yield address
+        finally:
+            await server.stop(None)
 
 
 async def test_messages_arrive_in_order_on_one_stream() -> None:
@@ -170,7 +178,7 @@ async def test_who_has_died_is_told_from_who_only_broke_the_stream() -> None:
             assert sender.gone == gone
 
 
-@pytest.mark.parametrize("standing_still", [stopped_before, stopped_behind_the_connection])
+@pytest.mark.parametrize("standing_still", [stopped_before, stopped_after_it_was_located])
 async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(standing_still: Any) -> None:
     async with standing_still() as still, Peer().listening() as peer, Sender({2: still, 3: peer.address}) as sender:
         sent = 20_000
@@ -181,7 +189,7 @@ async def test_a_peer_that_stands_still_blocks_no_other_and_costs_little_memory(
         assert peer.count == sent, "all arrive, while the other peer reads nothing"
         gc.collect()
         waiting = sum(isinstance(one, Message) and one.to == 2 for one in gc.get_objects())
-        assert raft.MAX_QUEUED <= waiting <= raft.MAX_QUEUED + raft.MAX_BATCH
+        assert waiting == raft.MAX_QUEUED
 
 
 async def test_a_snapshot_goes_in_chunks_at_the_rate_that_is_set_and_messages_overtake_it() -> None:
@@ -208,7 +216,7 @@ async def test_a_snapshot_that_can_not_be_delivered_is_reported() -> None:
 @pytest.mark.parametrize("damage", ["a flipped bit", "the end is missing"])
 async def test_a_snapshot_that_arrives_damaged_is_refused(damage: str) -> None:
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
-        chunks = [chunk async for chunk in sender.transport._chunks(snapshot(2, MIB))]
+        chunks = [chunk async for chunk in sender.calls.chunks(snapshot(2, MIB))]
         assert len(chunks) > 4
         if damage == "a flipped bit":
             chunks[1].data = bytes([chunks[1].data[0] ^ 1]) + chunks[1].data[1:]

@@ -22,7 +22,7 @@ from minkad.coordinator.active_controller import ActiveController, ControllerSet
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
 from minkad.core.state import State, is_up
-from minkad.rpc import raft as raft_rpc
+from minkad.data_port import raft as raft_port
 from minkad.rpc.rules import COUNTS
 from minkad.rpc.validation import check_of
 from tests.simulation.scale.fake_node import FakeNode
@@ -123,7 +123,7 @@ class ScaleWorld:
             with ExitStack() as patches:
                 for module in (active_controller, coordinator, admin_requests):
                     patches.enter_context(mock.patch.object(module, "unix_ms", unix_ms))
-                patches.enter_context(mock.patch.object(raft_rpc, "_is_refused", _nobody_listens))
+                patches.enter_context(mock.patch.object(raft_port, "_is_refused", _nobody_listens))
                 self._allow_more(patches)
                 if not self.size.learners:
                     patches.enter_context(mock.patch.object(Coordinator, "_change_members"))

@@ -248,7 +248,7 @@ def _of_loop_and_log(counted: Telemetry) -> Iterator[Metric]:
     yield _histogram("minka_log_sync_seconds", "Duration of each sync of the log database.", counted.log_sync)
 
     late, work = counted.loop_late, counted.loop_work
-    yield _histogram("minka_loop_late_seconds", "By how much the event loop was late, every 20 ms.", late)
+    yield _histogram("minka_loop_late_seconds", "By how much the event loop was late, every 40 ms.", late)
     yield _histogram("minka_loop_work_seconds", "What of it was the loop's own processor time.", work)
     yield GaugeMetricFamily("minka_loop_late_max_seconds", "The most since the start.", value=late.most)
     yield GaugeMetricFamily("minka_loop_work_max_seconds", "The most since the start.", value=work.most)

@@ -13,14 +13,15 @@ from minkad.process.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 0.02
+INTERVAL_S: Final = 0.04  # twice as often would cost an idle daemon a tenth of what it takes
 LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
 _LOG_EVERY_S: Final = 1.0
+_LEAST_SLEEP_S: Final = 0.01
 _PACKAGES: Final = ("minkad", "minka")
 
 
 class LoopLag:
-    """Asks to be called every 20 ms and counts how late that is. `work` counts how much of it was the loop's own work:
+    """Asks to be called every 40 ms and counts how late that is. `work` counts how much of it was the loop's own work:
     on a busy machine the process also waits for a processor.
     """
 
@@ -69,7 +70,8 @@ class LoopLag:
     def _watch(self) -> None:
         """Look, on a thread, at what the loop is doing when it is late."""
         while not self._is_stopped:
-            time.sleep(LONG_S / 2)  # cheaper than waiting for an event, forty times a second
+            # This is cheaper than waiting for an event.
+            time.sleep(max(self._due + LONG_S / 2 - time.monotonic(), _LEAST_SLEEP_S))
             if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
                 frame = sys._current_frames().get(self._thread_id)
                 own = [f for f in traceback.extract_stack(frame) if any(f"/{p}/" in f.filename for p in _PACKAGES)]

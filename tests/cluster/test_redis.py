@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -82,6 +82,11 @@ def client(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pl
     """Each kind of client and keyspace."""
     with KINDS[request.param](cluster) as made:
         yield made
+
+
+def said(client: Plain, *words: object) -> Any:
+    """The answer to a command as it is written here."""
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
 _numbers = count()
@@ -195,6 +200,44 @@ def test_expiry(client: Plain) -> None:
         client.setex(key, 0, "v")
 
 
+def test_expiry_with_two_conditions(client: Plain) -> None:
+    key = fresh()
+    client.set(key, "v")
+    assert client.expire(key, 50, xx=True, lt=True) is False, "it doesn't expire"
+    assert client.expire(key, 50) is True
+    assert client.expire(key, 60, xx=True, lt=True) is False
+    assert client.expire(key, 40, xx=True, lt=True) is True
+    assert client.expire(key, 60, xx=True, gt=True) is True
+    for options, text in (({"nx": True, "xx": True}, "NX and XX, GT or LT"), ({"gt": True, "lt": True}, "GT and LT")):
+        with pytest.raises(ResponseError, match=f"{text} options at the same time are not compatible"):
+            client.expire(key, 50, **options)
+    assert 50 < client.ttl(key) <= 60
+
+
+def test_times_that_have_passed_and_the_latest_ones(client: Plain) -> None:
+    key, last = fresh(), 2**63 - 1
+    for command, time in product(("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"), (0, -1, -(last // 1000))):
+        client.set(key, "v")
+        assert said(client, command, key, time) == 1
+        assert client.exists(key) == 0
+        assert said(client, command, key, time) == 0
+    client.set(key, "v")
+    assert client.pexpireat(key, last) is True
+    assert client.pexpiretime(key) == last
+    for command, time in (
+        ("EXPIREAT", last // 1000 + 1), ("EXPIRE", -(last // 1000) - 1), ("PEXPIRE", last), ("EXPIRE", last // 1000),
+    ):  # fmt: skip
+        with pytest.raises(ResponseError, match=f"invalid expire time in '{command.lower()}' command"):
+            said(client, command, key, time)
+    for option, time in (("EX", 0), ("PXAT", -1), ("EX", last // 1000), ("PX", last)):
+        with pytest.raises(ResponseError, match="invalid expire time in 'set' command"):
+            said(client, "SET", key, "w", option, time)
+        with pytest.raises(ResponseError, match="invalid expire time in 'getex' command"):
+            said(client, "GETEX", key, option, time)
+    assert client.get(key) == b"v"
+    assert said(client, "GETEX", fresh(), "EX", 0) is None, "as Redis, which looks for the key first"
+
+
 def test_several_keys(client: Plain) -> None:
     tag = fresh("{tag}")
     one, two, three = (f"{tag}{number}" for number in range(3))
@@ -228,6 +271,11 @@ def test_a_pipeline_is_answered_in_order_and_sees_its_own_writes(client: Plain) 
         answers = pipeline.execute()
     assert answers[1::3] == [b"%d" % number for number in range(200)]
     assert answers[2::3] == list(range(1, 201))
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(6):
+            pipeline.set(f"{tag}0", number)
+            pipeline.getex(f"{tag}0")
+        assert pipeline.execute()[1::2] == [b"%d" % number for number in range(6)]
 
 
 def test_scan_gives_every_key_once(client: Plain) -> None:

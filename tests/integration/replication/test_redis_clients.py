@@ -79,6 +79,11 @@ class Client:
         """Close the connection."""
         self._writer.close()
 
+    async def say_all(self, commands: bytes, answers: int) -> list[bytes]:
+        """Send commands of any form at once, and read an answer of one line for each."""
+        self._writer.write(commands)
+        return [(await self._reader.readline()).strip() for _ in range(answers)]
+
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
         """GET each of them, all at once."""
         self._writer.write(b"".join(b"GET %b\r\n" % key for key in keys))
@@ -108,6 +113,16 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
             assert await redis.say("EXISTS 1 9 2 0 n") == [b":4"]
         assert await athens.get(1, b"1", b"2", b"1n", generation=2) == [b"a", b"c", b"1"]
         assert await athens.get(2, b"9", b"n", generation=2) == [b"b", b"3"]
+
+
+async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        incr = b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"
+        async with client(athens, table_of(c, RANGES)) as redis:
+            said = await redis.say_all(incr + b"INCR n\r\n" + incr * 2 + b"INCR n\r\nPING\r\n" + incr, 7)
+            assert said == [b":1", b":2", b":3", b":4", b":5", b"+PONG", b":6"]
 
 
 async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:

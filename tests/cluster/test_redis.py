@@ -321,6 +321,21 @@ def test_slots_are_redis_clusters(cluster: LocalCluster) -> None:
             one.execute_command("MGET", "a", "b")
 
 
+def test_keys_of_a_slot(cluster: LocalCluster) -> None:
+    with clustered(cluster) as client:
+        tag = fresh("slot")
+        slot = crc16(tag.encode())
+        keys = [f"{{{tag}}}{number}" for number in range(5)]
+        client.mset(dict.fromkeys(keys, "v"))
+        client.set(next(key for key in map(str, count()) if crc16(key.encode()) == slot ^ 1), "of the same partition")
+        assert client.cluster_countkeysinslot(slot) == 5
+        assert client.cluster_get_keys_in_slot(slot, 3) == keys[:3]
+        client.delete(*keys)
+        assert client.cluster_countkeysinslot(slot) == 0
+    with plain(cluster, "hashed") as one, pytest.raises(ResponseError, match="cluster support disabled"):
+        said(one, "CLUSTER COUNTKEYSINSLOT", 1)
+
+
 def led_by(cluster: LocalCluster, name: str) -> Iterator[str]:
     """Keys of the keyspace `default` that this node leads."""
     with Control(cluster.endpoints) as control:

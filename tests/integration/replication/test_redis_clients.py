@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from minka.hashing import crc16
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
 from minkad.core.state import State
+from minkad.data_port.resp import slot_keys
 from minkad.data_port.resp.port import RespPort
+from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
 
 RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_RANGES)
@@ -84,6 +87,15 @@ class Client:
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
+    def ask(self, command: str) -> None:
+        """Send it, and wait for nothing."""
+        self._writer.write(f"{command}\r\n".encode())
+
+    async def bulks(self, command: str) -> list[bytes | None]:
+        """Send it, and read an array of values."""
+        self.ask(command)
+        return [await self._bulk() for _ in range(int((await self._reader.readline())[1:]))]
+
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
         """GET each of them, all at once."""
         self._writer.write(b"".join(b"GET %b\r\n" % key for key in keys))
@@ -145,6 +157,56 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
         moved = f"-MOVED 12182 127.0.0.1:{byzantium.port}".encode()
         async with client(athens, table_of(c, keyspace)) as redis:
             assert await redis.say("SET foo 1", "GET foo", "INCR foo", "TTL foo") == [moved] * 4
+            said = await redis.say("CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 5")
+            assert said == [b":0", b"*0"], "as in Redis, a node knows nothing of the slots of others"
+
+
+async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
+    """They are found among all keys of their partition, which are several pages; and the commands keep their order."""
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        mine = [b"%d{foo}" % number for number in range(30)]
+        await athens.put(1, dict.fromkeys([*mine, *(b"%d-" % number for number in range(2 * MAX_PAGE_ROWS))], b"v"))
+        others = sum(crc16(b"%d-" % number) == 12182 for number in range(2 * MAX_PAGE_ROWS))
+        async with clients(athens, table_of(c, keyspace), 2) as (redis, impatient):
+            count = "CLUSTER COUNTKEYSINSLOT 12182"
+            assert await redis.say(count, "DEL 7{foo}", count, count) == [
+                b":%d" % number for number in (30 + others, 1, 29 + others, 29 + others)
+            ]
+            found = await redis.bulks("CLUSTER GETKEYSINSLOT 12182 5")
+            assert len(set(found)) == 5
+            assert {crc16(key or b"") for key in found} == {12182}
+            assert len(await redis.bulks("CLUSTER GETKEYSINSLOT 12182 999999999")) == 29 + others
+            assert await redis.bulks("CLUSTER GETKEYSINSLOT 12182 0") == []
+            impatient.ask(count)
+            impatient.close()
+            assert await redis.say(count, count) == [b":%d" % (29 + others)] * 2
+            wrong = ["COUNTKEYSINSLOT -1", "COUNTKEYSINSLOT 16384", "GETKEYSINSLOT 1 -1", "COUNTKEYSINSLOT x"]
+            said = await redis.say(*(f"CLUSTER {one}" for one in wrong), "CLUSTER GETKEYSINSLOT 1")
+            assert said == [
+                b"-ERR Invalid slot",
+                b"-ERR Invalid slot",
+                b"-ERR Invalid slot or number of keys",
+                b"-ERR value is not an integer or out of range",
+                b"-ERR wrong number of arguments for 'cluster|getkeysinslot' command",
+            ]
+            athens.clearance = False
+            (refused,) = await redis.say(count)
+            assert refused.startswith(b"-TRYAGAIN")
+
+
+async def test_the_keys_of_a_slot_are_not_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    monkeypatch.setattr(slot_keys, "TIMEOUT_MS", 0)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, keyspace)) as redis:
+            said = await redis.say("CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 5", "PING")
+        assert said[:2] == [b"-ERR the keys of the slot's partition were not read within 0 ms: use SCAN"] * 2
+        assert said[2] == b"+PONG"
 
 
 async def test_nobody_leads(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ class RespPort:
         """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
         `memory` is that of clients. `tls` gives the context for connections to other nodes.
         """
-        keyspaces = Keyspaces(state)
         self._elsewhere = Elsewhere(cluster_id, tls)
+        keyspaces = Keyspaces(state, self._elsewhere.keep)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
         means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
         self._service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address)

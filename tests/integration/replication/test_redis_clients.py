@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from minka import wire
 from minka.hashing import crc16
+from minka.operations import Add
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
+from minka.wire import Group, GroupResult, Op
 from minkad.core.state import State
+from minkad.core.state.changes import Changed
 from minkad.data_port.resp import slot_keys
+from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.port import RespPort
 from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
@@ -147,6 +152,55 @@ async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:
             await c.nodes["byzantium"].stop()
             (said,) = await redis.say("INCR a")
             assert said.startswith((b"-ERR UNREACHABLE", b"-ERR OUTCOME_UNKNOWN", b"-ERR SHUTTING_DOWN"))
+
+
+async def test_the_connection_to_a_node_that_has_left_is_ended(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1)
+        state = table_of(c, RANGES)
+        async with client(athens, state) as redis:
+            assert await redis.say("SET a 1") == [b"+OK"]
+            (passed_on,) = byzantium.data_port.connections
+            change_node(state, "athens")
+            assert await redis.say("STRLEN a") == [b":1"]
+            assert list(byzantium.data_port.connections) == [passed_on]
+            left = state.nodes.pop("byzantium")
+            change_node(state, "byzantium")
+            assert await redis.say("PING") == [b"+PONG"]
+            await until(lambda: not byzantium.data_port.connections)
+            state.nodes["byzantium"] = left
+            change_node(state, "byzantium")
+            assert await redis.say("INCR a") == [b":2"]
+
+
+def change_node(state: State, node_id: str) -> None:
+    """A new version of the table, in which this node's row is another one, or gone."""
+    state.version += 1
+    state.changes.note(Changed(nodes=frozenset({node_id})))
+
+
+async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (byzantium,) = await c.add("byzantium")
+        await c.create("byzantium", 1)
+        elsewhere, address = Elsewhere("test", lambda: None), f"127.0.0.1:{byzantium.port}"
+        group = Group(Op.OPERATE, 1, c.rows[1].generation, wire.encode([Add(b"n", 1)]))
+        results: list[GroupResult] = []
+        # Without an answer before it there is no connection yet, and what was asked in this turn is not sent yet.
+        for waits_for, is_sent in ((0, True), (1, True), (1, False)):
+            del results[:]
+            elsewhere.ask(address, group, 5000, results.append)
+            await until(lambda waits_for=waits_for: len(results) >= waits_for)  # type: ignore[misc]
+            elsewhere.ask(address, group, 5000, results.append)
+            if is_sent:
+                await asyncio.sleep(0)
+            elsewhere.keep([])
+            await until(lambda: len(results) == 2)
+            assert [one.error for one in results] == [None, None]
+            await until(lambda: not byzantium.data_port.connections)
+        assert await byzantium.get(1, b"n") == [b"6"]
+        elsewhere.close()
 
 
 async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> None:

@@ -128,6 +128,12 @@ def test_conditions(client: Plain) -> None:
     assert client.setnx(key, "2") is False
     assert client.set(key, "2", xx=True, get=True) == b"1"
     assert client.set(key, "3", nx=True, get=True) == b"2"
+    assert said(client, "SET", key, "3", "NX", "NX") is None, "an option may come twice"
+    assert said(client, "SET", key, "2", "EX", 50, "XX", "EX", 60) is True
+    assert client.ttl(key) > 50
+    for wrong in (("NX", "XX"), ("EX", 5, "PX", 5), ("KEEPTTL", "EX", 5), ("EX",), ("EX", 0, "AND")):
+        with pytest.raises(ResponseError, match="syntax error"):
+            said(client, "SET", key, "3", *wrong)
     assert client.get(key) == b"2"
 
 
@@ -418,6 +424,25 @@ def test_the_connection(cluster: LocalCluster) -> None:
         assert one.command_count() == len(one.command_list())
         assert one.command()["get"]["flags"] == {"readonly", "fast"}
         assert one.command_getkeys("MSET", "a", "1", "b", "2") == [b"a", b"b"]
+        flags = [[b"a", [b"RW", b"access", b"update"]]]
+        assert one.command_getkeysandflags("SET", "a", "1", "GET") == flags
+        for wrong, text in (("PING x", "no key arguments"), ("GET a b", "number of arguments"), ("LPUSH a", "command")):
+            for command in ("GETKEYS", "GETKEYSANDFLAGS"):
+                with pytest.raises(ResponseError, match=text):
+                    said(one, "COMMAND", command, *wrong.split())
+        assert one.command_list(pattern="*setex") == [b"setex", b"psetex"]
+        assert b"get" in one.command_list(category="read")
+        assert b"set" not in one.command_list(category="read")
+        assert one.command_list(module="any") == []
+        with pytest.raises(ResponseError, match="syntax error"):
+            said(one, "COMMAND LIST", "FILTERBY", "NAME", "x")
+        assert [row["id"] for row in one.client_list(client_id=[one.client_id(), 10**9])] == [str(one.client_id())]
+        assert one.client_list(_type="pubsub") == []
+        for words in (("ID", "x"), ("TYPE", "x"), ("x",)):
+            with pytest.raises(ResponseError, match=r"Invalid client ID|Unknown client type|syntax error"):
+                said(one, "CLIENT LIST", *words)
+        one.set(next(led_by(cluster, "athens")), "v")
+        assert one.info("keyspace") == {"db0": {"keys": one.dbsize()}}
         with pytest.raises(ResponseError, match="unknown command 'LPUSH'"):
             one.lpush("list", 1)
         with pytest.raises(ResponseError, match="unsupported protocol version"):

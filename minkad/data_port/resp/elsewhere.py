@@ -49,7 +49,7 @@ class Elsewhere:
 
     def close(self) -> None:
         """End the connections."""
-        for node in self._nodes.values():
+        for node in list(self._nodes.values()):  # some are forgotten meanwhile
             node.close()
 
 

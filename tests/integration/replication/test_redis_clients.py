@@ -200,7 +200,13 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
             assert [one.error for one in results] == [None, None]
             await until(lambda: not byzantium.data_port.connections)
         assert await byzantium.get(1, b"n") == [b"6"]
+        elsewhere.ask(address, group, 5000, results.append)
+        await until(lambda: len(results) == 3)
+        elsewhere.ask(address, group, 5000, results.append)
+        await asyncio.sleep(0)
+        elsewhere.keep([])
         elsewhere.close()
+        assert len(results) == 4, "at the end all is answered"
 
 
 async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> None:

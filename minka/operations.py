@@ -12,8 +12,9 @@ import msgspec
 
 MAX_OPERATIONS: Final = 10_000  # in one group
 
-_MAX: Final = 2**62
-_Unsigned = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
+MAX_EXPIRY_MS: Final = 2**63 - 1
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXPIRY_MS)]
+_Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 MAX_VERSION: Final = 2**63 - 1  # those of loaded rows are above 2**62
 _Version = Annotated[int, msgspec.Meta(ge=0, le=MAX_VERSION)]
 
@@ -33,7 +34,7 @@ class Lifetime(IntEnum):
 
     UNLIMITED = 0
     KEPT = 1  # as it was
-    FOR = 2  # `ms` after it is decided, by the leader's clock
+    FOR = 2  # `ms` after it is decided, by the leader's clock, and no later than MAX_EXPIRY_MS
     UNTIL = 3  # `ms` after the epoch (Unix time)
 
 
@@ -47,6 +48,7 @@ class OnlyIf(IntEnum):
     LIMITED = 2
     LATER = 3  # the new time is later than the present one
     EARLIER = 4
+    LIMITED_EARLIER = 5  # both of these
 
 
 class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
@@ -60,7 +62,7 @@ class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown
     expected: bytes = b""
     version: _Version = 0
     lifetime: Lifetime = Lifetime.UNLIMITED
-    ms: _Unsigned = 0
+    ms: _Milliseconds = 0
     wants_value: bool = False
 
 
@@ -102,7 +104,7 @@ class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unkn
 
     key: bytes
     lifetime: Lifetime
-    ms: _Unsigned = 0
+    ms: _Milliseconds = 0
     condition: OnlyIf = OnlyIf.ALWAYS
     wants_value: bool = False
 

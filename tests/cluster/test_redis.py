@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -84,6 +84,11 @@ def client(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pl
         yield made
 
 
+def said(client: Plain, *words: object) -> Any:
+    """The answer to a command as it is written here."""
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
 _numbers = count()
 
 
@@ -123,6 +128,12 @@ def test_conditions(client: Plain) -> None:
     assert client.setnx(key, "2") is False
     assert client.set(key, "2", xx=True, get=True) == b"1"
     assert client.set(key, "3", nx=True, get=True) == b"2"
+    assert said(client, "SET", key, "3", "NX", "NX") is None, "an option may come twice"
+    assert said(client, "SET", key, "2", "EX", 50, "XX", "EX", 60) is True
+    assert client.ttl(key) > 50
+    for wrong in (("NX", "XX"), ("EX", 5, "PX", 5), ("KEEPTTL", "EX", 5), ("EX",), ("EX", 0, "AND")):
+        with pytest.raises(ResponseError, match="syntax error"):
+            said(client, "SET", key, "3", *wrong)
     assert client.get(key) == b"2"
 
 
@@ -195,6 +206,44 @@ def test_expiry(client: Plain) -> None:
         client.setex(key, 0, "v")
 
 
+def test_expiry_with_two_conditions(client: Plain) -> None:
+    key = fresh()
+    client.set(key, "v")
+    assert client.expire(key, 50, xx=True, lt=True) is False, "it doesn't expire"
+    assert client.expire(key, 50) is True
+    assert client.expire(key, 60, xx=True, lt=True) is False
+    assert client.expire(key, 40, xx=True, lt=True) is True
+    assert client.expire(key, 60, xx=True, gt=True) is True
+    for options, text in (({"nx": True, "xx": True}, "NX and XX, GT or LT"), ({"gt": True, "lt": True}, "GT and LT")):
+        with pytest.raises(ResponseError, match=f"{text} options at the same time are not compatible"):
+            client.expire(key, 50, **options)
+    assert 50 < client.ttl(key) <= 60
+
+
+def test_times_that_have_passed_and_the_latest_ones(client: Plain) -> None:
+    key, last = fresh(), 2**63 - 1
+    for command, time in product(("EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"), (0, -1, -(last // 1000))):
+        client.set(key, "v")
+        assert said(client, command, key, time) == 1
+        assert client.exists(key) == 0
+        assert said(client, command, key, time) == 0
+    client.set(key, "v")
+    assert client.pexpireat(key, last) is True
+    assert client.pexpiretime(key) == last
+    for command, time in (
+        ("EXPIREAT", last // 1000 + 1), ("EXPIRE", -(last // 1000) - 1), ("PEXPIRE", last), ("EXPIRE", last // 1000),
+    ):  # fmt: skip
+        with pytest.raises(ResponseError, match=f"invalid expire time in '{command.lower()}' command"):
+            said(client, command, key, time)
+    for option, time in (("EX", 0), ("PXAT", -1), ("EX", last // 1000), ("PX", last)):
+        with pytest.raises(ResponseError, match="invalid expire time in 'set' command"):
+            said(client, "SET", key, "w", option, time)
+        with pytest.raises(ResponseError, match="invalid expire time in 'getex' command"):
+            said(client, "GETEX", key, option, time)
+    assert client.get(key) == b"v"
+    assert said(client, "GETEX", fresh(), "EX", 0) is None, "as Redis, which looks for the key first"
+
+
 def test_several_keys(client: Plain) -> None:
     tag = fresh("{tag}")
     one, two, three = (f"{tag}{number}" for number in range(3))
@@ -228,6 +277,11 @@ def test_a_pipeline_is_answered_in_order_and_sees_its_own_writes(client: Plain) 
         answers = pipeline.execute()
     assert answers[1::3] == [b"%d" % number for number in range(200)]
     assert answers[2::3] == list(range(1, 201))
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(6):
+            pipeline.set(f"{tag}0", number)
+            pipeline.getex(f"{tag}0")
+        assert pipeline.execute()[1::2] == [b"%d" % number for number in range(6)]
 
 
 def test_scan_gives_every_key_once(client: Plain) -> None:
@@ -271,6 +325,21 @@ def test_slots_are_redis_clusters(cluster: LocalCluster) -> None:
         assert len(one.execute_command("CLUSTER SHARDS")) == NODES
         with pytest.raises(ResponseError, match="same slot"):
             one.execute_command("MGET", "a", "b")
+
+
+def test_keys_of_a_slot(cluster: LocalCluster) -> None:
+    with clustered(cluster) as client:
+        tag = fresh("slot")
+        slot = crc16(tag.encode())
+        keys = [f"{{{tag}}}{number}" for number in range(5)]
+        client.mset(dict.fromkeys(keys, "v"))
+        client.set(next(key for key in map(str, count()) if crc16(key.encode()) == slot ^ 1), "of the same partition")
+        assert client.cluster_countkeysinslot(slot) == 5
+        assert client.cluster_get_keys_in_slot(slot, 3) == keys[:3]
+        client.delete(*keys)
+        assert client.cluster_countkeysinslot(slot) == 0
+    with plain(cluster, "hashed") as one, pytest.raises(ResponseError, match="cluster support disabled"):
+        said(one, "CLUSTER COUNTKEYSINSLOT", 1)
 
 
 def led_by(cluster: LocalCluster, name: str) -> Iterator[str]:
@@ -355,6 +424,25 @@ def test_the_connection(cluster: LocalCluster) -> None:
         assert one.command_count() == len(one.command_list())
         assert one.command()["get"]["flags"] == {"readonly", "fast"}
         assert one.command_getkeys("MSET", "a", "1", "b", "2") == [b"a", b"b"]
+        flags = [[b"a", [b"RW", b"access", b"update"]]]
+        assert one.command_getkeysandflags("SET", "a", "1", "GET") == flags
+        for wrong, text in (("PING x", "no key arguments"), ("GET a b", "number of arguments"), ("LPUSH a", "command")):
+            for command in ("GETKEYS", "GETKEYSANDFLAGS"):
+                with pytest.raises(ResponseError, match=text):
+                    said(one, "COMMAND", command, *wrong.split())
+        assert one.command_list(pattern="*setex") == [b"setex", b"psetex"]
+        assert b"get" in one.command_list(category="read")
+        assert b"set" not in one.command_list(category="read")
+        assert one.command_list(module="any") == []
+        with pytest.raises(ResponseError, match="syntax error"):
+            said(one, "COMMAND LIST", "FILTERBY", "NAME", "x")
+        assert [row["id"] for row in one.client_list(client_id=[one.client_id(), 10**9])] == [str(one.client_id())]
+        assert one.client_list(_type="pubsub") == []
+        for words in (("ID", "x"), ("TYPE", "x"), ("x",)):
+            with pytest.raises(ResponseError, match=r"Invalid client ID|Unknown client type|syntax error"):
+                said(one, "CLIENT LIST", *words)
+        one.set(next(led_by(cluster, "athens")), "v")
+        assert one.info("keyspace") == {"db0": {"keys": one.dbsize()}}
         with pytest.raises(ResponseError, match="unknown command 'LPUSH'"):
             one.lpush("list", 1)
         with pytest.raises(ResponseError, match="unsupported protocol version"):

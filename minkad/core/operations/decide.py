@@ -5,6 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from minka.operations import (
+    MAX_EXPIRY_MS,
     Add,
     AddFloat,
     Append,
@@ -127,7 +128,7 @@ class _Deciding:
             case Lifetime.KEPT:
                 return 0 if row is None else expiry_of(row)
             case Lifetime.FOR:
-                return self._now_ms + ms
+                return min(self._now_ms + ms, MAX_EXPIRY_MS)
             case Lifetime.UNTIL:
                 return max(1, ms)
 
@@ -224,3 +225,5 @@ def _may_change(condition: OnlyIf, present_ms: int, until_ms: int) -> bool:
             return until > present
         case OnlyIf.EARLIER:
             return until < present
+        case OnlyIf.LIMITED_EARLIER:
+            return bool(present_ms) and until < present

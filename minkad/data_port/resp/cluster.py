@@ -7,11 +7,13 @@ from typing import Final
 from minka.hashing import REDIS_SLOTS, crc16
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkad.config.addresses import split_address
-from minkad.data_port.resp.command import Command, Kind, Words, integer_of, wrong_number
+from minkad.data_port.resp.command import Command, Kind, Words
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.keyspaces import ClusterView, SlotRange
-from minkad.data_port.resp.replies import OK, Reply, RespError, bulk, integer, reply
+from minkad.data_port.resp.replies import OK, Reply, bulk, integer, reply
 from minkad.data_port.resp.session import unknown_subcommand
+from minkad.data_port.resp.slot_keys import count_keys, get_keys
+from minkad.data_port.resp.slots import Slot
 
 _ALIVE: Final = (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
 
@@ -124,7 +126,7 @@ def _keyslot(connection: RespConnection, words: Words) -> bytes:
     return integer(crc16(words[2]))
 
 
-def _cluster(connection: RespConnection, words: Words) -> bytes:
+def _cluster(connection: RespConnection, words: Words) -> bytes | Slot:
     what, count = words[1].upper(), len(words)
     if what == b"SLOTS" and count == 2:
         return _slots(connection)
@@ -138,13 +140,10 @@ def _cluster(connection: RespConnection, words: Words) -> bytes:
         return _keyslot(connection, words)
     if what == b"MYID" and count == 2:
         return bulk(redis_id(connection.service.means.node_id).encode(), connection.resp3)
-    if what in (b"COUNTKEYSINSLOT", b"GETKEYSINSLOT"):
-        name = what.decode().lower()
-        if count != (3 if what == b"COUNTKEYSINSLOT" else 4):
-            raise wrong_number(f"cluster|{name}")
-        if not 0 <= integer_of(words[2]) < REDIS_SLOTS:
-            raise RespError("ERR Invalid slot")
-        raise RespError(f"ERR CLUSTER {name.upper()} would read all keys of a partition; use SCAN")
+    if what == b"COUNTKEYSINSLOT":
+        return count_keys(connection, words)
+    if what == b"GETKEYSINSLOT":
+        return get_keys(connection, words)
     raise unknown_subcommand("CLUSTER", words[1])
 
 
@@ -164,7 +163,8 @@ def _readwrite(connection: RespConnection, words: Words) -> bytes:
 
 
 COMMANDS: Final = (
-    Command("CLUSTER", -2, _cluster, Kind.ANY, ("stale",), "Says where the slots are.", since="3.0.0", group="cluster"),
+    Command("CLUSTER", -2, _cluster, Kind.READ, ("stale",), "Says where the slots are, and what is in one.",
+            since="3.0.0", group="cluster"),
     Command("ASKING", 1, _asking, Kind.ANY, ("fast",), "Does nothing: no slot is served by two nodes.",
             since="3.0.0", group="cluster"),
     Command("READONLY", 1, _readonly, Kind.ALONE, ("fast",), "Lets replicas answer reads, up to 5 seconds old.",

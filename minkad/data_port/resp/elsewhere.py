@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -39,20 +39,34 @@ class Elsewhere:
             return
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = _Node(address, self._cluster_id, self._tls)
+            node = self._nodes[address] = _Node(address, self._cluster_id, self._tls, self._nodes.pop)
         node.ask(group, timeout_ms, on_done)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Only nodes with these data ports are there: end the connections to others once they have answered."""
+        for address, node in list(self._nodes.items()):
+            node.leave(address not in addresses)
 
     def close(self) -> None:
         """End the connections."""
-        for node in self._nodes.values():
+        for node in list(self._nodes.values()):  # some are forgotten meanwhile
             node.close()
 
 
 class _Node:
     """The connection to one node: a `Receiver`. What is asked in one turn of the loop is one frame."""
 
-    def __init__(self, address: str, cluster_id: str, tls: Callable[[], ssl.SSLContext | None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        cluster_id: str,
+        tls: Callable[[], ssl.SSLContext | None],
+        forget: Callable[[str], object],
+    ) -> None:
+        """`forget` is called with the address at the end."""
         self._address = address
+        self._forget = forget
+        self._is_leaving = False
         self._hello = Hello(Purpose.KV, cluster_id, "")
         self._tls = tls
         self._connection: Connection | None = None
@@ -65,6 +79,18 @@ class _Node:
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._begin)
         self._queue.append((group, timeout_ms, on_done))
+
+    def leave(self, is_leaving: bool) -> None:
+        """Whether to end once everything that was asked is answered."""
+        self._is_leaving = is_leaving
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._is_leaving and not (self._queue or self._under_way):
+            self._is_leaving = False
+            self._forget(self._address)
+            if self._connection is not None:
+                self._connection.drop()
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -84,6 +110,7 @@ class _Node:
         timer.cancel()
         for (_, _, on_done), result in zip(asked, response.results, strict=True):
             on_done(result)
+        self._end_if_idle()
 
     def ended(self) -> None:
         self.lost(None)
@@ -95,6 +122,7 @@ class _Node:
             timer.cancel()
             self._give_up(asked, text, was_sent=True)
         self._under_way.clear()
+        self._end_if_idle()
 
     def paused(self) -> None: ...
     def resumed(self) -> None: ...
@@ -127,6 +155,7 @@ class _Node:
             self._connecting = None
         if self._queue:
             self._begin()
+        self._end_if_idle()
 
     @staticmethod
     def _give_up(asked: list[tuple[Group, int, OnDone]], text: str, *, was_sent: bool = False) -> None:

@@ -53,10 +53,8 @@ def _condition(words: Words) -> OnlyIf:
     if {b"GT", b"LT"} <= names:
         raise RespError("ERR GT and LT options at the same time are not compatible")
     if len(names) > 1:
-        # XX with GT is GT: what doesn't expire counts as what expires last. With LT it would be both.
-        if b"LT" in names:
-            raise RespError("ERR XX and LT at the same time: Minka takes one of them")
-        return OnlyIf.LATER
+        # XX with GT is GT, since what doesn't expire counts as what expires last.
+        return OnlyIf.LIMITED_EARLIER if b"LT" in names else OnlyIf.LATER
     return _CONDITIONS[names.pop()] if names else OnlyIf.ALWAYS
 
 

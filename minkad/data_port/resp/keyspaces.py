@@ -166,9 +166,12 @@ class RangeView(View):
 class Keyspaces:
     """The views that are in use."""
 
-    def __init__(self, state: Callable[[], State]) -> None:
-        """`state`: this node's copy of the tables as it is now."""
+    def __init__(self, state: Callable[[], State], on_nodes: Callable[[Collection[str]], None]) -> None:
+        """`state`: this node's copy of the tables as it is now. `on_nodes` is called with the addresses of all data
+        ports whenever the nodes may have changed.
+        """
         self._state = state
+        self._on_nodes = on_nodes
         self._views: dict[bytes, View] = {}
         self._seen: State | None = None
         self._version = -1
@@ -183,6 +186,8 @@ class Keyspaces:
         for view in self._views.values():
             view.state = state
             view.changed(changed.partitions if changed is not None else None)
+        if changed is None or changed.nodes:
+            self._on_nodes({node.data_address for node in state.nodes.values()})
 
     def view(self, name: bytes) -> View | None:
         """The keyspace of this name; None if there is none, or not all of it yet."""

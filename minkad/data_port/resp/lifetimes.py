@@ -1,12 +1,11 @@
 """When keys expire, as commands say it."""
 
+import time
 from typing import Final, NamedTuple
 
-from minka.operations import Lifetime
+from minka.operations import MAX_EXPIRY_MS, Lifetime
 from minkad.data_port.resp.command import integer_of
 from minkad.data_port.resp.replies import RespError
-
-_MAX_MS: Final = 2**62
 
 
 class Until(NamedTuple):
@@ -31,9 +30,11 @@ def lifetime_of(option: bytes, word: bytes, command: str) -> Until:
 def until(option: bytes, number: int, command: str) -> Until:
     """The same with any number; a time in the past is the epoch. Raises RespError."""
     ms = number if option.startswith(b"P") else number * 1000
-    if abs(ms) > _MAX_MS:
+    is_absolute = option.endswith(b"AT")
+    latest = MAX_EXPIRY_MS if is_absolute else MAX_EXPIRY_MS - time.time_ns() // 1_000_000
+    if not -(2**63) <= ms <= latest:
         raise _invalid(command)
-    if option.endswith(b"AT"):
+    if is_absolute:
         return Until(Lifetime.UNTIL, max(0, ms))
     return Until(Lifetime.FOR, ms) if ms >= 0 else Until(Lifetime.UNTIL, 0)
 

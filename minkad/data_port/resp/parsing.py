@@ -19,6 +19,9 @@ _LARGE: Final = re.compile(rb"\*[0-9]{7}")
 _LARGE_OF_ANY_KIND: Final = re.compile(rb"[*~>%|][0-9]{7}")
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
+_PIECE_BYTES: Final = 1024
+_TRIES: Final = 16
+_TAIL_BYTES: Final = 64
 _SHORT_BYTES: Final = 128  # a search for all kinds is faster than four for one character up to here
 
 
@@ -31,6 +34,7 @@ class Parser:
         self._reader = hiredis.Reader()
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # what hiredis has ends inside of a command
+        self._tail = b""  # the end of that
 
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are complete now, each with a name at least."""
@@ -46,7 +50,9 @@ class Parser:
                 large = _LARGE_OF_ANY_KIND.search(data)
             else:
                 large = _LARGE.search(data)
-            self._take(data if large is None else self._take_up_to(data, large, commands), commands)
+            at = self._take(data, commands) if large is None else self._take_with_large(data, large, commands)
+            if at >= 0:
+                self._begin_lines(data[at:], commands)
         except hiredis.HiredisError as error:
             self.error = RespError(f"ERR Protocol error: {error}")
         except RespError as error:
@@ -59,38 +65,69 @@ class Parser:
             data, self._held = data[: cut.start()], cut[0]
         return data
 
-    def _take_up_to(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> bytes:
-        """Take what comes before the last of what may be a large header; returns the rest."""
+    def _begin_lines(self, data: bytes, commands: list[Command]) -> None:
+        """Take what follows arrays and is none, in pieces, since each change costs as much as what is at hand."""
+        data, self._held = data + self._held, b""
+        self._reader, self._is_inside, self.partial = hiredis.Reader(), False, 0
+        if len(data) <= _PIECE_BYTES:
+            commands += self.feed(data)
+            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self.error is None:
+                commands += self.feed(data[start : start + _PIECE_BYTES])
+
+    def _take_with_large(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> int:
+        """The same as `_take`, for something in which there may be a large header."""
         done = 0
         while large is not None:
-            self._take(data[done : large.start()], commands)
+            at = self._take(data[done : large.start()], commands)
+            if at >= 0:
+                return done + at
             done = large.start()
+            if not self._is_inside and not data.startswith(b"*", done):
+                return done
             if not self._reader.has_data():  # so it is no part of a value
                 raise RespError("ERR Protocol error: invalid multibulk length")
             large = _LARGE_OF_ANY_KIND.search(data, done + 1)
-        return data[done:]
+        at = self._take(data[done:], commands)
+        return done + at if at >= 0 else at
 
-    def _take(self, data: bytes, commands: list[Command]) -> None:
+    def _take(self, data: bytes, commands: list[Command]) -> int:
+        """Take arrays. Returns where an inline command begins after them; -1: nowhere."""
         if not data:
-            return
+            return -1
         reader, gets = self._reader, self._reader.gets
         reader.feed(data)
+        first = len(commands)
+        empties: list[tuple[int, bytes]] | None = None  # arrays that are passed over: before which command
+        try:
+            while (command := gets()) is not False:
+                if type(command) is list and command:
+                    for word in command:
+                        if type(word) is not bytes:
+                            raise _not_a_command()
+                    commands.append(command)
+                elif command is None or command == []:
+                    if empties is None:
+                        empties = []
+                    empties.append((len(commands), b"*-1\r\n" if command is None else b"*0\r\n"))
+                else:
+                    raise _not_a_command()
+                if not reader.has_data():
+                    self._is_inside, self.partial = False, 0
+                    return -1
+        except hiredis.HiredisError:
+            at = _end_of_arrays(data, _encoded(commands, first, empties or []), self._tail if self._is_inside else b"")
+            if at < 0:
+                raise
+            return at
+        is_all = len(data) >= _TAIL_BYTES or not self._is_inside
+        self._tail = data[-_TAIL_BYTES:] if is_all else (self._tail + data)[-_TAIL_BYTES:]
         self._is_inside = True
-        self.partial += len(data)
-        while (command := gets()) is not False:
-            if type(command) is list and command:
-                for word in command:
-                    if type(word) is not bytes:
-                        raise _not_a_command()
-                commands.append(command)
-            elif command is not None and command != []:  # those are passed over
-                raise _not_a_command()
-            self.partial = 0
-            if not reader.has_data():
-                self._is_inside = False
-                return
+        self.partial = self.partial + len(data) if len(commands) == first and empties is None else 0
         if self.partial > MAX_COMMAND_BYTES:
             raise RespError("ERR Protocol error: invalid bulk length")
+        return -1
 
     def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
         """Take the lines at the beginning; returns what follows them, which is empty or begins with an array."""
@@ -106,6 +143,46 @@ class Parser:
                 commands.append(words)
             start = end + 1
         return data[start:]
+
+
+def _encoded(commands: list[Command], first: int, empties: list[tuple[int, bytes]]) -> list[bytes]:
+    """The arrays from this one on as they came: hiredis takes lengths in one form only."""
+    found: list[bytes] = []
+    for before, empty in [*empties, (len(commands), b"")]:
+        found += [_array(words) for words in commands[first:before]]
+        found.append(empty)
+        first = before
+    return found
+
+
+def _array(words: Command) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
+    """Where something begins that hiredis doesn't take, after these arrays. If the first of them has begun before
+    `data`, `tail` is the end of what was there. -1 if an array follows, which has a mistake then, or if the place isn't
+    certain.
+    """
+    others = b"".join(arrays[1:])
+    ends = _ends(data, arrays[0], tail) if tail else [len(arrays[0])]
+    places = [end + len(others) for end in ends if data.startswith(others, end)]
+    return places[0] if len(places) == 1 and not data.startswith(b"*", places[0]) else -1
+
+
+def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
+    """Where an array may end that has begun before `data`: one place unless it repeats itself. None if there are too
+    many places to look at.
+    """
+    ends, end = list[int](), 0
+    for _ in range(_TRIES):
+        end = data.find(b"\n", end) + 1
+        if not 0 < end < len(array):
+            return ends
+        before = array[max(0, len(array) - end - len(tail)) : -end]
+        if array.endswith(data[:end]) and tail.endswith(before):
+            ends.append(end)
+    return []
 
 
 def _not_a_command() -> RespError:

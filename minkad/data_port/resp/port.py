@@ -15,6 +15,7 @@ from minkad.data_port.resp.keyspaces import Keyspaces
 from minkad.data_port.resp.refusals import Refusals
 from minkad.data_port.resp.scanning import Cursors
 from minkad.data_port.resp.service import Service
+from minkad.data_port.resp.slot_keys import Walks
 from minkad.data_port.resp.table import COMMANDS
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
@@ -38,11 +39,11 @@ class RespPort:
         """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
         `memory` is that of clients. `tls` gives the context for connections to other nodes.
         """
-        keyspaces = Keyspaces(state)
         self._elsewhere = Elsewhere(cluster_id, tls)
+        keyspaces = Keyspaces(state, self._elsewhere.keep)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
         means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
-        self._service = Service(means, memory, COMMANDS, Cursors(), own_address)
+        self._service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address)
 
     def protocol(self) -> asyncio.Protocol:
         """What serves a new connection."""

@@ -8,8 +8,11 @@ from typing import Final
 
 from minka import __version__
 from minkad.config.addresses import split_address
-from minkad.data_port.resp.command import Command, Kind, Words, wrong_number
+from minkad.data_port.resp import globs
+from minkad.data_port.resp.command import Command, Kind, Words, syntax_error, wrong_number
 from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.key_flags import key_flags
+from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import OK, Reply, RespError, Simple, bulk, integer, reply
 from minkad.data_port.resp.session import REDIS_VERSION, unknown_subcommand
 
@@ -106,6 +109,12 @@ def _cluster_section(connection: RespConnection) -> str:
     return _section("Cluster", {"cluster_enabled": int(connection.service.is_cluster(connection))})
 
 
+def _keyspace_section(connection: RespConnection) -> str:
+    view = connection.service.keyspaces.view(connection.keyspace)
+    size = _size(connection, view) if view is not None else 0
+    return _section("Keyspace", {"db0": f"keys={size}"} if size else {})
+
+
 _SECTIONS: Final[dict[str, Callable[[RespConnection], str]]] = {
     "server": _server_section,
     "clients": _clients_section,
@@ -114,6 +123,7 @@ _SECTIONS: Final[dict[str, Callable[[RespConnection], str]]] = {
     "stats": _stats_section,
     "replication": _replication_section,
     "cluster": _cluster_section,
+    "keyspace": _keyspace_section,
 }
 
 
@@ -145,7 +155,7 @@ def _command(connection: RespConnection, words: Words) -> bytes:
     if what == b"COUNT" and len(words) == 2:
         return integer(len(names))
     if what == b"LIST":
-        return reply([command.name.lower() for command in names.values()], resp3)
+        return reply([command.name.lower() for command in _listed(names.values(), words[2:])], resp3)
     if what == b"INFO":
         chosen: Iterable[Command | None] = (
             [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else names.values()
@@ -155,19 +165,50 @@ def _command(connection: RespConnection, words: Words) -> bytes:
         found = [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else list(names.values())
         return reply({one.name.lower(): _documented(one) for one in found if one is not None}, resp3)
     if what == b"GETKEYS" and len(words) > 2:
-        command = names.get(words[2].upper())
-        if command is None:
-            raise RespError("ERR Invalid command specified")
-        command.check(words[2:])
-        if not (keys := command.keys(words[2:])):
-            raise RespError("ERR The command has no key arguments")
-        return reply(keys, resp3)
+        return reply(_keys_of(names.get(words[2].upper()), words[2:]), resp3)
+    if what == b"GETKEYSANDFLAGS" and len(words) > 2:
+        keys = _keys_of(names.get(words[2].upper()), words[2:])
+        flags: list[Reply] = [Simple(flag) for flag in key_flags(words[2].decode().upper(), words[2:])]
+        return reply([[key, flags] for key in keys], resp3)
     raise unknown_subcommand("COMMAND", words[1])
 
 
+def _keys_of(command: Command | None, words: Words) -> list[bytes]:
+    if command is None:
+        raise RespError("ERR Invalid command specified")
+    if not command.first:
+        raise RespError("ERR The command has no key arguments")
+    try:
+        command.check(words)
+    except RespError:
+        raise RespError("ERR Invalid number of arguments specified for command") from None
+    return command.keys(words)
+
+
+def _listed(commands: Iterable[Command], words: Words) -> Iterable[Command]:
+    """Those that COMMAND LIST FILTERBY names, or all."""
+    if not words:
+        return commands
+    option = words[1].upper() if len(words) == 3 and words[0].upper() == b"FILTERBY" else b""
+    if option == b"PATTERN":
+        pattern = globs.compiled(words[2].lower())
+        return [command for command in commands if pattern.fullmatch(command.name.lower().encode())]
+    if option == b"ACLCAT":
+        category = "@" + words[2].decode("utf-8", "replace").lower()
+        return [command for command in commands if category in _categories(command)]
+    if option == b"MODULE":
+        return []
+    raise syntax_error()
+
+
+def _categories(command: Command) -> list[str]:
+    found = ["@write" if "write" in command.flags else "@read" if "readonly" in command.flags else ""]
+    found += [{"generic": "@keyspace", "cluster": "", "server": ""}.get(command.group, f"@{command.group}")]
+    return [one for one in (*found, "@fast" if "fast" in command.flags else "@slow") if one]
+
+
 def _described(command: Command) -> Reply:
-    kind = "@write" if "write" in command.flags else "@read" if "readonly" in command.flags else f"@{command.group}"
-    categories: list[Reply] = [Simple(f"@{command.group}"), Simple(kind)]
+    categories: list[Reply] = [Simple(category) for category in _categories(command)]
     flags: list[Reply] = [Simple(flag) for flag in command.flags]
     name = command.name.lower()
     return [
@@ -189,10 +230,13 @@ def _documented(command: Command) -> Reply:
 
 
 def _dbsize(connection: RespConnection, words: Words) -> bytes:
-    view, node_id = connection.view, connection.service.means.node_id
-    size = connection.service.means.requests.key_count
-    led = [route for route in view.routes() if route.leader == node_id]
-    return integer(sum(size(route.partition_id) for route in led))
+    return integer(_size(connection, connection.view))
+
+
+def _size(connection: RespConnection, view: View) -> int:
+    """About how many keys the partitions have that this node leads."""
+    node_id, size = connection.service.means.node_id, connection.service.means.requests.key_count
+    return sum(size(route.partition_id) for route in view.routes() if route.leader == node_id)
 
 
 _FLAGS: Final = ("loading", "stale", "fast")

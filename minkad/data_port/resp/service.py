@@ -17,13 +17,20 @@ from minkad.process.memory import Memory
 if TYPE_CHECKING:
     from minkad.data_port.resp.connection import RespConnection
     from minkad.data_port.resp.scanning import Cursors
+    from minkad.data_port.resp.slot_keys import Walks
 
 
 class Service:
     """For the loop's thread."""
 
     def __init__(
-        self, means: Means, memory: Memory, commands: Mapping[bytes, Command], cursors: "Cursors", own_address: str
+        self,
+        means: Means,
+        memory: Memory,
+        commands: Mapping[bytes, Command],
+        cursors: "Cursors",
+        walks: "Walks",
+        own_address: str,
     ) -> None:
         """`own_address`: that of this node's data port, for clients."""
         self.means = means
@@ -39,6 +46,7 @@ class Service:
         self.own_address = own_address
         self.connections: dict[int, RespConnection] = {}
         self.cursors = cursors
+        self.walks = walks
         self.ids = itertools.count(1)
         self.started = time.monotonic()
         self.commands_done = 0

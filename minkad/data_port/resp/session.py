@@ -1,7 +1,7 @@
 """Commands about the connection itself."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from minkad.data_port.resp.command import Command, Kind, Run, Words, integer_of, syntax_error
@@ -106,7 +106,7 @@ def _client(connection: RespConnection, words: Words) -> bytes:
     if what == b"INFO" and len(words) == 2:
         return bulk(f"{describe(connection)}\n".encode(), resp3)
     if what == b"LIST":
-        shown = "".join(f"{describe(one)}\n" for one in connection.service.connections.values())
+        shown = "".join(f"{describe(one)}\n" for one in _listed(connection, words[2:]))
         return bulk(shown.encode(), resp3)
     if what in (b"NO-EVICT", b"NO-TOUCH") and len(words) == 3:
         if words[2].upper() not in (b"ON", b"OFF"):
@@ -117,6 +117,24 @@ def _client(connection: RespConnection, words: Words) -> bytes:
     if what == b"GETREDIR" and len(words) == 2:
         return integer(-1)
     raise unknown_subcommand("CLIENT", words[1])
+
+
+def _listed(connection: RespConnection, words: Words) -> Iterable[RespConnection]:
+    """The connections that CLIENT LIST is to show: all, those of a type, or some by id."""
+    connections, option = connection.service.connections, words[0].upper() if words else b""
+    if not words:
+        return connections.values()
+    if option == b"TYPE" and len(words) == 2:
+        if words[1].lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+            raise RespError(f"ERR Unknown client type '{words[1][:64].decode('utf-8', 'replace')}'")
+        return connections.values() if words[1].lower() == b"normal" else ()
+    if option == b"ID" and len(words) > 1:
+        try:
+            ids = [integer_of(word) for word in words[1:]]
+        except RespError:
+            raise RespError("ERR Invalid client ID") from None
+        return [connections[id_] for id_ in ids if id_ in connections]
+    raise syntax_error()
 
 
 def _set_info(connection: RespConnection, option: bytes, value: bytes) -> bytes:

@@ -9,6 +9,7 @@ from minka.operations import (
     Append,
     Expire,
     If,
+    OnlyIf,
     Outcome,
     Refusal,
     Set,
@@ -32,6 +33,8 @@ from minkad.data_port.resp.replies import NULL, OK, RespError, bulk, integer, va
 from minkad.data_port.resp.slots import Slot
 
 _NO_INTEGER: Final = NOT_AN_INTEGER
+_IF: Final = {b"NX": If.ABSENT, b"XX": If.PRESENT}
+_TIMES: Final = (b"EX", b"PX", b"EXAT", b"PXAT")
 _OVERFLOW: Final = RespError("ERR increment or decrement would overflow")
 
 
@@ -65,22 +68,23 @@ def _get(connection: RespConnection, words: Words) -> bytes | Slot:
 def _set(connection: RespConnection, words: Words) -> bytes | Slot:
     if len(words) == 3:
         return connection.set(words[1], words[2])
-    condition, lifetime, wants_value = If.ALWAYS, UNLIMITED, False
-    at, is_timed = 3, False
+    condition, wants_value, timing, at = If.ALWAYS, False, list[bytes](), 3
     while at < len(words):
         option = words[at].upper()
-        if option in (b"NX", b"XX") and condition is If.ALWAYS:
-            condition = If.ABSENT if option == b"NX" else If.PRESENT
+        if option in _IF and condition in (If.ALWAYS, _IF[option]):
+            condition = _IF[option]
         elif option == b"GET":
             wants_value = True
-        elif option == b"KEEPTTL" and not is_timed:
-            lifetime, is_timed = KEPT, True
-        elif option in (b"EX", b"PX", b"EXAT", b"PXAT") and not is_timed and at + 1 < len(words):
-            lifetime, is_timed = lifetime_of(option, words[at + 1], "set"), True
-            at += 1
+        elif option == b"KEEPTTL" and timing in ([], [option]):
+            timing = [option]
+        elif option in _TIMES and timing[:1] in ([], [option]) and at + 1 < len(words):
+            timing, at = [option, words[at + 1]], at + 1
         else:
             raise syntax_error()
         at += 1
+    lifetime = KEPT if timing else UNLIMITED
+    if len(timing) == 2:
+        lifetime = lifetime_of(timing[0], timing[1], "set")
     key, value = words[1], _check_value(words[2])
     operation = Set(key, value, condition, lifetime=lifetime.lifetime, ms=lifetime.ms, wants_value=wants_value)
     return connection.operate([(key, operation, len(value))], _set_answer(connection, wants_value))
@@ -124,17 +128,36 @@ def _getdel(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _getex(connection: RespConnection, words: Words) -> bytes | Slot:
-    if len(words) == 2:
-        return connection.get(words[1])
-    option = words[2].upper()
+    key, option = words[1], words[2].upper() if len(words) > 2 else b""
+    operation, finish = _unchanged(key), _set_answer(connection, True)
     if option == b"PERSIST" and len(words) == 3:
-        until = UNLIMITED
-    elif option in (b"EX", b"PX", b"EXAT", b"PXAT") and len(words) == 4:
-        until = lifetime_of(option, words[3], "getex")
-    else:
+        operation = Expire(key, UNLIMITED.lifetime, wants_value=True)
+    elif option in _TIMES and len(words) == 4:
+        try:
+            until = lifetime_of(option, words[3], "getex")
+        except RespError as error:
+            finish = _refused_if_present(connection.resp3, error)
+        else:
+            operation = Expire(key, until.lifetime, until.ms, wants_value=True)
+    elif len(words) > 2:
         raise syntax_error()
-    operation = Expire(words[1], until.lifetime, until.ms, wants_value=True)
-    return connection.operate([(words[1], operation, 0)], _set_answer(connection, True))
+    return connection.operate([(key, operation, 0)], finish)
+
+
+def _unchanged(key: bytes) -> Expire:
+    """Returns the value in the order of writes, and changes nothing: a time that is kept isn't later."""
+    return Expire(key, KEPT.lifetime, 0, OnlyIf.LATER, wants_value=True)
+
+
+def _refused_if_present(resp3: bool, error: RespError) -> Callable[[list[Outcome]], bytes]:
+    """As Redis does: it looks at the time once it has found the key."""
+
+    def finish(outcomes: list[Outcome]) -> bytes:
+        if outcomes[0].value is not None:
+            raise error
+        return NULL[resp3]
+
+    return finish
 
 
 def _mget(connection: RespConnection, words: Words) -> bytes | Slot:

@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from minka import wire
+from minka.hashing import crc16
+from minka.operations import Add
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
+from minka.wire import Group, GroupResult, Op
 from minkad.core.state import State
+from minkad.core.state.changes import Changed
+from minkad.data_port.resp import slot_keys
+from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.port import RespPort
+from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
 
 RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_RANGES)
@@ -79,6 +87,20 @@ class Client:
         """Close the connection."""
         self._writer.close()
 
+    async def say_all(self, commands: bytes, answers: int) -> list[bytes]:
+        """Send commands of any form at once, and read an answer of one line for each."""
+        self._writer.write(commands)
+        return [(await self._reader.readline()).strip() for _ in range(answers)]
+
+    def ask(self, command: str) -> None:
+        """Send it, and wait for nothing."""
+        self._writer.write(f"{command}\r\n".encode())
+
+    async def bulks(self, command: str) -> list[bytes | None]:
+        """Send it, and read an array of values."""
+        self.ask(command)
+        return [await self._bulk() for _ in range(int((await self._reader.readline())[1:]))]
+
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
         """GET each of them, all at once."""
         self._writer.write(b"".join(b"GET %b\r\n" % key for key in keys))
@@ -110,6 +132,16 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
         assert await athens.get(2, b"9", b"n", generation=2) == [b"b", b"3"]
 
 
+async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        incr = b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"
+        async with client(athens, table_of(c, RANGES)) as redis:
+            said = await redis.say_all(incr + b"INCR n\r\n" + incr * 2 + b"INCR n\r\nPING\r\n" + incr, 7)
+            assert said == [b":1", b":2", b":3", b":4", b":5", b"+PONG", b":6"]
+
+
 async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, _ = await c.add("athens", "byzantium")
@@ -122,6 +154,61 @@ async def test_what_another_node_leads_is_passed_on(tmp_path: Path) -> None:
             assert said.startswith((b"-ERR UNREACHABLE", b"-ERR OUTCOME_UNKNOWN", b"-ERR SHUTTING_DOWN"))
 
 
+async def test_the_connection_to_a_node_that_has_left_is_ended(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("byzantium", 1)
+        state = table_of(c, RANGES)
+        async with client(athens, state) as redis:
+            assert await redis.say("SET a 1") == [b"+OK"]
+            (passed_on,) = byzantium.data_port.connections
+            change_node(state, "athens")
+            assert await redis.say("STRLEN a") == [b":1"]
+            assert list(byzantium.data_port.connections) == [passed_on]
+            left = state.nodes.pop("byzantium")
+            change_node(state, "byzantium")
+            assert await redis.say("PING") == [b"+PONG"]
+            await until(lambda: not byzantium.data_port.connections)
+            state.nodes["byzantium"] = left
+            change_node(state, "byzantium")
+            assert await redis.say("INCR a") == [b":2"]
+
+
+def change_node(state: State, node_id: str) -> None:
+    """A new version of the table, in which this node's row is another one, or gone."""
+    state.version += 1
+    state.changes.note(Changed(nodes=frozenset({node_id})))
+
+
+async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (byzantium,) = await c.add("byzantium")
+        await c.create("byzantium", 1)
+        elsewhere, address = Elsewhere("test", lambda: None), f"127.0.0.1:{byzantium.port}"
+        group = Group(Op.OPERATE, 1, c.rows[1].generation, wire.encode([Add(b"n", 1)]))
+        results: list[GroupResult] = []
+        # Without an answer before it there is no connection yet, and what was asked in this turn is not sent yet.
+        for waits_for, is_sent in ((0, True), (1, True), (1, False)):
+            del results[:]
+            elsewhere.ask(address, group, 5000, results.append)
+            await until(lambda waits_for=waits_for: len(results) >= waits_for)  # type: ignore[misc]
+            elsewhere.ask(address, group, 5000, results.append)
+            if is_sent:
+                await asyncio.sleep(0)
+            elsewhere.keep([])
+            await until(lambda: len(results) == 2)
+            assert [one.error for one in results] == [None, None]
+            await until(lambda: not byzantium.data_port.connections)
+        assert await byzantium.get(1, b"n") == [b"6"]
+        elsewhere.ask(address, group, 5000, results.append)
+        await until(lambda: len(results) == 3)
+        elsewhere.ask(address, group, 5000, results.append)
+        await asyncio.sleep(0)
+        elsewhere.keep([])
+        elsewhere.close()
+        assert len(results) == 4, "at the end all is answered"
+
+
 async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> None:
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
@@ -130,6 +217,56 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
         moved = f"-MOVED 12182 127.0.0.1:{byzantium.port}".encode()
         async with client(athens, table_of(c, keyspace)) as redis:
             assert await redis.say("SET foo 1", "GET foo", "INCR foo", "TTL foo") == [moved] * 4
+            said = await redis.say("CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 5")
+            assert said == [b":0", b"*0"], "as in Redis, a node knows nothing of the slots of others"
+
+
+async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
+    """They are found among all keys of their partition, which are several pages; and the commands keep their order."""
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        mine = [b"%d{foo}" % number for number in range(30)]
+        await athens.put(1, dict.fromkeys([*mine, *(b"%d-" % number for number in range(2 * MAX_PAGE_ROWS))], b"v"))
+        others = sum(crc16(b"%d-" % number) == 12182 for number in range(2 * MAX_PAGE_ROWS))
+        async with clients(athens, table_of(c, keyspace), 2) as (redis, impatient):
+            count = "CLUSTER COUNTKEYSINSLOT 12182"
+            assert await redis.say(count, "DEL 7{foo}", count, count) == [
+                b":%d" % number for number in (30 + others, 1, 29 + others, 29 + others)
+            ]
+            found = await redis.bulks("CLUSTER GETKEYSINSLOT 12182 5")
+            assert len(set(found)) == 5
+            assert {crc16(key or b"") for key in found} == {12182}
+            assert len(await redis.bulks("CLUSTER GETKEYSINSLOT 12182 999999999")) == 29 + others
+            assert await redis.bulks("CLUSTER GETKEYSINSLOT 12182 0") == []
+            impatient.ask(count)
+            impatient.close()
+            assert await redis.say(count, count) == [b":%d" % (29 + others)] * 2
+            wrong = ["COUNTKEYSINSLOT -1", "COUNTKEYSINSLOT 16384", "GETKEYSINSLOT 1 -1", "COUNTKEYSINSLOT x"]
+            said = await redis.say(*(f"CLUSTER {one}" for one in wrong), "CLUSTER GETKEYSINSLOT 1")
+            assert said == [
+                b"-ERR Invalid slot",
+                b"-ERR Invalid slot",
+                b"-ERR Invalid slot or number of keys",
+                b"-ERR value is not an integer or out of range",
+                b"-ERR wrong number of arguments for 'cluster|getkeysinslot' command",
+            ]
+            athens.clearance = False
+            (refused,) = await redis.say(count)
+            assert refused.startswith(b"-TRYAGAIN")
+
+
+async def test_the_keys_of_a_slot_are_not_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    monkeypatch.setattr(slot_keys, "TIMEOUT_MS", 0)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, keyspace)) as redis:
+            said = await redis.say("CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 5", "PING")
+        assert said[:2] == [b"-ERR the keys of the slot's partition were not read within 0 ms: use SCAN"] * 2
+        assert said[2] == b"+PONG"
 
 
 async def test_nobody_leads(tmp_path: Path) -> None:

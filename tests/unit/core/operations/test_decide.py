@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from minka.operations import (
+    MAX_EXPIRY_MS,
     Add,
     AddFloat,
     Append,
@@ -86,6 +87,10 @@ def put(value: bytes, expires_ms: int = 0) -> bytes:
         (Expire(b"soon", Lifetime.FOR, 6, OnlyIf.LATER), put(b"10", NOW + 6), Outcome(True, NEW)),
         (Expire(b"soon", Lifetime.FOR, 4, OnlyIf.EARLIER), put(b"10", NOW + 4), Outcome(True, NEW)),
         (Expire(b"k", Lifetime.FOR, 4, OnlyIf.EARLIER), put(b"v", NOW + 4), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.FOR, 4, OnlyIf.LIMITED_EARLIER), put(b"10", NOW + 4), Outcome(True, NEW)),
+        (Expire(b"soon", Lifetime.UNTIL, 0, OnlyIf.LIMITED_EARLIER), None, Outcome(True, 0)),
+        (Expire(b"k", Lifetime.UNTIL, MAX_EXPIRY_MS), put(b"v", MAX_EXPIRY_MS), Outcome(True, NEW)),
+        (Expire(b"k", Lifetime.FOR, MAX_EXPIRY_MS), put(b"v", MAX_EXPIRY_MS), Outcome(True, NEW)),
     ],
 )
 def test_what_is_written(operation: Operation, row: bytes | None, outcome: Outcome) -> None:
@@ -119,6 +124,10 @@ def test_what_is_written(operation: Operation, row: bytes | None, outcome: Outco
         (Expire(b"soon", Lifetime.FOR, 5, OnlyIf.LATER), Outcome(False, OLD)),
         (Expire(b"k", Lifetime.FOR, 5, OnlyIf.LATER), Outcome(False, OLD)),
         (Expire(b"soon", Lifetime.FOR, 5, OnlyIf.EARLIER), Outcome(False, OLD)),
+        (Expire(b"soon", Lifetime.FOR, 5, OnlyIf.LIMITED_EARLIER), Outcome(False, OLD)),
+        (Expire(b"k", Lifetime.FOR, 4, OnlyIf.LIMITED_EARLIER), Outcome(False, OLD)),
+        (Expire(b"soon", Lifetime.KEPT, 0, OnlyIf.LATER, wants_value=True), Outcome(False, OLD, value=b"10")),
+        (Expire(b"k", Lifetime.KEPT, 0, OnlyIf.LATER, wants_value=True), Outcome(False, OLD, value=b"v")),
         (SetAllIfAbsent([b"x", b"k"], [b"1", b"2"]), Outcome(False)),
     ],
 )

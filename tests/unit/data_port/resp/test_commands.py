@@ -4,6 +4,7 @@ import pytest
 
 from minkad.data_port.resp.command import integer_of
 from minkad.data_port.resp.globs import compiled
+from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.replies import NULL, Reply, RespError, Simple, bulk, reply
 from minkad.data_port.resp.table import COMMANDS
 
@@ -35,6 +36,16 @@ def test_keys_are_found() -> None:
     assert COMMANDS[b"MGET"].keys([b"MGET", b"a", b"b"]) == [b"a", b"b"]
     assert COMMANDS[b"SET"].keys([b"SET", b"a", b"1", b"EX", b"5"]) == [b"a"]
     assert COMMANDS[b"PING"].keys([b"PING", b"a"]) == []
+
+
+def test_what_is_done_with_keys_is_known_of_all_commands_that_have_some() -> None:
+    for command in COMMANDS.values():
+        if command.first:
+            first, *_ = key_flags(command.name, [command.name.encode(), b"a"])
+            assert (first == "RO") is ("readonly" in command.flags), command.name
+    assert key_flags("SET", [b"SET", b"get", b"get"]) == ("OW", "update")
+    assert key_flags("SET", [b"SET", b"a", b"1", b"EX", b"5", b"get"]) == ("RW", "access", "update")
+    assert key_flags("MSETNX", [b"MSETNX", b"a", b"1"]) == ("OW", "insert")
 
 
 def test_writes_and_reads_say_so() -> None:

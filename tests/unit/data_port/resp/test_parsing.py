@@ -91,6 +91,61 @@ def test_inline_commands() -> None:
     assert fed(b"x" * (MAX_INLINE_BYTES + 1))[1] == "ERR Protocol error: too big inline request"
 
 
+MIXED = (
+    encoded([b"SET", b"a", b"$1\r\na"]) + b"*0\r\nPING\r\n" + encoded([b"GET", b"\r\n"]) + encoded([b"GET", b"\r\n"])
+    + b"*-1\r\nGET *12345678\r\n\r\nset a ~1234567\n" + encoded([b"GET", b">7654321"]) + b"get %7654321 |1\n"
+)  # fmt: skip
+MIXED_COMMANDS = [
+    [b"SET", b"a", b"$1\r\na"], [b"PING"], [b"GET", b"\r\n"], [b"GET", b"\r\n"], [b"GET", b"*12345678"],
+    [b"set", b"a", b"~1234567"], [b"GET", b">7654321"], [b"get", b"%7654321", b"|1"],
+]  # fmt: skip
+
+
+def test_inline_commands_and_arrays_follow_each_other_however_they_are_cut() -> None:
+    for cut in range(len(MIXED) + 1):
+        assert fed(MIXED[:cut], MIXED[cut:]) == (MIXED_COMMANDS, ""), MIXED[cut:]
+    for size in range(1, len(MIXED)):
+        assert fed(*(MIXED[at : at + size] for at in range(0, len(MIXED), size))) == (MIXED_COMMANDS, ""), size
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_mixture_survives_any_cuts(seed: int) -> None:
+    rng = random.Random(seed)
+    commands, whole = list[list[bytes]](), b""
+    for _ in range(rng.randrange(1, 40)):
+        words = [b"SET", *(bytes(rng.choices(b"ab*$>%7", k=rng.randrange(1, 12))) for _ in range(rng.randrange(3)))]
+        commands.append(words)
+        whole += encoded(words) if rng.random() < 0.5 else b" ".join(words) + b"\r\n"
+    cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(rng.randrange(12)))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    assert fed(*pieces) == (commands, "")
+
+
+@pytest.mark.timeout(10)
+def test_changes_between_both_kinds_take_no_more_than_their_share() -> None:
+    commands, error = fed((encoded([b"a"]) + b"b\n") * 20_000 + b"*0\r\n" * 50_000 + b"c\n")
+    assert (commands, error) == ([[b"a"], [b"b"]] * 20_000 + [[b"c"]], "")
+
+
+def test_a_line_whose_beginning_is_not_certain_ends_the_connection() -> None:
+    """The reader doesn't say where, and the value that was cut off looks the same at several places."""
+    repeated = encoded([b"ECHO", b"\r\n" * 60])
+    assert fed(repeated + b"PING\r\n") == ([[b"ECHO", b"\r\n" * 60], [b"PING"]], "")
+    for rest in (6, 100):
+        commands, error = fed(repeated[:-rest], repeated[-rest:] + b"PING\r\n")
+        assert commands == [[b"ECHO", b"\r\n" * 60]]
+        assert error == 'ERR Protocol error: Protocol error, got "P" as reply type byte'
+
+
+def test_a_mistake_in_an_array_after_others_ends_the_connection() -> None:
+    for wrong in (b"*1\r\nPING\r\n", b"*x\r\n", b"*2\r\n$4\r\nECHO\r\nPING\r\n"):
+        whole = encoded([b"ECHO", b"a"]) + wrong
+        for cut in range(len(whole)):
+            commands, error = fed(whole[:cut], whole[cut:])
+            assert commands == [[b"ECHO", b"a"]]
+            assert error.startswith("ERR Protocol error"), whole[cut:]
+
+
 def test_quotes_in_inline_commands() -> None:
     assert split_line(rb'set "a b\n\x41\"" ' + rb"'c\'d' e") == [b"set", b'a b\nA"', b"c'd", b"e"]
     for wrong in (b'get "a', b"get 'a", b'get "a"b'):

@@ -1,0 +1,61 @@
+"""Times of expiry are taken and refused as Redis does it: to the millisecond that 64 bits have."""
+
+import time
+
+import pytest
+
+from minka.operations import Lifetime
+from minkad.data_port.resp.lifetimes import Until, lifetime_of, until
+from minkad.data_port.resp.replies import RespError
+
+LAST = 2**63 - 1
+EPOCH = Until(Lifetime.UNTIL, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "expected"),
+    [
+        (b"EX", 5, Until(Lifetime.FOR, 5000)),
+        (b"PX", 5, Until(Lifetime.FOR, 5)),
+        (b"PX", 0, Until(Lifetime.FOR, 0)),
+        (b"PX", -1, EPOCH),
+        (b"PX", -(2**63), EPOCH),
+        (b"EX", -(LAST // 1000), EPOCH),
+        (b"EXAT", 5, Until(Lifetime.UNTIL, 5000)),
+        (b"EXAT", LAST // 1000, Until(Lifetime.UNTIL, LAST // 1000 * 1000)),
+        (b"EXAT", -(LAST // 1000), EPOCH),
+        (b"PXAT", LAST, Until(Lifetime.UNTIL, LAST)),
+        (b"PXAT", -(2**63), EPOCH),
+    ],
+)
+def test_times(option: bytes, number: int, expected: Until) -> None:
+    assert until(option, number, "expire") == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        (b"EX", LAST // 1000),
+        (b"EX", -(LAST // 1000) - 1),
+        (b"PX", LAST),
+        (b"EXAT", LAST // 1000 + 1),
+        (b"EXAT", -(LAST // 1000) - 1),
+    ],
+)
+def test_times_that_64_bits_do_not_have(option: bytes, number: int) -> None:
+    with pytest.raises(RespError, match="ERR invalid expire time in 'expire' command"):
+        until(option, number, "expire")
+
+
+def test_times_from_now_end_where_those_of_the_calendar_do() -> None:
+    now = time.time_ns() // 1_000_000
+    assert until(b"PX", LAST - now - 60_000, "expire") == Until(Lifetime.FOR, LAST - now - 60_000)
+    with pytest.raises(RespError, match="invalid expire time"):
+        until(b"PX", LAST - now + 1, "expire")
+
+
+@pytest.mark.parametrize("word", [b"0", b"-1", b"-9223372036854775808"])
+def test_a_write_wants_a_positive_time(word: bytes) -> None:
+    for option in (b"EX", b"PX", b"EXAT", b"PXAT"):
+        with pytest.raises(RespError, match="ERR invalid expire time in 'set' command"):
+            lifetime_of(option, word, "set")

@@ -8,6 +8,10 @@ from typing import Any, Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import (
+    MSG_APP_RESP,
+    MSG_HEARTBEAT,
+    MSG_HEARTBEAT_RESP,
+    MSG_VOTE_RESP,
     Commands,
     ConfChange,
     ConfChangeV2,
@@ -15,7 +19,6 @@ from minka.v1.raft_pb2 import (
     Entry,
     EntryType,
     Message,
-    MessageType,
     Snapshot,
 )
 from minkad.coordinator.leader_silence import LeaderSilence
@@ -38,7 +41,7 @@ PIECE_ENDS_S: Final = 0.002  # what is applied after such a pause is a piece of 
 LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
-_HEARTBEATS: Final = (MessageType.MSG_HEARTBEAT, MessageType.MSG_HEARTBEAT_RESP)
+_HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
 
 _Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
@@ -138,7 +141,7 @@ class RaftDriver:
 
         A node that came back with an empty disk has a new raft id: messages to the old one must not reach it.
         """
-        own = self.raw.basic_status().id
+        own = self.raw.raft.id
         for message in messages:
             if message.to != own:
                 continue
@@ -246,7 +249,7 @@ class RaftDriver:
     @property
     def is_leader(self) -> bool:
         """Whether this node leads, as far as it knows."""
-        return self.raw.basic_status().role is Role.LEADER
+        return self.raw.raft.role is Role.LEADER
 
     @property
     def log_is_checked(self) -> bool:
@@ -330,7 +333,7 @@ class RaftDriver:
 
     def _is_answer(self, message: Message) -> bool:
         """Whether a leader takes the message in while its own disk works: a quorum of others may commit without it."""
-        return message.type == MessageType.MSG_APP_RESP and self._goes_on and self.is_leader
+        return message.type == MSG_APP_RESP and self._goes_on and self.is_leader
 
     def _propose_without_disk(self) -> None:
         """Let others write what was proposed while this leader's disk works on an entry before it. One entry at most is
@@ -382,7 +385,7 @@ class RaftDriver:
         self._silence.handle(message, self.raw.basic_status(), self._clock())
         try:
             self.raw.step(message)
-            if message.type == MessageType.MSG_HEARTBEAT and message.from_id == self.raw.basic_status().leader_id:
+            if message.type == MSG_HEARTBEAT and message.from_id == self.raw.raft.leader_id:
                 self._log_is_checked = True
         except LogRolledBack as end:
             text = f"the leader of the coordinator knows that this node had more: {end}"
@@ -422,7 +425,7 @@ class RaftDriver:
             await self._log_db.sync()
             self._is_away = self._goes_on = False
         for message in ready.messages:
-            if message.type == MessageType.MSG_VOTE_RESP and not message.reject:
+            if message.type == MSG_VOTE_RESP and not message.reject:
                 message.silence_ms = self._silence.milliseconds(self._clock())
         self._send(without_repeated_answers(ready.messages))
         if ready.snapshot is not None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.data_port import Connection, Hello, Purpose, Receiver, connect
 from minka.errors import Code, MinkaError
-from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch
+from minka.v1.raft_pb2 import MSG_SNAP, Message, RaftMessageBatch
 from minkad.config.addresses import split_address
 from minkad.process.clock import boottime
 
@@ -95,7 +95,7 @@ class RaftTransport:
         """Send each message to its node, as far as that takes them; a snapshot is sent by a call of its own."""
         by_node: dict[int, list[Message]] = {}
         for message in messages:
-            if message.type != MessageType.MSG_SNAP:
+            if message.type != MSG_SNAP:
                 by_node.setdefault(message.to, []).append(message)
             elif message.to not in self._snapshots:
                 task = asyncio.create_task(self._send_snapshot(message), name=f"raft snapshot to {message.to}")

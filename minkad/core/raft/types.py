@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from minka.v1.raft_pb2 import Entry, HardState, Message, Snapshot
 from minkad.core.raft.tracker import Progress, TrackerConfig
@@ -103,8 +104,7 @@ class Ready:
     must_sync: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BasicStatus:
+class BasicStatus(NamedTuple):
     """The cheap part of a node's status."""
 
     id: int

@@ -22,6 +22,7 @@ from minka.v1.raft_pb2 import (
     Snapshot,
 )
 from minkad.coordinator.leader_silence import LeaderSilence
+from minkad.coordinator.proposals import Proposals, answer, shares_of
 from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.process.clock import boottime
@@ -34,7 +35,6 @@ log: Final = logging.getLogger(__name__)
 MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
-MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
 PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
 PIECE_ENDS_S: Final = 0.002  # what is applied after such a pause is a piece of its own
@@ -42,8 +42,6 @@ LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do m
 
 _SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
 _HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
-
-_Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
 
 class StateMachine(Protocol):
@@ -107,8 +105,8 @@ class RaftDriver:
         self._silence = LeaderSilence(clock())
         self._inbox: deque[Message] = deque()
         self._gone: set[int] = set()
-        self._proposals: _Proposals = []
-        self._waiting: deque[tuple[int, int, _Proposals]] = deque()  # index, term: ascending index
+        self._proposals: Proposals = []
+        self._waiting: deque[tuple[int, int, Proposals]] = deque()  # index, term: ascending index
         self._waiting_count = 0
         self._confirmations: dict[bytes, tuple[float, Callable[[float], None]]] = {}
         self._confirmation_number = 0
@@ -395,7 +393,7 @@ class RaftDriver:
 
     def _propose_queued(self) -> None:
         proposals, self._proposals = self._proposals, []
-        shares = _shares(proposals)
+        shares = shares_of(proposals)
         entries = [
             Commands(commands=[command for commands, _ in share for command in commands]).SerializeToString()
             for share in shares
@@ -403,7 +401,7 @@ class RaftDriver:
         try:
             self.raw.propose_batch(entries)
         except ProposalDropped as reason:
-            _answer(proposals, MinkaError(Code.NOT_CONTROLLER, f"nothing was proposed: {reason}"))
+            answer(proposals, MinkaError(Code.NOT_CONTROLLER, f"nothing was proposed: {reason}"))
             return
         first = self.raw.last_index() - len(shares) + 1
         term = self.raw.basic_status().term
@@ -510,9 +508,9 @@ class RaftDriver:
             index, term, proposals = self._waiting.popleft()
             self._waiting_count -= len(proposals)
             if (index, term) == (entry.index, entry.term):
-                _answer(proposals, None)
+                answer(proposals, None)
             else:
-                _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
+                answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
         """Apply an entry's commands in pieces; the first goes on with the last entry's piece. False if a snapshot has
@@ -532,7 +530,7 @@ class RaftDriver:
     def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting, self._waiting_count = self._waiting, deque(), 0
         for _, _, proposals in waiting:
-            _answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
+            answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, f"proposed, but not seen committed: {reason}"))
 
     def _snapshot_if_due(self) -> None:
         # A new member refuses a snapshot from before it became one, so each change of the configuration needs a new
@@ -575,27 +573,3 @@ def _durable_before(ready: Ready) -> int:
         if entry.type != EntryType.ENTRY_NORMAL or entry.index == first_new:
             return number
     return len(ready.committed_entries)
-
-
-def _shares(proposals: _Proposals) -> list[_Proposals]:
-    """Divide proposals into the entries that carry them."""
-    shares: list[_Proposals] = []
-    size = MAX_ENTRY_BYTES
-    for proposal in proposals:
-        added = sum(map(len, proposal[0]))
-        size += added
-        if size > MAX_ENTRY_BYTES:
-            shares.append([])
-            size = added
-        shares[-1].append(proposal)
-    return shares
-
-
-def _answer(proposals: _Proposals, error: MinkaError | None) -> None:
-    for _, future in proposals:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)

@@ -14,6 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import MSG_SNAP, Message, RaftMessageBatch
 from minkad.config.addresses import split_address
 from minkad.process.clock import boottime
+from minkad.process.logs import Seldom
 
 log: Final = logging.getLogger(__name__)
 
@@ -45,15 +46,18 @@ class RaftPorts:
         self._locate = locate
         self._hello = Hello(Purpose.RAFT, cluster_id, node_id)
         self._tls = tls
+        self._seldom = Seldom(log)
 
     async def connect(self, address: str, receiver: Receiver) -> Connection:
         """A connection to the node with this gRPC address. Raises UNREACHABLE, and what it answers."""
+        data_address = await self._locate(address)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                where = split_address(await self._locate(address))
-                connection = await connect(where, self._tls(), self._hello, receiver)
-        except TimeoutError as error:
-            raise MinkaError(Code.UNREACHABLE, f"{address}: no connection within {_CONNECT_S:g} s") from error
+                connection = await connect(split_address(data_address), self._tls(), self._hello, receiver)
+        except (MinkaError, TimeoutError) as error:
+            reason = str(error) or f"no connection within {_CONNECT_S:g} s"
+            self._seldom.log(logging.INFO, "a node's data port can't be reached", address=data_address, reason=reason)
+            raise MinkaError(Code.UNREACHABLE, f"{data_address}: {reason}") from error
         connection.give_up_after(_UNACKNOWLEDGED_S)
         return connection
 

@@ -4,6 +4,7 @@ over real gRPC, in chunks.
 
 import asyncio
 import gc
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -121,18 +122,23 @@ async def stopped_before() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
+async def located(data_address: str) -> AsyncIterator[str]:
+    """The address of a process that only says where its data port is."""
+    server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
+    coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(print, print, data_address=data_address), server)
+    server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
 async def stopped_after_it_was_located() -> AsyncIterator[str]:
     """The address of a process that says where its data port is, and reads nothing there."""
-    async with stopped_before() as data_address:
-        server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
-        receiver = RaftReceiver(print, print, data_address=data_address)
-        coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
-        server.add_insecure_port(address)
-        await server.start()
-        try:
-            yield address
-        finally:
-            await server.stop(None)
+    async with stopped_before() as data_address, located(data_address) as address:
+        yield address
 
 
 async def test_messages_arrive_in_order_on_one_stream() -> None:
@@ -144,6 +150,21 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
         assert peer.count == 500
         assert peer.heard == {1: "127.0.0.1:7400"}
         assert not sender.unreachable
+
+
+async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The node answers by gRPC, so that nothing else would say why it takes no part."""
+    caplog.set_level(logging.INFO, raft.log.name)
+    async with located(free_address()) as address, Sender({2: address}) as sender:
+
+        def is_told() -> bool:
+            sender.transport.send([heartbeat(2)])
+            return len(sender.unreachable) >= 3
+
+        await until(is_told)
+    (line,) = [record for record in caplog.records if record.name == raft.log.name]
+    assert line.message == "a node's data port can't be reached"
+    assert line.__dict__["address"] in line.__dict__["reason"]
 
 
 async def test_what_is_passed_on_says_nothing_of_an_address() -> None:

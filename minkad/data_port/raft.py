@@ -26,6 +26,7 @@ RECONNECT_S: Final = 0.1
 _CONNECT_S: Final = 2.0
 _UNACKNOWLEDGED_S: Final = 3.0  # then the other machine has vanished without a word
 _PROBE_S: Final = 0.5
+_ENDS_WITHIN_S: Final = 2.0
 _MAX_HEARD: Final = 4096  # senders whose address is remembered
 
 Connect = Callable[[str, Receiver], Awaitable[Connection]]
@@ -161,6 +162,7 @@ class _Link:
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
         self._lost: asyncio.Future[MinkaError | None] = asyncio.get_running_loop().create_future()
+        self._lost_at = 0.0
         self._was_there = False  # since it was last told that the node is gone
         self.task = asyncio.create_task(self._run(), name=f"raft messages to {raft_id}")
 
@@ -208,6 +210,8 @@ class _Link:
             self._queued_bytes = 0
             self._wake.clear()
             await asyncio.sleep(RECONNECT_S)
+            if self._was_there and asyncio.get_running_loop().time() - self._lost_at < _ENDS_WITHIN_S:
+                self._wake.set()  # it may be ending, its other port last
 
     async def _until_lost(self, address: str) -> None:
         self._lost = asyncio.get_running_loop().create_future()
@@ -220,6 +224,7 @@ class _Link:
             self._connection, self._was_there = connection, True
             self._flush(connection)
             error = await self._lost
+            self._lost_at = asyncio.get_running_loop().time()
             log.info("the connection for raft broke", extra={"to": address, "reason": str(error or "it was closed")})
         finally:
             self._connection = None

@@ -13,11 +13,13 @@ from minka.wire import Op, WriteBody
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
+from minkad.data_port.resp.returning import Returning
 from minkad.data_port.resp.slots import Divided, Part, Taker
 from minkad.process.memory import Share
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch takes no more after it has these; one command may exceed it
 _BATCH_ENTRIES: Final = 10_000
+_PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be just over one
 
 
 class Batch(Errand):
@@ -105,7 +107,7 @@ class Batch(Errand):
 class Pipe:
     """One batch on its way, and those that are gathered meanwhile: so the writes of a connection stay in order."""
 
-    __slots__ = ("_pipes", "_under_way", "gathered", "partition_id", "view")
+    __slots__ = ("_awaited", "_overdue", "_pipes", "_under_way", "gathered", "partition_id", "view")
 
     def __init__(self, pipes: "Pipes", view: View, partition_id: int) -> None:
         self._pipes = pipes
@@ -113,15 +115,24 @@ class Pipe:
         self.partition_id = partition_id
         self.gathered: list[Batch] = []
         self._under_way: Batch | None = None
+        self._awaited = 0  # the next batch waits for so many writes
+        self._overdue: asyncio.TimerHandle | None = None
 
     def batch(self) -> Batch:
         """The batch that takes the next entry."""
         gathered = self.gathered
         if not gathered or gathered[-1].is_full:
-            if not gathered and self._under_way is None:
+            if not gathered and self._under_way is None and not self._awaited:
                 self._pipes.begin_soon(self)
             gathered.append(Batch(self._pipes.means, self.view, self._pipes.share, self))
-        return gathered[-1]
+        batch = gathered[-1]
+        if self._awaited and len(batch.takers) + 1 >= self._awaited:
+            self._awaited = 0
+            if self._overdue is not None:
+                self._overdue.cancel()
+            self._pipes.returning.came()
+            self._pipes.begin_soon(self)
+        return batch
 
     def begin(self) -> None:
         """Send the next batch."""
@@ -130,9 +141,24 @@ class Pipe:
             batch.send()
 
     def ended(self, batch: Batch) -> None:
-        """The batch is over: the next one begins in this turn of the loop, after those that wait for it were told."""
+        """The batch is over: the next one begins when those that waited for this one have come again, or at the end of
+        this turn of the loop, after they were told.
+        """
         assert self._under_way is batch, "one batch is on its way"
         self._under_way = None
+        gathered = len(self.gathered[0].takers) if self.gathered else 0
+        self._awaited = self._pipes.returning.awaited(len(batch.takers), gathered)
+        if self._awaited:
+            self._overdue = asyncio.get_running_loop().call_later(self._pipes.patience_s, self._missed)
+        else:
+            self._go_on()
+
+    def _missed(self) -> None:
+        self._awaited = 0
+        self._pipes.returning.missed()
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.gathered:
             self._pipes.begin_soon(self)
         else:
@@ -154,14 +180,14 @@ class Pipes:
         """The answers to operations are taken from `share` while they are looked at."""
         self.means = means
         self.share = share
+        self.returning = Returning()
+        self.patience_s = _PATIENCE_S  # how long a batch waits for clients at most
         self._pipes: dict[int, Pipe] = {}
         self._beginning: list[Pipe] = []
 
     def batch(self, view: View, route: Route) -> Batch:
         """The batch that takes the next entry for a partition."""
         pipe = self._pipes.get(route.partition_id)
-        if pipe is not None and pipe.gathered and not pipe.gathered[-1].is_full:
-            return pipe.gathered[-1]
         if pipe is None:
             pipe = self._pipes[route.partition_id] = Pipe(self, view, route.partition_id)
         return pipe.batch()

@@ -43,13 +43,13 @@ class RespPort:
         keyspaces = Keyspaces(state, self._elsewhere.keep)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
         means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
-        self._service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address)
+        self.service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address)
 
     def protocol(self) -> asyncio.Protocol:
         """What serves a new connection."""
-        return cast("asyncio.Protocol", RespConnection(self._service))
+        return cast("asyncio.Protocol", RespConnection(self.service))
 
     def close(self) -> None:
         """End all connections."""
-        self._service.close()
+        self.service.close()
         self._elsewhere.close()

@@ -18,6 +18,8 @@ from minkad.core.state.changes import Changed
 from minkad.data_port.resp import slot_keys
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.port import RespPort
+from minkad.data_port.resp.returning import Returning
+from minkad.replication.partition_log import PartitionLog
 from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
 
@@ -46,8 +48,10 @@ async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
 
 
 @asynccontextmanager
-async def clients(node: TestNode, state: State, count: int) -> AsyncIterator[list["Client"]]:
-    """So many of them."""
+async def clients(
+    node: TestNode, state: State, count: int, patience_s: float | None = None
+) -> AsyncIterator[list["Client"]]:
+    """So many of them. `patience_s`: how long a batch of writes waits for clients that were just answered."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(
@@ -60,8 +64,12 @@ async def clients(node: TestNode, state: State, count: int) -> AsyncIterator[lis
         memory,
         lambda: None,
     )
+    if patience_s is not None:
+        port.service.pipes.patience_s = patience_s
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
     made = [Client(*await asyncio.open_connection(*server.sockets[0].getsockname())) for _ in range(count)]
+    for one in made:
+        one.returning = port.service.pipes.returning
     try:
         yield made
     finally:
@@ -73,6 +81,8 @@ async def clients(node: TestNode, state: State, count: int) -> AsyncIterator[lis
 
 class Client:
     """Sends inline commands."""
+
+    returning: Returning  # of the node
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -130,6 +140,60 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
             assert await redis.say("EXISTS 1 9 2 0 n") == [b":4"]
         assert await athens.get(1, b"1", b"2", b"1n", generation=2) == [b"a", b"c", b"1"]
         assert await athens.get(2, b"9", b"n", generation=2) == [b"b", b"3"]
+
+
+async def until_two_are_awaited(log: PartitionLog, first: "Client", second: "Client") -> None:
+    """Have both answered by one batch, so that the next one waits for both."""
+    async with asyncio.timeout(30):
+        while True:
+            end = log.end
+            for said in await asyncio.gather(first.say("SET 1 a"), second.say("SET 9 a")):
+                assert said == [b"+OK"]
+            if log.end == end + 1:
+                return
+
+
+async def test_writes_wait_for_the_clients_that_were_just_answered(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        log = athens.replica(1).log
+        async with clients(athens, table_of(c, RANGES), 3, patience_s=60.0) as (first, second, third):
+            await until_two_are_awaited(log, first, second)
+            end = log.end
+            early = asyncio.create_task(first.say("SET 1 b"))
+            for _ in range(20):
+                assert await third.say("PING") == [b"+PONG"]
+            assert (log.end, early.done()) == (end, False), "one of two is there"
+            assert await second.say("SET 9 b") == [b"+OK"]
+            assert await early == [b"+OK"]
+            assert log.end == end + 1, "they are one entry"
+
+
+async def test_writes_do_not_wait_for_long(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with clients(athens, table_of(c, RANGES), 2) as (first, second):
+            await until_two_are_awaited(athens.replica(1).log, first, second)
+            assert await first.say("SET 1 b") == [b"+OK"]
+            assert first.returning.awaited(2, 0) == 0, "the next batch doesn't wait"
+
+
+async def test_writes_that_wait_find_their_partitions_after_a_split(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with clients(athens, table_of(c, RANGES), 2, patience_s=60.0) as (first, second):
+            await until_two_are_awaited(athens.replica(1).log, first, second)
+            waiting = asyncio.create_task(first.say("SET 1 b"))
+            await split(c, b"5")
+            assert not waiting.done()
+            assert await second.say("SET 9 b") == [b"+OK"]
+            assert await waiting == [b"+OK"]
+            await asyncio.gather(first.say("SET 1 c"), second.say("SET 9 c"))
+        assert await athens.get(1, b"1", generation=2) == [b"c"]
+        assert await athens.get(2, b"9", generation=2) == [b"c"]
 
 
 async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:

@@ -249,7 +249,8 @@ class Connection(asyncio.Protocol):
     def give_up_after(self, seconds: float) -> None:
         """End the connection when the other machine has not acknowledged what was sent for so long."""
         connected = self._transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+        with suppress(OSError):  # the connection may be over already
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def pause_reading(self) -> None:
         """Take nothing from the other side."""

@@ -134,6 +134,8 @@ class RaftCalls:
             found = await stub.Locate(LocateRequest(), metadata=self._channels.identity, timeout=LOCATE_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
+        if rules.address(found.data_address):
+            raise MinkaError(Code.UNREACHABLE, f"{address} says that its data port is at {found.data_address[:64]!r}")
         return found.data_address
 
     async def send_snapshot(self, address: str, message: Message) -> None:

@@ -167,6 +167,17 @@ async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCa
     assert line.__dict__["address"] in line.__dict__["reason"]
 
 
+@pytest.mark.parametrize("data_address", ["", "nowhere", "127.0.0.1:port"])
+async def test_a_data_port_that_is_nowhere_is_looked_for_again(data_address: str) -> None:
+    async with located(data_address) as address, Sender({2: address}) as sender:
+
+        def is_told() -> bool:
+            sender.transport.send([heartbeat(2)])
+            return len(sender.unreachable) >= 2
+
+        await until(is_told)
+
+
 async def test_what_is_passed_on_says_nothing_of_an_address() -> None:
     """A follower passes on node 3's request to lead: the message doesn't come from node 3's address."""
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:

@@ -44,6 +44,7 @@ class Peer:
     def __init__(self) -> None:
         self.count = 0
         self.last = Message()
+        self.indexes: set[int] = set()
         self.heard: dict[int, str] = {}
         self.address, self.data_address = free_addresses(2)
         self.refuses = False
@@ -51,6 +52,7 @@ class Peer:
     def receive(self, messages: Sequence[Message]) -> None:
         self.count += len(messages)
         self.last = messages[-1]
+        self.indexes.update(message.index for message in messages)
         if self.refuses:
             raise MinkaError(Code.OVERLOADED, "too many messages")
 
@@ -165,6 +167,21 @@ async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCa
     (line,) = [record for record in caplog.records if record.name == raft.log.name]
     assert line.message == "a node's data port can't be reached"
     assert line.__dict__["address"] in line.__dict__["reason"]
+
+
+async def test_what_could_not_be_delivered_is_not_sent_when_the_node_is_back() -> None:
+    peer = Peer()
+    async with Sender({2: peer.address}) as sender:
+        sender.transport.send([heartbeat(2, 1)])
+        await until(lambda: bool(sender.unreachable))
+
+        def reached() -> bool:
+            sender.transport.send([heartbeat(2, 2)])
+            return 2 in peer.indexes
+
+        async with peer.listening():
+            await until(reached)
+    assert peer.indexes == {2}
 
 
 @pytest.mark.parametrize("data_address", ["", "nowhere", "127.0.0.1:port"])

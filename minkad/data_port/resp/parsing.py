@@ -160,7 +160,7 @@ def _array(words: Command) -> bytes:
 
 
 def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
-    """Where something begins that hiredis doesn't take, after these arrays. If the first of them has begun before
+    """Find where something begins that hiredis doesn't take, after these arrays. If the first of them has begun before
     `data`, `tail` is the end of what was there. -1 if an array follows, which has a mistake then, or if the place isn't
     certain.
     """
@@ -171,8 +171,8 @@ def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
 
 
 def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
-    """Where an array may end that has begun before `data`: one place unless it repeats itself. None if there are too
-    many places to look at.
+    """Find where an array may end that has begun before `data`: one place unless it repeats itself. None if there are
+    too many places to look at.
     """
     ends, end = list[int](), 0
     for _ in range(_TRIES):

@@ -10,10 +10,10 @@ from minka.errors import Code, MinkaError
 from minka.operations import Operation, Set, decode_outcomes
 from minka.routing import Route
 from minka.wire import Op, WriteBody
+from minkad.data_port.resp.commit_delay import CommitDelay
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
-from minkad.data_port.resp.returning import Returning
 from minkad.data_port.resp.slots import Divided, Part, Taker
 from minkad.process.memory import Share
 
@@ -105,7 +105,7 @@ class Batch(Errand):
 
 
 class Pipe:
-    """One batch on its way, and those that are gathered meanwhile: so the writes of a connection stay in order."""
+    """Keeps one batch on its way, and gathers the next ones, so that the writes of a connection stay in order."""
 
     __slots__ = ("_awaited", "_overdue", "_pipes", "_under_way", "gathered", "partition_id", "view")
 
@@ -115,7 +115,7 @@ class Pipe:
         self.partition_id = partition_id
         self.gathered: list[Batch] = []
         self._under_way: Batch | None = None
-        self._awaited = 0  # the next batch waits for so many writes
+        self._awaited = 0  # the next batch waits for so many clients
         self._overdue: asyncio.TimerHandle | None = None
 
     def batch(self) -> Batch:
@@ -130,7 +130,7 @@ class Pipe:
             self._awaited = 0
             if self._overdue is not None:
                 self._overdue.cancel()
-            self._pipes.returning.came()
+            self._pipes.commit_delay.came()
             self._pipes.begin_soon(self)
         return batch
 
@@ -147,7 +147,7 @@ class Pipe:
         assert self._under_way is batch, "one batch is on its way"
         self._under_way = None
         gathered = len(self.gathered[0].takers) if self.gathered else 0
-        self._awaited = self._pipes.returning.awaited(len(batch.takers), gathered)
+        self._awaited = self._pipes.commit_delay.awaited(len(batch.takers), gathered)
         if self._awaited:
             self._overdue = asyncio.get_running_loop().call_later(self._pipes.patience_s, self._missed)
         else:
@@ -155,7 +155,7 @@ class Pipe:
 
     def _missed(self) -> None:
         self._awaited = 0
-        self._pipes.returning.missed()
+        self._pipes.commit_delay.missed()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -180,7 +180,7 @@ class Pipes:
         """The answers to operations are taken from `share` while they are looked at."""
         self.means = means
         self.share = share
-        self.returning = Returning()
+        self.commit_delay = CommitDelay()
         self.patience_s = _PATIENCE_S  # how long a batch waits for clients at most
         self._pipes: dict[int, Pipe] = {}
         self._beginning: list[Pipe] = []

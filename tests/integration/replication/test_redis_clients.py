@@ -16,9 +16,9 @@ from minka.wire import Group, GroupResult, Op
 from minkad.core.state import State
 from minkad.core.state.changes import Changed
 from minkad.data_port.resp import slot_keys
+from minkad.data_port.resp.commit_delay import CommitDelay
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.port import RespPort
-from minkad.data_port.resp.returning import Returning
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, TestNode, cluster, until
@@ -69,7 +69,7 @@ async def clients(
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
     made = [Client(*await asyncio.open_connection(*server.sockets[0].getsockname())) for _ in range(count)]
     for one in made:
-        one.returning = port.service.pipes.returning
+        one.commit_delay = port.service.pipes.commit_delay
     try:
         yield made
     finally:
@@ -82,7 +82,7 @@ async def clients(
 class Client:
     """Sends inline commands."""
 
-    returning: Returning  # of the node
+    commit_delay: CommitDelay  # of the node
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -177,7 +177,7 @@ async def test_writes_do_not_wait_for_long(tmp_path: Path) -> None:
         async with clients(athens, table_of(c, RANGES), 2) as (first, second):
             await until_two_are_awaited(athens.replica(1).log, first, second)
             assert await first.say("SET 1 b") == [b"+OK"]
-            assert first.returning.awaited(2, 0) == 0, "the next batch doesn't wait"
+            assert first.commit_delay.awaited(2, 0) == 0, "the next batch doesn't wait"
 
 
 async def test_writes_that_wait_find_their_partitions_after_a_split(tmp_path: Path) -> None:

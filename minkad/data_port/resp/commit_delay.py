@@ -7,12 +7,12 @@ same reason.
 
 from typing import Final
 
-MOST: Final = 64  # writes; in larger batches what a batch costs itself hardly counts
-_MAY_BE_LATE: Final = 8  # of so many clients one is not waited for
+MOST: Final = 64  # clients; with more, what a batch costs itself hardly counts
+_MAY_BE_LATE: Final = 8  # one client in so many is not waited for
 _MOST_MISSES: Final = 10
 
 
-class Returning:
+class CommitDelay:
     """Learns whether clients come back at once. While they don't, ever fewer batches wait for them."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Returning:
         self._passed_over = 0  # batches that are yet to begin without a wait
 
     def awaited(self, answered: int, gathered: int) -> int:
-        """For how many writes the next batch waits, when so many were answered, and so many are in it already; 0: for
+        """For how many clients the next batch waits, when so many were answered, and so many are in it already; 0: for
         none.
         """
         if answered < 2 or answered + gathered > MOST:

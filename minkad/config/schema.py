@@ -165,6 +165,7 @@ class Storage:
     """Memory and disk of the databases."""
 
     block_cache_mib: int = field(default=256, metadata=_by(Integer(1, 1_048_576)))
+    row_cache_mib: int = field(default=64, metadata=_by(Integer(0, 1_048_576)))
     log_retention_mib: int = field(default=16, metadata=_by(Integer(1, 65_536)))
     change_retention_mib: int = field(default=16, metadata=_by(Integer(0, 65_536)))
     max_sync_s: int = field(default=20, metadata=_by(Integer(1, 3600)))

@@ -42,6 +42,7 @@ from minkad.storage.identity import Identity
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 from minkad.storage.replica_store import ReplicaStore
+from minkad.storage.row_cache import RowCache
 
 
 class Parts:
@@ -133,7 +134,9 @@ class Parts:
         config = self.config
         around = Surroundings(
             self.identity.node_id,
-            ReplicaStore(config.data_dir, config.storage.block_cache_mib * MIB),
+            ReplicaStore(
+                config.data_dir, config.storage.block_cache_mib * MIB, RowCache(config.storage.row_cache_mib * MIB)
+            ),
             self.log_db,
             self.disk,
             DataLinks(

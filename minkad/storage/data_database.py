@@ -19,6 +19,7 @@ from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
 from minkad.storage.rocks import KIB, MIB
 from minkad.storage.rocks_data import RocksData, create_folder, open_folder
+from minkad.storage.row_cache import CachedRows, RowCache
 from minkad.storage.size_estimate import Size
 from minkad.storage.tables import Table
 from minkad.storage.taken_loads import TakenLoads
@@ -64,7 +65,7 @@ class DataDatabase:
 
     __slots__ = (
         "_cache", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings",
-        "_pins", "_rocks", "_size", "_was_used", "damage",
+        "_pins", "_rocks", "_row_cache", "_size", "_was_used", "damage",
     )  # fmt: skip
 
     def __init__(
@@ -74,9 +75,10 @@ class DataDatabase:
         size: Size | None = None,
         on_damage: Callable[[], None] = lambda: None,
         openings: Openings | None = None,
+        row_cache: RowCache | None = None,
     ) -> None:
         """`size`: its size when it was closed, so that it isn't opened just to ask for that. `on_damage` is called
-        once, when it is found damaged. `openings`: those of the node.
+        once, when it is found damaged. `openings`, `row_cache`: those of the node.
         """
         self._folder = os.fspath(folder)
         self.damage: MinkaError | None = None
@@ -84,6 +86,7 @@ class DataDatabase:
         self._size = size
         self._on_damage = on_damage
         self._openings = openings or Openings()
+        self._row_cache = row_cache or RowCache(MIB)
         self._memory: MemoryData | None = None
         self._rocks: RocksData | None = None
         self._has_folder: bool | None = None  # None: nobody has looked
@@ -192,14 +195,15 @@ class DataDatabase:
         is_wanted_now = self.is_closed  # else what is asked for goes on in memory
         async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
             self._check()
+            rows = CachedRows(self._row_cache)
             try:
                 if self.is_closed:
                     db, stored = await on_thread(open_folder, self.path, self._cache)
-                    self._opened_as(RocksData(self.path, db, stored, self.condemn))
+                    self._opened_as(RocksData(self.path, db, stored, rows, self.condemn))
                 else:
                     memory = self._memory = self._memory or MemoryData()
                     created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
-                    self._opened_as(RocksData.created(self.path, created, memory, self.condemn))
+                    self._opened_as(RocksData.created(self.path, created, memory, rows, self.condemn))
             except MinkaError as error:
                 if error.code is Code.CORRUPT_DATA:
                     self.condemn(error)

@@ -11,6 +11,7 @@ from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming, remove_folder
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.openings import Openings
+from minkad.storage.row_cache import RowCache
 from minkad.storage.size_estimate import Size
 
 
@@ -30,12 +31,13 @@ _LEFTOVERS: Final = (_INCOMING, *(purpose.value for purpose in Purpose))
 class ReplicaStore:
     """For the loop's thread. The simulation has one of its own, which loses what was not synced."""
 
-    def __init__(self, data_dir: Path, cache_bytes: int) -> None:
-        """`cache_bytes`: the size of RocksDB's block cache, which all data databases share."""
+    def __init__(self, data_dir: Path, cache_bytes: int, row_cache: RowCache) -> None:
+        """`cache_bytes`: the size of RocksDB's block cache, which all data databases share, as they do `row_cache`."""
         self._data_dir = data_dir
         self._partitions = str(data_dir / _PARTITIONS)
         self._cache = Cache(cache_bytes)
         self._openings = Openings()
+        self._row_cache = row_cache
 
     async def remove_leftovers(self) -> None:
         """Remove the checkpoints that the node's last run has left. Raises STORAGE_FAILED."""
@@ -46,7 +48,8 @@ class ReplicaStore:
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> DataDatabase:
         """The data database of a partition, not open yet; see `DataDatabase`."""
-        return DataDatabase(f"{self._partitions}/{partition_id}", self._cache, size, on_damage, self._openings)
+        folder = f"{self._partitions}/{partition_id}"
+        return DataDatabase(folder, self._cache, size, on_damage, self._openings, self._row_cache)
 
     @property
     def open_databases(self) -> int:

@@ -35,6 +35,7 @@ from minkad.storage.rocks import (
     pairs,
     storage_error,
 )
+from minkad.storage.row_cache import CachedRows
 from minkad.storage.size_estimate import Size, SizeEstimate
 from minkad.storage.tables import FIRST_KEY, Table, deepest_of, puts, share_in, tables_of
 from minkad.storage.taken_loads import TakenLoads
@@ -66,12 +67,15 @@ class RocksData:
     Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails.
     """
 
-    def __init__(self, path: Path, db: Rdict, stored: bytes | None, condemn: Callable[[MinkaError], None]) -> None:
-        """`db`, `stored`: what `open_folder` returned. `condemn` is called when damage is found. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
+    def __init__(
+        self, path: Path, db: Rdict, stored: bytes | None, rows: CachedRows, condemn: Callable[[MinkaError], None]
+    ) -> None:
+        """`db`, `stored`: what `open_folder` returned. `rows`: none yet. `condemn` is called when damage is found.
+        Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self.path = path
         self._db: Rdict | None = db
+        self._rows = rows
         self._condemn = condemn
         # All that was put and is not compacted away, so there can't be more keys and bytes than that.
         self._in_tables = Size()
@@ -96,11 +100,13 @@ class RocksData:
                 self._estimate.doubt()
 
     @classmethod
-    def created(cls, path: Path, db: Rdict, memory: MemoryData, condemn: Callable[[MinkaError], None]) -> "RocksData":
+    def created(
+        cls, path: Path, db: Rdict, memory: MemoryData, rows: CachedRows, condemn: Callable[[MinkaError], None]
+    ) -> "RocksData":
         """The database that `create_folder` has made of a copy of `memory`, with what was written there since. Raises
         STORAGE_FAILED.
         """
-        made = cls(path, db, None, condemn)
+        made = cls(path, db, None, rows, condemn)
         size, made.loads, made.versions = memory.size(), memory.loads, memory.versions
         made._estimate, made._since_flush = SizeEstimate(size), size
         batch = WriteBatch(raw_mode=True)
@@ -130,6 +136,7 @@ class RocksData:
         added_bytes -= HEAD_BYTES * added_keys
         self._estimate.written(added_bytes, added_keys, replaced)
         self._write(batch, applied)
+        self._rows.written(newest)
         self._since_flush.bytes += added_bytes
         self._since_flush.keys += added_keys
 
@@ -158,11 +165,21 @@ class RocksData:
 
     def stored(self, keys: list[bytes]) -> list[bytes | None]:
         """The values, in their stored form, in the order of the keys; None where there is none. For few keys."""
-        get = self._opened().get
+        found = self._rows.find(keys)
+        return found if all(found) else self._with_missing(keys, found)
+
+    def _with_missing(self, keys: list[bytes], found: list[bytes | None]) -> list[bytes | None]:
+        get, keep = self._opened().get, self._rows.keep
         try:
-            return [get(key) for key in keys]
+            for place, key in enumerate(keys):
+                if found[place] is None:
+                    row: bytes | None = get(key)
+                    found[place] = row
+                    if row is not None:
+                        keep(key, row)
         except Exception as error:
             raise self._failure("reading", error) from error
+        return found
 
     async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
         """The same on another thread, which reads without the GIL. Raises TOO_LARGE if the values have more than
@@ -278,6 +295,7 @@ class RocksData:
         for key in above:
             batch.delete_range(kept.end, key + b"\x00")
         self._write(batch, applied)
+        self._rows.clear()
         return bool(below or above)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
@@ -298,6 +316,7 @@ class RocksData:
         except Exception as error:
             # `_failure` would condemn the database, and it may be the file that is damaged.
             raise storage_error(error, f"taking in {file} at {self.path}") from error
+        self._rows.clear()
         self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
         self._estimate.written(size.bytes, size.keys, [])
         if not was_empty:
@@ -378,6 +397,7 @@ class RocksData:
         """Flush and close, once nobody reads."""
         await self._no_readers.wait()
         db, self._db = self._db, None
+        self._rows.clear()
         if db is None:
             return
         try:

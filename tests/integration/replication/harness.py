@@ -46,9 +46,11 @@ from minkad.replication.replica import Replica
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.replica_store import ReplicaStore
+from minkad.storage.row_cache import RowCache
 from tests.unit.storage.crash import crashed_copy
 
 _BLOCK_CACHE = 8 << 20  # bytes
+_ROW_CACHE = 1 << 20
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -138,7 +140,7 @@ class TestNode:
         self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
         around = Surroundings(
             self.id,
-            ReplicaStore(self.path, _BLOCK_CACHE),
+            ReplicaStore(self.path, _BLOCK_CACHE, RowCache(_ROW_CACHE)),
             self.log_db,
             self.disk,
             self.links,

@@ -401,6 +401,11 @@ class RespConnection:
     def filled(self, slot: Slot) -> None:
         """An answer is known; it is sent once all before it are."""
         queue, out = self._queue, self._out
+        if len(queue) == 1 and queue[0] is slot and self._is_at_rest and slot.answer is not None:
+            queue.popleft()
+            self._unanswered = 0
+            self._transport.write(slot.answer)
+            return
         self._out_bytes += len(slot.answer or b"")
         if self._out_bytes > _UNSENT_BYTES:
             self._count()
@@ -417,6 +422,13 @@ class RespConnection:
         if self._out_bytes > _UNSENT_BYTES:
             self._flush()
         self._settle_soon()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether there is nothing to be done but to send answers."""
+        return self._is_reading and not (
+            self._out or self._backlog or self._counted or self._is_ending or self._is_over
+        )
 
     def _settle_soon(self) -> None:
         if not self._settles:

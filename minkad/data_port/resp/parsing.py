@@ -15,14 +15,13 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 
 # hiredis makes room for as many items as an array's header says, so a header with seven digits is looked at first: it
 # may also be a part of a value. A header that is cut off waits for the rest, and so does the like in a value.
-_LARGE: Final = re.compile(rb"\*[0-9]{7}")
-_LARGE_OF_ANY_KIND: Final = re.compile(rb"[*~>%|][0-9]{7}")
+_LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
+_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # this is found ten times as fast
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024
 _TRIES: Final = 16
 _TAIL_BYTES: Final = 64
-_SHORT_BYTES: Final = 128  # a search for all kinds is faster than four for one character up to here
 
 
 class Parser:
@@ -42,14 +41,13 @@ class Parser:
             data, self._held = self._held + data, b""
         commands: list[Command] = []
         try:
-            if not self._is_inside and not data.startswith(b"*"):
+            if not self._is_inside and data[:1] != b"*":
                 data = self._take_inline(data, commands)
-            if not data.endswith(b"\n"):
+            if data[-1:] != b"\n":
                 data = self._hold_cut_off(data)
-            if len(data) <= _SHORT_BYTES or b">" in data or b"~" in data or b"%" in data or b"|" in data:
-                large = _LARGE_OF_ANY_KIND.search(data)
-            else:
-                large = _LARGE.search(data)
+            large = _LARGE.match(data)
+            if large is None and (before := _LARGE_IN_NEXT_LINE.search(data)) is not None:
+                large = _LARGE.match(data, before.start() + 1)
             at = self._take(data, commands) if large is None else self._take_with_large(data, large, commands)
             if at >= 0:
                 self._begin_lines(data[at:], commands)
@@ -88,7 +86,7 @@ class Parser:
                 return done
             if not self._reader.has_data():  # so it is no part of a value
                 raise RespError("ERR Protocol error: invalid multibulk length")
-            large = _LARGE_OF_ANY_KIND.search(data, done + 1)
+            large = _LARGE.search(data, done + 1)
         at = self._take(data[done:], commands)
         return done + at if at >= 0 else at
 

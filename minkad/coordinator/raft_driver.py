@@ -22,6 +22,7 @@ from minka.v1.raft_pb2 import (
     Snapshot,
 )
 from minkad.coordinator.leader_silence import LeaderSilence
+from minkad.coordinator.piece import PIECE_S, Piece
 from minkad.coordinator.proposals import Proposals, answer, shares_of
 from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
 from minkad.core.raft.answers import without_repeated_answers
@@ -36,9 +37,6 @@ MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
 MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
-PIECE_BYTES: Final = 24 * 1024  # commands applied before other tasks get a turn, which takes some milliseconds
-PIECE_ENDS_S: Final = 0.002  # what is applied after such a pause is a piece of its own
-LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
 
 _SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
 _HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
@@ -88,7 +86,9 @@ class RaftDriver:
         on_progress: Callable[[], None],
         clock: Callable[[], float] = boottime,
         in_thread: InThread = asyncio.to_thread,
+        piece_seconds: float = PIECE_S,
     ) -> None:
+        """`piece_seconds`: for how long committed commands are applied before other tasks get a turn."""
         self.raw = raw
         self.conf_state = conf_state
         self.applied_index = raft_storage.snapshot().metadata.index
@@ -127,8 +127,7 @@ class RaftDriver:
         self._committed: deque[Entry] = deque()  # entries that are committed and not applied
         self._committed_bytes = self._restores = 0
         self._is_applying = False
-        self._piece_bytes = 0  # of commands, applied since other tasks had a turn
-        self._applied_at = clock()
+        self._piece = Piece(clock, piece_seconds)
         self._apply_wake = asyncio.Event()
         self._all_applied = asyncio.Event()
 
@@ -477,15 +476,14 @@ class RaftDriver:
             await self._apply_wake.wait()
             self._apply_wake.clear()
             self._is_applying = True
-            if self._clock() - self._applied_at >= PIECE_ENDS_S:
-                self._piece_bytes = 0  # other tasks had their turns
+            self._piece.go_on()
             while self._committed:
                 entry = self._committed.popleft()
                 self._committed_bytes -= len(entry.data)
                 await self._apply(entry)
                 self._snapshot_if_due()
             self._is_applying = False
-            self._applied_at = self._clock()
+            self._piece.pause()
             self._snapshot_if_due()
             self._all_applied.set()
             self._on_progress()
@@ -518,13 +516,13 @@ class RaftDriver:
         """
         restores = self._restores
         for command in Commands.FromString(entry.data).commands:
-            if self._piece_bytes >= PIECE_BYTES:
-                self._piece_bytes = 0
+            if self._piece.is_over():
                 await turn()
+                self._piece.begin()
                 if self._restores != restores:
                     return False
             self._machine.apply(command)
-            self._piece_bytes += max(len(command), LEAST_BYTES)
+            self._piece.add(command)
         return True
 
     def _fail_waiting(self, reason: str) -> None:

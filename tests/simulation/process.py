@@ -227,6 +227,7 @@ class Process(Endpoint):
             on_progress=self.coordinator.on_progress,
             clock=self.now,
             in_thread=self._in_thread,
+            piece_seconds=0.0,
         )
 
     def _manager(self, log_db: SimLogDatabase) -> ReplicaManager:

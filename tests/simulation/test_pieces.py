@@ -4,7 +4,7 @@ divided here.
 
 import pytest
 
-from minkad.coordinator import active_controller, raft_driver
+from minkad.coordinator import active_controller, piece
 from minkad.core.controller import keyspaces, rows
 from tests.simulation.run import Failure, run
 
@@ -13,6 +13,6 @@ from tests.simulation.run import Failure, run
 def test_no_invariant_is_violated_where_every_row_is_a_piece(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (active_controller, keyspaces, rows):
         monkeypatch.setattr(module, "ROWS_A_RECORD", 1)
-    monkeypatch.setattr(raft_driver, "PIECE_BYTES", 1)
+    monkeypatch.setattr(piece, "PIECE_BYTES", 1)
     outcome = run("full", seed)
     assert not isinstance(outcome, Failure), str(outcome)

@@ -13,8 +13,9 @@ from rocksdict import Rdict
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import ConfState, Message, MessageType
-from minkad.coordinator import raft_driver
-from minkad.coordinator.raft_driver import LEAST_BYTES, PIECE_BYTES, RaftDriver
+from minkad.coordinator import piece, raft_driver
+from minkad.coordinator.piece import LEAST_BYTES, PIECE_BYTES, PIECE_S
+from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode
 from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
@@ -77,6 +78,7 @@ class Node:
         path: Path,
         election_ticks: int,
         snapshot_entries: int = 1_000_000,
+        piece_seconds: float = PIECE_S,
     ) -> None:
         self.nodes = nodes
         self.machine = Machine()
@@ -103,6 +105,7 @@ class Node:
             snapshot_entries=snapshot_entries,
             conf_state=conf_state,
             on_progress=self._progressed,
+            piece_seconds=piece_seconds,
         )
         self.was_whole = False
         self.terms: set[int] = set()
@@ -126,12 +129,16 @@ class Node:
 
 @asynccontextmanager
 async def group(
-    path: Path, voters: int, election_ticks: int = ELECTION_TICKS, snapshot_entries: int = 1_000_000
+    path: Path,
+    voters: int,
+    election_ticks: int = ELECTION_TICKS,
+    snapshot_entries: int = 1_000_000,
+    piece_seconds: float = PIECE_S,
 ) -> AsyncIterator[dict[int, Node]]:
     """Run voters 1 to `voters`."""
     nodes: dict[int, Node] = {}
     for raft_id in range(1, voters + 1):
-        nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks, snapshot_entries)
+        nodes[raft_id] = Node(nodes, raft_id, voters, path, election_ticks, snapshot_entries, piece_seconds)
     tasks = []
     try:
         for node in nodes.values():
@@ -350,9 +357,9 @@ async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path
 
 async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
     """Heartbeats and votes come in between, and the proposal is answered when all of it is applied."""
-    async with group(tmp_path, 3) as nodes:
+    async with group(tmp_path, 3, piece_seconds=0.0) as nodes:
         leader = await leader_of(nodes)
-        command = b"x" * (raft_driver.PIECE_BYTES // 4)
+        command = b"x" * (PIECE_BYTES // 4)
         seen: set[int] = set()
         proposal = leader.driver.propose(*[command] * 400)
         while not proposal.done():
@@ -363,19 +370,21 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
         assert max(after - before for before, after in pairwise(steps)) <= 5
 
 
-@pytest.mark.parametrize(("pause", "waits"), [(0.0, False), (60.0, True)])
-async def test_what_comes_after_a_pause_is_applied_without_waiting_for_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, waits: bool
+@pytest.mark.parametrize(("pause", "seconds", "waits"), [(0.0, 0.0, False), (60.0, 0.0, True), (60.0, 60.0, False)])
+async def test_others_have_a_turn_after_a_piece_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, seconds: float, waits: bool
 ) -> None:
-    """Few commands make a piece, whose end is followed by a wait for a turn; but not when there was a pause anyway."""
+    """Some commands that took a while make a piece, whose end is followed by a wait for a turn; but not when there was
+    a pause anyway.
+    """
     turns: list[int] = []
 
     async def turn() -> None:
         turns.append(1)
 
     monkeypatch.setattr(raft_driver, "turn", turn)
-    monkeypatch.setattr(raft_driver, "PIECE_ENDS_S", pause)
-    async with group(tmp_path, 1) as nodes:
+    monkeypatch.setattr(piece, "PAUSE_S", pause)
+    async with group(tmp_path, 1, piece_seconds=seconds) as nodes:
         leader = await leader_of(nodes)
         for _ in range(2 * PIECE_BYTES // LEAST_BYTES):
             await leader.driver.propose(b"a")

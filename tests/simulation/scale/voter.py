@@ -98,6 +98,7 @@ class Voter(Host):
             on_progress=self.coordinator.on_progress,
             clock=self.now,
             in_thread=self._in_thread,
+            piece_seconds=0.0,
         )
 
     def _address_of(self, raft_id: int) -> str | None:

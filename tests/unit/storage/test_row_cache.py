@@ -20,15 +20,15 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """One of which it is known how many there are."""
+    """It is known how many of these there are."""
 
-    count = 0
+    alive = 0
 
     def __init__(self, _: bytes) -> None:
-        type(self).count += 1
+        type(self).alive += 1
 
     def __del__(self) -> None:
-        type(self).count -= 1
+        type(self).alive -= 1
 
 
 class Model:
@@ -109,7 +109,7 @@ def test_there_is_a_limit() -> None:
     most = 0
     for number in range(5000):
         databases[number % 3].keep(b"%06d" % number, Row(value))
-        most = max(most, Row.count)
+        most = max(most, Row.alive)
         if number % 700 == 0:
             databases[number % 2].clear()
     row_bytes = 6 + len(value) + 160

@@ -125,7 +125,8 @@ class RaftGroup:
     """Three workers, of which one leads."""
 
     def __init__(self, voters: int = 3) -> None:
-        self._addresses = [f"{LOOPBACK}:{port}" for port in free_ports(voters)]
+        addresses = [f"{LOOPBACK}:{port}" for port in free_ports(2 * voters)]
+        self._addresses, self._data_addresses = addresses[:voters], addresses[voters:]
         self._group = Group("raft")
         self._workers: list[Talk] = []
         self._leader = 0
@@ -134,7 +135,8 @@ class RaftGroup:
         try:
             for i in range(len(self._addresses)):
                 directory = str(self._group.directory / f"r{i}")
-                command = [sys.executable, "-m", "benchmarks.raft_worker", str(i + 1), directory, *self._addresses]
+                command = [sys.executable, "-m", "benchmarks.raft_worker", str(i + 1), directory]
+                command += [self._data_addresses[i], *self._addresses]
                 self._workers.append(self._group.start_talking(f"r{i}", command))
             self._group.wait_until("the workers have a leader", self._find_leader)
         except BaseException:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 import uvloop
 
-from benchmarks.processes import LOOPBACK, answer, free_ports
+from benchmarks.processes import answer
 from minka.data_port import Purpose
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.raft_pb2 import ConfState
@@ -68,8 +68,9 @@ class Worker:
 
     driver: RaftDriver
 
-    def __init__(self, raft_id: int, addresses: list[str], directory: Path) -> None:
+    def __init__(self, raft_id: int, addresses: list[str], data_address: str, directory: Path) -> None:
         self._id = raft_id
+        self._data_address = data_address
         self._addresses = addresses
         self._machine = Counter()
         self._log_db = LogDatabase.open(directory)
@@ -80,10 +81,9 @@ class Worker:
         """Serve until stdin ends."""
         await self._build()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        data_address = f"{LOOPBACK}:{free_ports(1)[0]}"
-        receiver = RaftReceiver(self.driver.receive, self._transport.heard_from, data_address=data_address)
+        receiver = RaftReceiver(self.driver.receive, self._transport.heard_from, data_address=self._data_address)
         incoming = Incoming(_CLUSTER, {Purpose.RAFT: RaftService(receiver.begin).serve})
-        data_port = Listener(data_address, incoming.protocol, None, None)
+        data_port = Listener(self._data_address, incoming.protocol, None, None)
         await data_port.start()
         coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
         server.add_generic_rpc_handlers((_propose_handler(self.driver),))
@@ -192,10 +192,10 @@ def _propose_handler(driver: RaftDriver) -> grpc.GenericRpcHandler:
 
 
 def main() -> None:
-    """Run a worker. The arguments are RAFT_ID DIRECTORY ADDRESS…"""
-    raft_id, directory, *addresses = sys.argv[1:]
+    """Run a worker. The arguments are RAFT_ID DIRECTORY DATA_ADDRESS ADDRESS…"""
+    raft_id, directory, data_address, *addresses = sys.argv[1:]
     sys.setswitchinterval(SWITCH_INTERVAL)
-    uvloop.run(Worker(int(raft_id), addresses, Path(directory)).run())
+    uvloop.run(Worker(int(raft_id), addresses, data_address, Path(directory)).run())
 
 
 if __name__ == "__main__":

@@ -204,11 +204,22 @@ class Connection(asyncio.Protocol):
         if self.is_over:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out += (len(content) + 1).to_bytes(4, "big"), kind.to_bytes(), content
         self._out_bytes += len(content)
         if self._out_bytes > _GATHERED_BYTES:
-            self._flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Send now what was to leave at the end of this turn."""
+        out, self._out = self._out, []
+        if not out or self.is_over:
+            return
+        if self._out_bytes > _JOINED_BYTES:
+            self._transport.writelines(out)
+        else:
+            self._transport.write(b"".join(out))
+        self._out_bytes = 0
 
     def fail(self, error: MinkaError) -> None:
         """End the connection, and tell the other side why."""
@@ -219,7 +230,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection once what was sent has left."""
         if not self.is_over:
-            self._flush()
+            self.flush()
             self.is_over = True
             self._transport.close()
 
@@ -263,16 +274,6 @@ class Connection(asyncio.Protocol):
         if not self.is_reading and not self.is_over:
             self.is_reading = True
             self._transport.resume_reading()
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if not out or self.is_over:
-            return
-        if self._out_bytes > _JOINED_BYTES:
-            self._transport.writelines(out)
-        else:
-            self._transport.write(b"".join(out))
-        self._out_bytes = 0
 
 
 def _sent_error(content: bytes) -> MinkaError:

@@ -8,6 +8,8 @@ from typing import Any, Final, Protocol
 
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import (
+    ENTRY_CONF_CHANGE,
+    ENTRY_NORMAL,
     MSG_APP_RESP,
     MSG_HEARTBEAT,
     MSG_HEARTBEAT_RESP,
@@ -17,10 +19,10 @@ from minka.v1.raft_pb2 import (
     ConfChangeV2,
     ConfState,
     Entry,
-    EntryType,
     Message,
     Snapshot,
 )
+from minkad.coordinator.commit_news import CommitNews
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.coordinator.piece import PIECE_S, Piece
 from minkad.coordinator.proposals import Proposals, answer, shares_of
@@ -97,6 +99,7 @@ class RaftDriver:
         self._log = raft_storage
         self._log_db = log_db
         self._transport = transport
+        self._commit_news = CommitNews(transport.send)
         self._machine = machine
         self._tick_seconds = tick_seconds
         self._snapshot_entries = snapshot_entries
@@ -113,7 +116,7 @@ class RaftDriver:
         self._applied_term = 0
         self._gave_up_term = 0
         self._log_is_checked = False
-        self._tick_due = False
+        self._tick_due = self._is_applying = False
         # Between `ready` and `advance` it waits for the disk, or until all is applied. It goes on while that is for the
         # disk, and all that was committed before is passed on to be applied.
         self._is_away = self._goes_on = False
@@ -126,7 +129,6 @@ class RaftDriver:
         self._turns: list[asyncio.Future[None]] = []  # callers that wait for the next turn of the Ready loop
         self._committed: deque[Entry] = deque()  # entries that are committed and not applied
         self._committed_bytes = self._restores = 0
-        self._is_applying = False
         self._piece = Piece(clock, piece_seconds)
         self._apply_wake = asyncio.Event()
         self._all_applied = asyncio.Event()
@@ -346,9 +348,12 @@ class RaftDriver:
         """Whether this node leads and its disk does not answer, so that another leader is to be elected."""
         return self.is_leader and self._log_db.stalled
 
-    def _send(self, messages: Iterable[Message]) -> None:
+    def _send(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
         holds_back = self._is_stalled_leader
-        self._transport.send([m for m in messages if not (holds_back and m.type in _HEARTBEATS)])
+        others = self._commit_news.without(messages)
+        self._transport.send([m for m in others if not (holds_back and m.type in _HEARTBEATS)])
 
     def _confirm(self, reads: Iterable[ReadState]) -> None:
         if self._is_stalled_leader:
@@ -465,7 +470,7 @@ class RaftDriver:
         if not entries:
             return
         self._pass_on(entries[passed_on:])
-        is_change = any(entry.type != EntryType.ENTRY_NORMAL for entry in entries)
+        is_change = any(entry.type != ENTRY_NORMAL for entry in entries)
         if is_change or self._committed_bytes > MAX_UNAPPLIED_BYTES:
             self._is_away = True
             await self._all_applied.wait()
@@ -491,16 +496,14 @@ class RaftDriver:
     async def _apply(self, entry: Entry) -> None:
         assert entry.index == self.applied_index + 1, (entry.index, self.applied_index)
         self.applied_index = entry.index
-        match entry.type:
-            case EntryType.ENTRY_NORMAL:
-                if not await self._apply_commands(entry):
-                    return
-            case EntryType.ENTRY_CONF_CHANGE:
-                self.conf_state = self.raw.apply_conf_change(ConfChange.FromString(entry.data))
-                self._snapshot_due = True
-            case EntryType.ENTRY_CONF_CHANGE_V2:
-                self.conf_state = self.raw.apply_conf_change(ConfChangeV2.FromString(entry.data))
-                self._snapshot_due = True
+        if entry.type == ENTRY_NORMAL:
+            if not await self._apply_commands(entry):
+                return
+        else:
+            is_old = entry.type == ENTRY_CONF_CHANGE
+            change = ConfChange.FromString(entry.data) if is_old else ConfChangeV2.FromString(entry.data)
+            self.conf_state = self.raw.apply_conf_change(change)
+            self._snapshot_due = True
         self._applied_term, self.settled_index = entry.term, entry.index
         while self._waiting and self._waiting[0][0] <= entry.index:
             index, term, proposals = self._waiting.popleft()
@@ -568,6 +571,6 @@ def _durable_before(ready: Ready) -> int:
     """
     first_new = ready.entries[0].index if ready.entries else None
     for number, entry in enumerate(ready.committed_entries):
-        if entry.type != EntryType.ENTRY_NORMAL or entry.index == first_new:
+        if entry.type != ENTRY_NORMAL or entry.index == first_new:
             return number
     return len(ready.committed_entries)

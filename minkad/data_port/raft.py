@@ -172,6 +172,7 @@ class _Link:
         """
         if self._connection is not None and not self._queue and not self._connection.is_paused:
             self._connection.send(RaftMessageBatch(messages=messages).SerializeToString())
+            self._connection.flush()  # a commit waits for it, and nothing else of this turn would go with it
             return
         for message in messages:
             size = sum(len(entry.data) for entry in message.entries)

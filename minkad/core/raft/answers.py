@@ -12,6 +12,8 @@ def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
     can make it send again: with slow disks and messages that overtake each other, more than can be handled. The highest
     acceptance implies the others, and Raft tolerates the loss of messages.
     """
+    if len(messages) < 2:
+        return list(messages)
     kept = {(m.to, m.reject): m for m in _rising(messages)}
     return [m for m in messages if m.type != MSG_APP_RESP or kept[m.to, m.reject] is m]
 

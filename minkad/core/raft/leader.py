@@ -144,9 +144,9 @@ def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | No
     `built` keeps messages for other nodes that lack the same: a copy costs a tenth of putting one together.
     """
     progress = r.tracker.progress[to]
-    if progress.paused():
-        return False
     log = r.raft_log
+    if progress.paused() or (progress.next > log.last_index() and not send_if_empty):
+        return False
     index = progress.next - 1
     into_full = progress.state is ProgressState.REPLICATE and progress.inflights.full()
     if built and not into_full and index in built:
@@ -221,7 +221,7 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
         progress.become_probe()
         progress.become_replicate()
     other = m.from_id != r.id
-    if r.maybe_commit():
+    if index > r.raft_log.committed and r.maybe_commit():
         _release_pending_reads(r)
         broadcast_append(r)
     elif other and progress.can_bump_commit(r.raft_log.committed):

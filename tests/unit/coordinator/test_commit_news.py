@@ -1,0 +1,53 @@
+"""What only says how far the log is committed waits for entries that say the same."""
+
+import asyncio
+from collections.abc import Sequence
+
+from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
+from minkad.coordinator.commit_news import CommitNews
+
+ROUNDS = 10  # more than it waits
+
+
+def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:
+    return Message(type=type_, to=to, commit=commit, entries=entries)
+
+
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_news_that_nothing_follows_are_sent_soon() -> None:
+    sent: list[Message] = []
+    news = CommitNews(sent.extend)
+    assert news.without([message(2, 5), message(3, 5)]) == []
+    assert news.without([message(2, 6)]) == []
+    await rounds(1)
+    assert not sent, "they wait a little"
+    await rounds(ROUNDS)
+    assert sent == [message(2, 6), message(3, 5)], "the newest to each node, once"
+    sent.clear()
+    news.without([message(2, 7)])
+    await rounds(ROUNDS)
+    assert sent == [message(2, 7)]
+
+
+async def test_entries_say_the_same() -> None:
+    sent: list[Sequence[Message]] = []
+    news = CommitNews(sent.append)
+    news.without([message(2, 5), message(3, 5)])
+    await rounds(3)
+    with_entries = message(2, 5, Entry(data=b"a"))
+    assert news.without([with_entries]) == [with_entries]
+    await rounds(ROUNDS)
+    assert sent == [[message(3, 5)]], "only to the node that got none"
+
+
+async def test_all_else_is_sent_at_once() -> None:
+    sent: list[Sequence[Message]] = []
+    news = CommitNews(sent.append)
+    others = [message(2, 5, type_=MSG_HEARTBEAT), message(3, 5, Entry(data=b"a"))]
+    assert news.without([*others, message(2, 5)]) == others
+    await rounds(ROUNDS)
+    assert sent == [[message(2, 5)]]

@@ -1,7 +1,8 @@
 """SETs and GETs a second of a node's data port with Redis's protocol, beside redis-server; redis-benchmark asks both.
 
-One node and one replica, as one redis-server; an answered SET is durable in both. They are measured in turn, so that
-what else the machine does disturbs both alike.
+First one node and one replica, as one redis-server: an answered SET is durable in both. Then three nodes and replicas,
+where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which has.
+They are measured in turn, so that what else the machine does disturbs all alike.
 """
 
 import subprocess
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.measure import MINKA, Case, Goal, Report, main
-from benchmarks.peers import REDIS, missing, redis_sample
+import uvloop
+
+from benchmarks.etcd_client import PUT, Load, put_request
+from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
+from benchmarks.peers import ETCD, REDIS, EtcdCluster, missing, redis_sample
 from benchmarks.processes import LOOPBACK, Group, free_ports
 from minka.control import Control
-from minka.v1.cluster_pb2 import HashFunction, PartitionState
+from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from minkactl.playground import LocalCluster
 
 KEYS: Final = 100_000
@@ -23,6 +27,10 @@ VALUE_BYTES: Final = 100
 PARTITIONS: Final = 1
 _ONLINE_S: Final = 30.0
 _FILLING: Final = ("-c", "16", "-P", "64")
+REPLICAS: Final = 3
+REPLICAS_GOAL: Final = 0.25  # of Redis's figure with one
+ETCD_GOAL: Final = 2
+_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Shape:
     clients: int
     pipeline: int
     guess: dict[str, int]  # commands a second; sets how many are done, since redis-benchmark counts them
-    goals: dict[str, float | None]  # of Redis's figure
+    goals: dict[str, float]  # of Redis's figure, with one replica
 
     def __str__(self) -> str:
         return f"{self.clients} clients" + (f" x {self.pipeline}" if self.pipeline > 1 else "")
@@ -44,6 +52,7 @@ SHAPES: Final = (
     Shape(128, 1, {"set": 15_000, "get": 30_000}, {"set": 0.5, "get": 0.6}),
     Shape(16, 16, {"set": 40_000, "get": 100_000}, {"set": 0.5, "get": 0.25}),
 )
+AGAINST_ETCD: Final = SHAPES[2]
 
 
 def run(report: Report) -> None:
@@ -52,25 +61,50 @@ def run(report: Report) -> None:
         report.absent |= {REDIS: reason}
         report.notes.append("The load comes from redis-benchmark, so nothing was measured.")
         return
+    report.absent |= {ETCD: reason} if (reason := missing(ETCD)) else {}
     report.notes.append(
-        f"Keys of 16 bytes, {KEYS:,} of them, values of {VALUE_BYTES} bytes. Minka: one node, {PARTITIONS} partitions, "
-        "durability sync. Redis: one redis-server, appendonly yes, appendfsync always."
+        f"Keys of 16 bytes, {KEYS:,} of them, values of {VALUE_BYTES} bytes. Minka: {PARTITIONS} partition, durability "
+        "sync. Redis: one redis-server, appendonly yes, appendfsync always. etcd: three members, puts to the leader on "
+        f"{_CONNECTIONS} connections by the client in benchmarks/etcd_client.py."
     )
-    with _redis() as redis, _minka() as minka:
-        for port in (redis, minka):
-            _benchmark(port, "set", _FILLING, 3 * KEYS)
-        for _ in range(report.options.rounds):
-            for operation in ("set", "get"):
-                for shape in SHAPES:
-                    case = _case(report, operation, shape)
-                    for system, port in ((REDIS, redis), (MINKA, minka)):
-                        load = ("-c", str(shape.clients), "-P", str(shape.pipeline))
-                        requests = int(shape.guess[operation] * report.options.seconds)
-                        report.add(case, system, redis_sample(_benchmark(port, operation, load, requests)))
+    with _redis() as redis:
+        for replicas in (1, REPLICAS):
+            with _minka(replicas) as minka:
+                for port in (redis, minka):
+                    _benchmark(port, "set", _FILLING, 3 * KEYS)
+                for _ in range(report.options.rounds):
+                    _measure(report, replicas, redis, minka)
 
 
-def _case(report: Report, operation: str, shape: Shape) -> Case:
+def _measure(report: Report, replicas: int, redis: int, minka: int) -> None:
+    for operation in ("set", "get"):
+        for shape in SHAPES:
+            case = _case(report, operation, shape, replicas)
+            for system, port in ((REDIS, redis), (MINKA, minka)):
+                report.add(case, system, _sample(report, port, operation, shape))
+    if replicas > 1 and ETCD not in report.absent:
+        name = f"set, {AGAINST_ETCD}, {replicas} replicas; etcd: {AGAINST_ETCD.clients} puts under way"
+        case = report.case(name, "1/s", ETCD, Goal(ratio=ETCD_GOAL))
+        with EtcdCluster(replicas) as etcd:
+            report.add(case, ETCD, _puts_of_etcd(etcd, report.options.seconds))
+        report.add(case, MINKA, _sample(report, minka, "set", AGAINST_ETCD))
+
+
+def _case(report: Report, operation: str, shape: Shape, replicas: int) -> Case:
+    if replicas > 1:
+        return report.case(f"{operation}, {shape}, {replicas} replicas", "1/s", REDIS, Goal(ratio=REPLICAS_GOAL))
     return report.case(f"{operation}, {shape}", "1/s", REDIS, Goal(ratio=shape.goals[operation]))
+
+
+def _sample(report: Report, port: int, operation: str, shape: Shape) -> Sample:
+    load = ("-c", str(shape.clients), "-P", str(shape.pipeline))
+    return redis_sample(_benchmark(port, operation, load, int(shape.guess[operation] * report.options.seconds)))
+
+
+def _puts_of_etcd(etcd: EtcdCluster, seconds: float) -> Sample:
+    load = Load(PUT, lambda number: put_request(b"key:%012d" % (number % KEYS), b"x" * VALUE_BYTES))
+    took = uvloop.run(load.run(etcd.leader(), AGAINST_ETCD.clients, _CONNECTIONS, seconds))
+    return sample_of(len(load.latencies), took, load.latencies)
 
 
 def _benchmark(port: int, operation: str, load: tuple[str, ...], requests: int) -> str:
@@ -95,17 +129,22 @@ def _redis() -> Iterator[int]:
 
 
 @contextmanager
-def _minka() -> Iterator[int]:
-    """The data port of a node with the keyspace `default`."""
-    with LocalCluster(1) as cluster, Control(cluster.endpoints) as control:
-        control.create_keyspace("default", PARTITIONS, HashFunction.HASH_FUNCTION_CRC16, replicas=1)
+def _minka(replicas: int) -> Iterator[int]:
+    """The data port of the node that leads the keyspace `default`."""
+    with LocalCluster(replicas) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("default", PARTITIONS, HashFunction.HASH_FUNCTION_CRC16, replicas=replicas)
         deadline = time.monotonic() + _ONLINE_S
-        while {row.state for row in control.table().partitions} != {PartitionState.PARTITION_STATE_ONLINE}:
+        while not all(_is_whole(row, replicas) for row in control.table().partitions):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not all of {PARTITIONS} partitions are ONLINE after {_ONLINE_S:g} s")
+                raise TimeoutError(f"not all partitions have {replicas} replicas after {_ONLINE_S:g} s")
             time.sleep(0.05)
-        yield int(next(iter(cluster.nodes.values())).data_address.rpartition(":")[2])
+        (row,) = control.table().partitions
+        yield int(cluster.node(row.leader).data_address.rpartition(":")[2])
+
+
+def _is_whole(row: Partition, replicas: int) -> bool:
+    return row.state == PartitionState.PARTITION_STATE_ONLINE and len(row.isr) == replicas
 
 
 if __name__ == "__main__":
-    main("redis_port", "SETs and GETs a second with Redis's protocol, beside redis-server.", run)
+    main("redis_port", "SETs and GETs a second with Redis's protocol, beside redis-server and etcd.", run)

@@ -204,14 +204,22 @@ class Connection(asyncio.Protocol):
         if self.is_over:
             return
         if not self._out:
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush)
+        self._add(content, kind)
+        if self._out_bytes > _GATHERED_BYTES:
+            self._flush()
+
+    def send_at_once(self, content: bytes) -> None:
+        """Send a frame for which somebody waits, and after which little else comes in this turn of the loop."""
+        if not self.is_over:
+            self._add(content, Kind.DATA)
+            self._flush()
+
+    def _add(self, content: bytes, kind: Kind) -> None:
         self._out += (len(content) + 1).to_bytes(4, "big"), kind.to_bytes(), content
         self._out_bytes += len(content)
-        if self._out_bytes > _GATHERED_BYTES:
-            self.flush()
 
-    def flush(self) -> None:
-        """Send now what was to leave at the end of this turn."""
+    def _flush(self) -> None:
         out, self._out = self._out, []
         if not out or self.is_over:
             return
@@ -230,7 +238,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection once what was sent has left."""
         if not self.is_over:
-            self.flush()
+            self._flush()
             self.is_over = True
             self._transport.close()
 

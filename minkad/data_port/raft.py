@@ -171,8 +171,7 @@ class _Link:
         takes nothing.
         """
         if self._connection is not None and not self._queue and not self._connection.is_paused:
-            self._connection.send(RaftMessageBatch(messages=messages).SerializeToString())
-            self._connection.flush()  # a commit waits for it, and nothing else of this turn would go with it
+            self._connection.send_at_once(RaftMessageBatch(messages=messages).SerializeToString())
             return
         for message in messages:
             size = sum(len(entry.data) for entry in message.entries)

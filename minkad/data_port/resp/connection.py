@@ -59,7 +59,8 @@ class RespConnection:
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._settles = False
-        self._is_ending = False  # once everything is answered
+        self._is_ending = False  # nothing more is taken, and once everything is answered the connection is over
+        self._has_quit = False  # what has not begun does not begin
         self._unanswered = 0
         self._untaken = 0
         self._counted = 0  # bytes that the share has
@@ -113,8 +114,13 @@ class RespConnection:
         if parser.partial > _UNCOUNTED_BYTES or self._counted:
             self._count()
 
-    def eof_received(self) -> None:
-        """The client sends nothing more; the transport closes the connection."""
+    def eof_received(self) -> bool:
+        """The client sends nothing more. Returns whether the transport is to leave the connection open, until all is
+        answered; with TLS it can't.
+        """
+        self._is_ending = True
+        is_answered = self._is_over or not (self._queue or self._backlog or self._out)
+        return not is_answered and self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         """The client doesn't take its answers."""
@@ -174,7 +180,7 @@ class RespConnection:
             except Exception as error:  # noqa: BLE001 - the connection goes on
                 answer = internal(error).encoded
             self._answer(answer)
-            if self._is_ending:
+            if self._has_quit:
                 break
         service.commands_done += index
         return index
@@ -440,12 +446,12 @@ class RespConnection:
         self._settles = False
         if self._is_over:
             return
-        if self._backlog and not self._is_ending_now:
+        if self._backlog and not self._has_quit:
             some = list(self._backlog)
             self._backlog.clear()
             self._backlog.extend(some[self._run(some) :])
         self._flush()
-        if self._queue or (self._backlog and not self._is_ending_now):
+        if self._queue or (self._backlog and not self._has_quit):
             self._read_or_not()
             return
         self._unanswered = 0
@@ -456,11 +462,6 @@ class RespConnection:
         elif not self._is_reading:
             self._read_or_not()
 
-    @property
-    def _is_ending_now(self) -> bool:
-        """Whether commands that have not begun are not to begin: after QUIT; a mistake in the protocol comes last."""
-        return self._is_ending and self._parser.error is None
-
     def _end(self) -> None:
         if self._parser.error is not None:
             self._transport.write(self._parser.error.encoded)
@@ -469,7 +470,7 @@ class RespConnection:
 
     def end_after_answers(self) -> None:
         """Begin no more commands, and close the connection once all are answered."""
-        self._is_ending = True
+        self._is_ending = self._has_quit = True
         self._settle_soon()
 
     def close(self) -> None:

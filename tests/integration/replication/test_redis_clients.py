@@ -102,6 +102,12 @@ class Client:
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
+    async def say_last(self, commands: bytes) -> bytes:
+        """Send these, and nothing more, and read until the node ends the connection."""
+        self._writer.write(commands)
+        self._writer.write_eof()
+        return await self._reader.read()
+
     def ask(self, command: str) -> None:
         """Send it, and wait for nothing."""
         self._writer.write(f"{command}\r\n".encode())
@@ -194,6 +200,23 @@ async def test_writes_that_wait_find_their_partitions_after_a_split(tmp_path: Pa
             await asyncio.gather(first.say("SET 1 c"), second.say("SET 9 c"))
         assert await athens.get(1, b"1", generation=2) == [b"c"]
         assert await athens.get(2, b"9", generation=2) == [b"c"]
+
+
+NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
+)
+async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
+    """Also what has to wait for a write: the client may send nothing more, or something that ends the connection."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            commands = b"SET a 1\r\nGET a\r\nPING\r\nINCR a\r\nPING\r\nGET a\r\n"
+            answers = b"+OK\r\n$1\r\n1\r\n+PONG\r\n:2\r\n+PONG\r\n$1\r\n2\r\n"
+            assert await redis.say_last(commands + last) == answers + answered
 
 
 async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:

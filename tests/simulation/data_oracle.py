@@ -217,7 +217,9 @@ class DataOracle:
                     group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
-        """Writes to `async` keyspaces that this machine had not synced may be lost."""
+        """Writes to `async` keyspaces that this machine had not synced may be lost. What a load has brought shows again
+        then, since that was synced.
+        """
         disk = machine.log_disk
         for row in self._world.rows.values():
             if machine.id in row.replicas and self._is_async(row):
@@ -225,6 +227,8 @@ class DataOracle:
                 group, keys = self._group(row), [key for value in volatile for key in _keys_in(value)]
                 group.doubtful.update(keys)
                 self._doubt(group, keys)
+                for key in group.loaded.keys() & keys:
+                    group.either.setdefault(key, group.loaded[key])
 
     def _doubt(self, group: _Group, keys: Iterable[bytes]) -> None:
         for key in keys:

@@ -47,6 +47,8 @@ class _Connection:
             _send(self._voter, self._address, content)
         self._has_begun = True
 
+    send_at_once = send
+
     def drop(self) -> None:
         """End it."""
 

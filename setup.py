@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 
 COMPILED = (
     "minka/stored.py",
+    "minkad/data_port/resp/commit_delay.py",
     "minkad/data_port/resp/connection.py",
     "minkad/data_port/resp/errands.py",
     "minkad/data_port/resp/gets.py",
@@ -16,7 +17,6 @@ COMPILED = (
     "minkad/data_port/resp/parsing.py",
     "minkad/data_port/resp/pipes.py",
     "minkad/data_port/resp/reads.py",
-    "minkad/data_port/resp/commit_delay.py",
     "minkad/data_port/resp/scanning.py",
     "minkad/data_port/resp/service.py",
     "minkad/data_port/resp/slots.py",

@@ -1,8 +1,8 @@
 """SETs and GETs a second of a node's data port with Redis's protocol, beside redis-server; redis-benchmark asks both.
 
 First one node and one replica, as one redis-server: an answered SET is durable in both. Then three nodes and replicas,
-where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which has.
-They are measured in turn, so that what else the machine does disturbs all alike.
+where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which
+syncs on two of three. They are measured in turn, so that what else the machine does disturbs all alike.
 """
 
 import subprocess

@@ -24,8 +24,7 @@ _BACKOFF_S: Final = (0.02, 0.5)
 _BEAT_S: Final = 0.5  # at most between two frames that tell all high watermarks
 _ECHO_S: Final = 0.05  # at least between two that echo the follower's clock, if they are sent anyway
 _WATERMARK_S: Final = 0.01  # a high watermark may wait so long for entries to be sent with
-_SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up,
-_HEARD_S: Final = 0.1  # counted from the last answer or from so long before it
+_SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +111,9 @@ class ReplicationSender:
             reason = "the node ended the stream"
             try:
                 async with asyncio.timeout(_SILENCE_S) as limit:
-                    heard_at = asyncio.get_running_loop().time()
                     self._beat()
                     async for data in self._context.links.append(self.node_id, self._frames(self._connection)):
-                        now = asyncio.get_running_loop().time()
-                        if now - heard_at > _HEARD_S:  # a timer costs more than an answer
-                            heard_at = now
-                            limit.reschedule(now + _SILENCE_S)
+                        limit.reschedule(asyncio.get_running_loop().time() + _SILENCE_S)
                         await self._answered(data)
                         backoff = _BACKOFF_S[0]
                         if broken:

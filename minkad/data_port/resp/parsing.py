@@ -16,7 +16,7 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 # hiredis makes room for as many items as an array's header says, so a header with seven digits is looked at first: it
 # may also be a part of a value. A header that is cut off waits for the rest, and so does the like in a value.
 _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
-_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # this is found ten times as fast
+_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with one byte, so it is found faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024

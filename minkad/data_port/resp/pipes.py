@@ -105,7 +105,7 @@ class Batch(Errand):
 
 
 class Pipe:
-    """Keeps one batch on its way, and gathers the next ones, so that the writes of a connection stay in order."""
+    """One batch is on its way, and the next ones are gathered, so that the writes of a connection stay in order."""
 
     __slots__ = ("_awaited", "_overdue", "_pipes", "_under_way", "gathered", "partition_id", "view")
 

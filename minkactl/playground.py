@@ -299,7 +299,9 @@ class LocalCluster:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=inherited | self.env | node.env,
-                    start_new_session=True,  # a Ctrl-C is for the process that runs the cluster
+                    # A Ctrl-C is for the process that runs the cluster. It isn't a session of its own, since Linux
+                    # shares processors out among sessions: one node's compaction would keep another from answering.
+                    process_group=0,
                 )
             ).result()
 

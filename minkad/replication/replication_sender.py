@@ -91,11 +91,13 @@ class ReplicationSender:
         self._ready.append(progress)
         self._wake.set()
 
-    def send_watermark(self, progress: Progress) -> None:
+    def send_watermark(self, progress: Progress, at_once: bool) -> None:
         """The high watermark has moved: tell the follower with the next entries, or soon."""
-        if not self._untold:
+        if not self._untold and not at_once:
             asyncio.get_running_loop().call_later(_WATERMARK_S, self._watermarks_due)
         self._untold[progress] = None
+        if at_once:
+            self._watermarks_due()
 
     async def close(self) -> None:
         """End the stream."""

@@ -35,9 +35,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendWatermark:
-    """More is committed: tell the follower with the next entries, or soon."""
+    """More is committed: tell the follower with the next entries, or soon. `at_once`: clients wait for what it does
+    then.
+    """
 
     progress: Progress
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,9 +232,10 @@ class Leader:
             state.high_watermark = end
             if self.progress:
                 state.log.drop_tail(end)
+                makes_child = bool(state.row.splitting and state.row.split_to)
                 for progress in self.progress.values():
                     if progress.is_replicating:
-                        self._node.outbox.put(SendWatermark(progress))
+                        self._node.outbox.put(SendWatermark(progress, at_once=makes_child))
         elif self.progress:
             state.log.bound_tail(state.durable)
         self._node.apply(state)

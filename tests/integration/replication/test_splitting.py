@@ -16,13 +16,14 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
-from minkad.replication import sizing
+from minkad.replication import replication_sender, sizing
 from minkad.replication.flusher import Flusher
 from minkad.replication.manager import StorageSettings
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import Checkpoint
 from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
 from tests.integration.replication.held_syncs import begins_later, held_syncs
+from tests.integration.replication.replicas import three
 from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy
 
@@ -140,6 +141,20 @@ async def test_every_replica_makes_it(tmp_path: Path, durability: int) -> None:
         assert c.rows[1].leader == c.rows[2].leader == "byzantium"
         await assert_halves(others[0], upper=UPPER | {b"9": b"last"})
     assert not list(tmp_path.glob("*/splitting/*"))
+
+
+async def test_followers_hear_at_once_that_the_marker_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_WATERMARK_S", "_BEAT_S"):  # nothing else tells them
+        monkeypatch.setattr(replication_sender, name, 3600.0)
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        await athens.put(1, ROWS)
+        await begin(c)
+        await ended(c)
+        assert all(node.replica(2).is_made for node in c.nodes.values())
+        assert sorted(c.rows[2].isr) == sorted(NODES)
 
 
 async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:

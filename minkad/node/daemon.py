@@ -23,7 +23,8 @@ from minkad.process.clock import boottime
 from minkad.process.telemetry import Telemetry
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
-from minkad.storage import background, identity
+from minkad.storage import identity
+from minkad.storage.background import lower_background_priority
 from minkad.storage.disk_guard import DiskGuard
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.identity import Identity
@@ -100,7 +101,7 @@ class Daemon:
 
     def _open_log(self, own: Identity) -> LogDatabase:
         log_db = LogDatabase.open(self._config.data_dir / "log", must_exist=own.started)
-        background.lower_priority()
+        lower_background_priority()
         if not own.started:
             identity.save(self._config.data_dir, replace(own, started=True))
         return log_db

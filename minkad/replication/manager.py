@@ -111,7 +111,9 @@ class ReplicaManager:
                 i.StartSending: lambda start: self._sender_to(start.progress).start(start.progress),
                 i.StopSending: lambda stop: self._sender_to(stop.progress).stop(stop.progress),
                 i.Send: lambda send: self._sender_to(send.progress).send(send.progress),
-                i.SendWatermark: lambda send: self._sender_to(send.progress).send_watermark(send.progress, send.at_once),
+                i.SendWatermark: lambda told: self._sender_to(told.progress).send_watermark(
+                    told.progress, told.at_once
+                ),
                 i.SendCheckpoint: self.checkpoint_senders.send,
                 i.CancelCheckpoint: lambda cancel: self.checkpoint_senders.cancel(cancel.progress),
                 i.IsrProposal: self.isr_changes.propose,

@@ -4,7 +4,6 @@ JSON on its standard input, each answered by a line on its standard output.
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -12,10 +11,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from minka.errors import Code, MinkaError
+from minkad.process.priority import lower_priority
 
 _IDLE_SECONDS: Final = 10.0
 _LINE_BYTES: Final = 64 * 1024 * 1024
-_NICENESS: Final = 10
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -99,7 +98,7 @@ class Worker:
 
 def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
     """Answer requests until standard input ends; to be called in the process."""
-    os.nice(_NICENESS)
+    lower_priority()
     for line in sys.stdin.buffer:
         try:
             result = work(msgspec.json.decode(line, type=request))

@@ -1,22 +1,20 @@
-"""The priority of RocksDB's background threads: what flushes and compacts gives way to what answers clients."""
+"""RocksDB's background threads, which flush and compact."""
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# About a tenth of a processor for which others compete. With SCHED_IDLE it would be next to nothing, and a thread that
-# holds a lock of a database could be kept from letting it go.
-NICENESS: Final = 10
-THREADS: Final = "rocksdb:"
-_TASKS: Final = Path("/proc/self/task")
+from minkad.process.priority import lower_priority
+
+_NAMES: Final = "rocksdb:"
+_THREADS: Final = Path("/proc/self/task")
 
 
-def lower_priority() -> None:
-    """Lower the priority of the threads that flush and compact. All databases of a process share them; the first one
-    that is opened starts them.
+def lower_background_priority() -> None:
+    """Let flushes and compactions give way to what answers clients. All databases of a process share their threads; the
+    first one that is opened starts them.
     """
-    for task in _TASKS.iterdir():
-        with suppress(OSError):  # a thread may end meanwhile
-            if (task / "comm").read_text("utf-8").startswith(THREADS):
-                os.setpriority(os.PRIO_PROCESS, int(task.name), NICENESS)
+    for thread in _THREADS.iterdir():
+        with suppress(OSError):  # it may have ended
+            if (thread / "comm").read_text("utf-8").startswith(_NAMES):
+                lower_priority(int(thread.name))

@@ -20,6 +20,7 @@ from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadO
 
 from minka.stored import has_expired, value_of
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
+from minkad.process.priority import lower_priority
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import data_options
 from minkad.storage.tables import FIRST_KEY, tables_of
@@ -28,7 +29,6 @@ ANSWER: Final = b"A"
 ERROR: Final = b"E"
 END: Final = b"."
 
-_NICENESS: Final = 10
 _CACHE_BYTES: Final = 8 * MIB
 _READAHEAD_BYTES: Final = 2 * MIB
 _OPEN_AT_ONCE: Final = 4
@@ -235,7 +235,7 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    os.nice(_NICENESS)
+    lower_priority()
     _serve(sys.stdin.buffer, sys.stdout.buffer)
 
 

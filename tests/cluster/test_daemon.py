@@ -1,6 +1,5 @@
 """minkad as a process: what systemd, an operator and a monitoring system see of it."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -56,20 +55,6 @@ def test_livez_readyz_and_metrics(cluster: LocalCluster) -> None:
     _, metrics = http(cluster, "/metrics")
     assert "minka_controller_active 1.0" in metrics
     assert 'minka_cluster_nodes{state="live"} 1.0' in metrics
-
-
-def test_flushes_and_compactions_have_a_lower_priority(cluster: LocalCluster) -> None:
-    with Control(cluster.endpoints) as control:
-        wait_settled(control, live=1)
-    process = cluster.node("athens").process
-    assert process is not None
-    niceness: dict[str, set[int]] = {}
-    for task in Path(f"/proc/{process.pid}/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        niceness.setdefault(name, set()).add(os.getpriority(os.PRIO_PROCESS, int(task.name)))
-    lowered = {name: niceness.pop(name) for name in ("rocksdb:low", "rocksdb:high")}
-    assert lowered == {"rocksdb:low": {10}, "rocksdb:high": {10}}
-    assert set().union(*niceness.values()) == {0}
 
 
 def test_sighup_reloads_what_can_be_reloaded_and_says_what(cluster: LocalCluster) -> None:

@@ -271,6 +271,14 @@ def _of_clients(counted: Telemetry) -> Iterator[Metric]:
         seconds.add_metric([operation], _buckets(histogram), histogram.total)
     yield seconds
 
+    rows = CounterMetricFamily(
+        "minka_row_cache_rows_total", "Rows that were to be read, by whether they were in memory.", labels=["outcome"]
+    )
+    rows.add_metric(["hit"], counted.row_cache.looked_up - counted.row_cache.missed)
+    rows.add_metric(["miss"], counted.row_cache.missed)
+    yield rows
+    yield GaugeMetricFamily("minka_row_cache_bytes", "Rows in memory, at most.", value=counted.row_cache.bytes)
+
     yield GaugeMetricFamily(
         "minka_clients_memory_bytes",
         "Requests of clients, and answers that they have not taken.",

@@ -135,7 +135,9 @@ class Parts:
         around = Surroundings(
             self.identity.node_id,
             ReplicaStore(
-                config.data_dir, config.storage.block_cache_mib * MIB, RowCache(config.storage.row_cache_mib * MIB)
+                config.data_dir,
+                config.storage.block_cache_mib * MIB,
+                RowCache(config.storage.row_cache_mib * MIB, self.telemetry.row_cache),
             ),
             self.log_db,
             self.disk,

@@ -46,6 +46,18 @@ class Histogram:
 LOOP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
+@dataclass(slots=True)
+class RowCacheUse:
+    """What the rows in memory were good for."""
+
+    looked_up: int = 0
+    """Rows that were to be read."""
+    missed: int = 0
+    """Those that were not in memory."""
+    bytes: int = 0
+    """What the rows in memory take, at most."""
+
+
 def _latency() -> Histogram:
     return Histogram(LATENCY_BOUNDS)
 
@@ -67,6 +79,7 @@ class Telemetry:
     isr_shrinks: int = 0
     isr_expands: int = 0
     """Changes of in-sync sets of partitions that this node leads; one change may be both."""
+    row_cache: RowCacheUse = field(default_factory=RowCacheUse)
     clients_memory: Callable[[], int] = lambda: 0
     """Bytes of clients' requests, and of answers that they have not taken."""
     clients_ended: Callable[[], int] = lambda: 0

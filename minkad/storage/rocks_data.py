@@ -170,6 +170,7 @@ class RocksData:
 
     def _with_missing(self, keys: list[bytes], found: list[bytes | None]) -> list[bytes | None]:
         get, keep = self._opened().get, self._rows.keep
+        self._rows.missed(found.count(None))
         try:
             for place, key in enumerate(keys):
                 if found[place] is None:

@@ -8,6 +8,8 @@ goes, and what is read often costs no more than a look into a dictionary.
 from collections.abc import Mapping
 from typing import Final
 
+from minkad.process.telemetry import RowCacheUse
+
 _LARGEST_ROW_BYTES: Final = 16 * 1024  # a larger one would take the room of many
 _OVERHEAD_BYTES: Final = 160  # of a row: two objects and their place in a dictionary
 _FORGOTTEN_AT_ONCE: Final = 4  # for each row that comes, so nothing is left of a generation when the next one goes
@@ -16,9 +18,10 @@ _FORGOTTEN_AT_ONCE: Final = 4  # for each row that comes, so nothing is left of 
 class RowCache:
     """How much the databases of a node keep together. For the loop's thread."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, use: RowCacheUse | None = None) -> None:
         """`limit`: bytes of rows, with what Python takes for them; with 0 nothing is kept."""
         self.limit: Final = limit
+        self.use: Final = use or RowCacheUse()
         self._young = 0  # bytes
         self._with_rows: set[CachedRows] = set()
         self._forgotten: list[dict[bytes, bytes]] = []
@@ -26,6 +29,7 @@ class RowCache:
     def grew(self, rows: "CachedRows", size: int) -> None:
         """A database has so many bytes of young rows more, or fewer."""
         self._young += size
+        self.use.bytes += size
         self._with_rows.add(rows)
         if self._forgotten:
             self._forget_some()
@@ -38,7 +42,7 @@ class RowCache:
             self._forgotten.append(rows)
 
     def _age(self) -> None:
-        self._young = 0
+        self.use.bytes, self._young = self._young, 0
         for rows in list(self._with_rows):
             rows.age()
             if not len(rows):
@@ -68,6 +72,7 @@ class CachedRows:
 
     def find(self, keys: list[bytes]) -> list[bytes | None]:
         """The rows of these keys that are here, in their order; None for a key whose row is not here."""
+        self._cache.use.looked_up += len(keys)
         found: list[bytes | None] = list(map(self._young.get, keys))
         if self._old and not all(found):
             for place, row in enumerate(found):
@@ -75,6 +80,10 @@ class CachedRows:
                     found[place] = row
                     self.keep(keys[place], row)
         return found
+
+    def missed(self, count: int) -> None:
+        """So many of the rows that were to be found are not here."""
+        self._cache.use.missed += count
 
     def keep(self, key: bytes, row: bytes) -> None:
         """Keep a row that was read."""

@@ -15,7 +15,7 @@ from minka.errors import Code, MinkaError
 from minkad.config.addresses import join_address
 from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start
-from minkad.process.telemetry import Telemetry
+from minkad.process.telemetry import RowCacheUse, Telemetry
 
 READY = Check("clearance", ok=True, reason="0.8 s left", needed_for_ready=True, needed_for_live=False)
 LIVE = Check("log", ok=True, reason="", needed_for_ready=True, needed_for_live=True)
@@ -160,6 +160,7 @@ def busy_node() -> FakeNode:
     node.telemetry.isr_changed(["athens", "byzantium"], ["athens"])
     node.telemetry.isr_changed(["athens", "byzantium"], ["athens", "cyrene"])
     node.telemetry.isr_changed(["athens", "byzantium"], ["byzantium", "athens"])
+    node.telemetry.row_cache = RowCacheUse(looked_up=10, missed=3, bytes=4096)
     node.telemetry.migration_bytes_sent = 1 << 40
     node.telemetry.migration_write_pause.observe(0.012)
     return node
@@ -216,6 +217,9 @@ async def test_metrics_are_the_nodes_numbers() -> None:
         "minka_kv_batch_seconds_bucket,le=0.0025,operation=write": 0,
         "minka_kv_batch_seconds_bucket,le=0.005,operation=write": 1,
         "minka_kv_batch_seconds_count,operation=read": 0,
+        "minka_row_cache_rows_total,outcome=hit": 7,
+        "minka_row_cache_rows_total,outcome=miss": 3,
+        "minka_row_cache_bytes": 4096,
         "minka_migration_sent_bytes_total": 1 << 40,
         "minka_migration_write_pause_seconds_bucket,le=0.01": 0,
         "minka_migration_write_pause_seconds_bucket,le=0.015": 1,

@@ -10,6 +10,7 @@ from minka.ranges import KeyRange
 from minka.sst import write_sst
 from minka.stored import values_of
 from minka.wire import WriteBody
+from minkad.process.telemetry import RowCacheUse
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.row_cache import CachedRows, RowCache
@@ -170,3 +171,31 @@ def test_a_row_counts_once() -> None:
     for number in range(300):
         rows.keep(b"%d" % number, bytes(10))
     assert rows.find([b"here"]) == [b"1" * 10]
+
+
+async def test_reads_are_counted_by_whether_their_rows_were_in_memory(tmp_path: Path) -> None:
+    use = RowCacheUse()
+    data = DataDatabase(tmp_path / "data", Cache(MIB), row_cache=RowCache(64 * KIB, use))
+    data.write([WriteBody([b"a", b"b"], [b"1", b"2"])], Applied(1, 1))
+    await data.open()
+    data.stored([b"a"])
+    data.stored([b"a", b"b", b"nowhere"])
+    data.stored([b"b"])
+    assert (use.looked_up, use.missed) == (5, 3)
+    await data.close()
+
+
+def test_the_bytes_in_memory_are_those_of_both_generations() -> None:
+    use = RowCacheUse()
+    rows = CachedRows(RowCache(64 * KIB, use))
+    row_bytes = 160 + 6 + 10
+    for number in range(100):
+        rows.keep(b"%06d" % number, bytes(10))
+        assert use.bytes == (number + 1) * row_bytes
+    most = 0
+    for number in range(100, 5000):
+        rows.keep(b"%06d" % number, bytes(10))
+        most = max(most, use.bytes)
+    assert 64 * KIB - 2 * row_bytes < most <= 64 * KIB + row_bytes
+    rows.clear()
+    assert use.bytes < 33 * KIB

@@ -201,7 +201,10 @@ class _Link:
             await self._wake.wait()
             address = transport.where(self._raft_id)
             if address is not None:
-                await self._until_lost(address)
+                try:
+                    await self._until_lost(address)
+                except Exception:  # else nothing would be sent to the node again
+                    log.exception("the connection for raft failed, and begins again", extra={"to": address})
                 if self._was_there and await _is_refused(address):
                     self._was_there = False
                     transport.gone(self._raft_id)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from minka.data_port import Purpose
+from minka.data_port import Connection, Purpose, Receiver
 from minka.errors import Code, MinkaError
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.coordinator_pb2 import SnapshotChunk
@@ -193,6 +193,29 @@ async def test_a_data_port_that_is_nowhere_is_looked_for_again(data_address: str
             return len(sender.unreachable) >= 2
 
         await until(is_told)
+
+
+async def test_after_a_fault_of_its_own_it_connects_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
+        connect, faults = sender.transport.connect, [ValueError("once")]
+
+        async def fail_once(address: str, receiver: Receiver) -> Connection:
+            if faults:
+                raise faults.pop()
+            return await connect(address, receiver)
+
+        monkeypatch.setattr(sender.transport, "connect", fail_once)
+
+        def reached() -> bool:
+            sender.transport.send([heartbeat(2, 1)])
+            return peer.count > 0
+
+        await until(reached)
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == [
+        "the connection for raft failed, and begins again"
+    ]
 
 
 async def test_what_is_passed_on_says_nothing_of_an_address() -> None:

@@ -109,7 +109,7 @@ class Replica(ReplicaCore):
 
     def _note(self, entry: Pending) -> None:
         if self._unapplied is not None and isinstance(entry.write, WriteBody):
-            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.data.version_base)
+            self._unapplied.appended(entry.offset, entry.write, entry.offset + self.version_base(entry.offset))
 
     def note_applied(self, entries: list[Pending]) -> None:
         """The entries are applied: answer those that wait for them."""

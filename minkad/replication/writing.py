@@ -99,7 +99,8 @@ class Writing:
             last_read = max(last_read, found[0])
             return found[1]
 
-        version = version_at(replica.log.end + 1 + data.version_base)
+        offset = replica.log.end + 1
+        version = version_at(offset + replica.version_base(offset))
         decision = decide(operations, row_of, self._unix_ms(), version, data.loaded_version, expiring)
         return decision, last_read
 

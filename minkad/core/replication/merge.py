@@ -172,6 +172,8 @@ class Merge:
             self._copied += 1
             if isinstance(write := decode_entry(entry.body), WriteBody):
                 has_write = True
+                if isinstance(write, StoredWrite):
+                    self._base = max(self._base, write.floor - self._copied)
                 keys += write.keys
                 values += self._stored(write)
         right.retention.keep_for(self._name, self._copied)
@@ -200,7 +202,9 @@ class Merge:
         return len(self._appended) < _AHEAD or self.left.applied >= self._appended[0]
 
     def _append(self, write: StoredWrite) -> None:
-        self._appended.append(self.left.append(encode(write)))
+        offset = self.left.append(encode(write))
+        self.left.raise_versions(offset, write.floor)
+        self._appended.append(offset)
 
     # The end
 

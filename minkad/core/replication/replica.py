@@ -107,6 +107,7 @@ class Replica(ReplicaState):
         self.awaits_data = False
         self.trim.is_announced = False
         self.gate.thaw()
+        self.forget_raised()
         if old is Role.LEADER and self.role is not Role.LEADER:
             self.node.outbox.put(GiveUp(self.id, "the node lost the leadership meanwhile"))
         self.log.keep_tail(self.role is Role.FOLLOWER)

@@ -62,6 +62,7 @@ class ReplicaState:
 
     __slots__ = (
         "_barrier",
+        "_raised",
         "_synced",
         "_taken_over",
         "_written",
@@ -108,6 +109,7 @@ class ReplicaState:
         self.durable = self.high_watermark = self.applied = self.flushed = log.base
         self._written = self._synced = log.base  # what the operating system has, and what the disk has
         self._barrier = 0  # see `barrier`
+        self._raised: tuple[tuple[int, int], ...] = ()  # see `raise_versions`
         self.applying = Applying.IDLE
         self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
         self.durable_epoch = 0  # the newest leader_epoch at which this node would know, after a crash, that it led
@@ -121,6 +123,22 @@ class ReplicaState:
     def __repr__(self) -> str:
         offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
         return f"<{self.role.value} of partition {self.id}: {offsets}>"
+
+    # The versions of what is appended
+
+    def raise_versions(self, offset: int, floor: int) -> None:
+        """This leader has appended an entry, at `offset`, that gives later ones versions above `floor`."""
+        unapplied = [one for one in self._raised if one[0] > self.applied]
+        self._raised = (*unapplied, (offset, floor - offset))
+
+    def forget_raised(self) -> None:
+        """Another leadership begins, which serves once all of the log is applied."""
+        self._raised = ()
+
+    def version_base(self, offset: int) -> int:
+        """What is added to the offset of an entry that isn't applied yet for the version of its rows."""
+        raised = [base for at, base in self._raised if self.applied < at < offset]
+        return max([self.data.version_base, *raised])
 
     # What it is good for
 

@@ -171,6 +171,34 @@ async def test_no_version_comes_again_after_a_split_and_a_merge(tmp_path: Path) 
         assert min(seen[40:]) > last.version
 
 
+async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(tmp_path: Path) -> None:
+    """What comes after it gets versions above those of the copied rows."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await two(c)
+        for number in range(40):
+            await athens.put(2, {b"0700": b"%d" % number})
+        before = athens.replica().log.end
+        with held_syncs(athens, lambda: True) as held:
+            c.merge(1, 2)
+            telling = asyncio.create_task(c.tell_all(1, 2))
+            await until(lambda: athens.replica().log.end == before + 3)  # what stays, and two pages of rows
+            plain = asyncio.create_task(athens.put(1, {b"0100": b"plain"}))
+            await asyncio.sleep(0)
+            changing = await begun(athens, Set(b"0200", b"changed"))
+            failing = await begun(athens, Set(b"0100", b"!", If.ABSENT))
+            assert athens.replica().applied == before
+            await held.release()
+        await telling
+        await plain
+        ((changed,), (failed,)) = await changing, await failing
+        await merged(c)
+        last = await version_of(athens, b"0700", 1, 2)
+        versions = [await version_of(athens, key, 1, 2) for key in (b"0100", b"0200")]
+        assert [failed.version, changed.version] == versions
+        assert last < versions[0] < versions[1]
+
+
 async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

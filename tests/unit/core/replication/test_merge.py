@@ -86,6 +86,34 @@ def test_rows_keep_their_versions_and_later_ones_get_others() -> None:
     ]
 
 
+def test_what_is_copied_raises_the_versions_of_what_the_left_one_appends_after_it() -> None:
+    m = Merging(b"n")
+    assert isinstance(m.right.data, MemoryData)
+    assert isinstance(m.left.data, MemoryData)
+    m.right.data.version_base = 100
+    m.begin()
+    copied = m.left.log.end
+    assert [m.left.version_base(offset) for offset in (copied, copied + 1)] == [0, 101 - copied]
+    m.left.data.version_base = 200
+    assert m.left.version_base(copied + 1) == 200
+    m.left.data.version_base = 0
+    m.bench.adopt(m.left, leader_epoch=2)
+    assert m.left.version_base(copied + 1) == 0
+
+
+def test_what_is_copied_from_a_log_with_copies_has_their_versions() -> None:
+    """The right one may have been the left one of another merge."""
+    m = Merging(b"n")
+    m.right.append(encode(StoredWrite([b"o"], [head(VERSION) + b"v"], 500)))
+    m.right.append(a_write(b"p"))
+    m.begin()
+    m.settle(m.right)
+    m.run()
+    assert m.copied()[-1] == StoredWrite(
+        [b"o", b"p"], [head(VERSION) + b"v", head(version_at(501)) + b"v"], 501
+    )
+
+
 def test_without_rows_later_versions_are_still_above_those_of_rows_that_were_deleted() -> None:
     m = Merging(b"n")
     m.bench.write(m.right, encode(WriteBody([b"n"], [None])))

@@ -108,7 +108,9 @@ class LocalCluster:
     Without `directory` everything is in a temporary one, which is removed at the end, also when this process is
     killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
     `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
-    node's environment. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
+    `shares_session` they have this process's, so that priorities hold among the threads of all.
+    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class LocalCluster:
         *,
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        shares_session: bool = False,
     ) -> None:
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(nodes)
         if not 1 <= len(names) <= MAX_NODES or (isinstance(nodes, int) and nodes != len(names)):
@@ -129,6 +132,7 @@ class LocalCluster:
         self.directory = directory
         self.config = dict(config or {})
         self.env = dict(env or {})
+        self._shares_session = shares_session
         self.nodes: dict[str, LocalNode] = {}
         # PR_SET_PDEATHSIG is about the thread that forks, so one thread forks them all and stays.
         self._launcher = ThreadPoolExecutor(1, "minka-launcher")
@@ -299,9 +303,9 @@ class LocalCluster:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=inherited | self.env | node.env,
-                    # A Ctrl-C is for the process that runs the cluster. It isn't a session of its own, since Linux
-                    # shares processors out among sessions: one node's compaction would keep another from answering.
-                    process_group=0,
+                    # A Ctrl-C is for the process that runs the cluster.
+                    start_new_session=not self._shares_session,
+                    process_group=0 if self._shares_session else None,
                 )
             ).result()
 

@@ -109,9 +109,7 @@ def test_what_is_copied_from_a_log_with_copies_has_their_versions() -> None:
     m.begin()
     m.settle(m.right)
     m.run()
-    assert m.copied()[-1] == StoredWrite(
-        [b"o", b"p"], [head(VERSION) + b"v", head(version_at(501)) + b"v"], 501
-    )
+    assert m.copied()[-1] == StoredWrite([b"o", b"p"], [head(VERSION) + b"v", head(version_at(501)) + b"v"], 501)
 
 
 def test_without_rows_later_versions_are_still_above_those_of_rows_that_were_deleted() -> None:

@@ -29,7 +29,7 @@ from minkad.process.memory import Memory
 from minkad.rpc.channels import Channels
 from minkad.rpc.interceptor import Interceptor
 from minkad.rpc.raft import RaftCalls, RaftReceiver
-from tests.integration.replication.harness import until
+from tests.integration.replication.node import until
 
 MIB = 1024 * 1024
 

@@ -21,7 +21,7 @@ from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.log_mark import LogMark
 from minkad.storage.raft_storage import RaftStorage
-from tests.integration.replication.harness import until
+from tests.integration.replication.node import until
 
 TICK_S = 0.01
 ELECTION_TICKS = 10

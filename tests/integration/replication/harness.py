@@ -1,20 +1,15 @@
 """Nodes without a coordinator: the test plays the controller."""
 
 import asyncio
-import shutil
-import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 
-from minka import operations, wire
-from minka.data_port import Connection, Hello, connect
+from minka.data_port import Hello, connect
 from minka.errors import Code, MinkaError
-from minka.operations import Outcome, Versioned, decode_outcomes, decode_versioned
-from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
+from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -24,268 +19,15 @@ from minka.v1.coordinator_pb2 import (
     IsrChange,
     IsrResult,
     ProposeSplitRequest,
-    UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
-from minka.v1.errors_pb2 import Error
-from minkactl.playground import free_addresses
 from minkad.config.addresses import split_address
 from minkad.core.controller import FinishMerge, merges
-from minkad.core.replication.leader import Leader
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
-from minkad.data_port.port import DataPort
-from minkad.data_port.replication import DataLinks
 from minkad.data_port.streams import MessageStream
-from minkad.process.memory import Memory, Share
-from minkad.process.telemetry import Telemetry
-from minkad.replication.context import Surroundings
-from minkad.replication.frames import Answer, decode_answer, encode
-from minkad.replication.manager import ReplicaManager, StorageSettings
-from minkad.replication.replica import Replica
-from minkad.storage.disk_space import DiskWatch
-from minkad.storage.log_database import LogDatabase
-from minkad.storage.replica_store import ReplicaStore
-from minkad.storage.row_cache import RowCache
-from tests.unit.storage.crash import crashed_copy
-
-_BLOCK_CACHE = 8 << 20  # bytes
-_ROW_CACHE = 1 << 20
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.002)
-
-
-def led(node: "TestNode", partition_id: int = 1) -> Leader:
-    """The node's leadership."""
-    leader = node.replica(partition_id).leader
-    assert leader is not None, f"{node.id} doesn't lead partition {partition_id}"
-    return leader
-
-
-def share() -> Share:
-    """The share of a client that is alone."""
-    return Memory(256 * 1024 * 1024, time.monotonic).share()
-
-
-def free_port() -> int:
-    """A port on which no process listens."""
-    return int(free_addresses(1)[0].rpartition(":")[2])
-
-
-class Refused(Exception):
-    """A group's error, as a client sees it."""
-
-    def __init__(self, error: MinkaError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class TestedLinks(DataLinks):
-    """Links of a node from which nothing gets to other nodes while `whole` is not set."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.whole = asyncio.Event()
-        self.whole.set()
-
-    def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        return super().append(node_id, self._held(frames))
-
-    async def _held(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for frame in frames:
-            await self.whole.wait()
-            yield frame
-
-
-class TestedManager(ReplicaManager):
-    """A manager that acknowledges nothing of what leaders send while it is mute."""
-
-    mute = False
-
-    async def follow(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for data in super().follow(frames):
-            answer = decode_answer(data)
-            acks = [ack for ack in answer.acks if ack.lineage is not None]  # only answers to a leader's probes have one
-            yield encode(Answer(acks, answer.stamp)) if self.mute else data
-
-
-class TestNode:
-    """A replica manager behind a data port. `stop` and `start` restart it; `kill` ends it as kill -9 does."""
-
-    __test__ = False
-
-    def __init__(self, cluster: "Cluster", node_id: str, path: Path) -> None:
-        self.cluster = cluster
-        self.id = node_id
-        self.path = path
-        self.clearance = True
-        self.running = False
-        self.is_mute = False  # no answer of it reaches anybody
-        self.port = free_port()
-        self.unix_ms = 1_000_000  # its wall clock
-        self.write_pauses: list[float] = []
-        self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
-
-    async def start(self) -> None:
-        """Open the databases, and listen."""
-        self.log_db = LogDatabase.open(self.path / "log")
-        self.disk = DiskWatch(self.path, 0)  # the test alone makes it low
-        telemetry = self.telemetry = Telemetry()
-        self.links = TestedLinks(self.cluster.address_of, "test", self.id, telemetry, lambda: None)
-        around = Surroundings(
-            self.id,
-            ReplicaStore(self.path, _BLOCK_CACHE, RowCache(_ROW_CACHE)),
-            self.log_db,
-            self.disk,
-            self.links,
-            self,
-            self.cluster,
-            self,
-            time.monotonic,
-            lambda: self.unix_ms,
-        )
-        self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
-        await self.manager.start()
-        self.running = True
-        memory = self.clients_memory = Memory(self.cluster.clients_memory_bytes, time.monotonic)
-        for _ in range(20):
-            try:
-                self.data_port = DataPort(f"127.0.0.1:{self.port}", "test", self.manager, telemetry, memory, None)
-                break
-            except MinkaError:
-                self.port = free_port()
-        await self.data_port.start()
-        self.cluster.ports[self.id] = self.port
-
-    # What the data plane needs of the rest of the node
-
-    def has_clearance(self) -> bool:
-        return self.clearance
-
-    def row(self, partition_id: int) -> Partition | None:
-        return None
-
-    def is_gone(self, partition_id: int) -> bool:
-        return partition_id in self.cluster.gone
-
-    def keyspace(self, keyspace_id: int) -> Keyspace | None:
-        return self.cluster.keyspace
-
-    def is_absent(self, node_id: str) -> bool:
-        return node_id in self.cluster.dead & self.cluster.failed
-
-    def operation_moving(self, partition_id: int) -> Operation | None:
-        return None
-
-    def low_disks(self) -> Collection[str]:
-        return self.cluster.low_disks
-
-    def writes_waited(self, seconds: float) -> None:
-        self.write_pauses.append(seconds)
-
-    def waits(self) -> list[tuple[float, int]]:
-        return self.telemetry.waits()
-
-    def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
-        self.telemetry.isr_changed(old, new)
-
-    def damage_found(self) -> None:
-        self.telemetry.damage_found()
-
-    async def stop(self) -> None:
-        """Stop gracefully."""
-        if not self.running:
-            return
-        self.running = False
-        self.data_port.close()
-        await self.manager.close()
-        for task in self.asking:
-            task.cancel()
-        self.log_db.close()
-
-    async def kill(self) -> None:
-        """Stop as kill -9 does: the disk has what was written until now. `start` brings the node back."""
-        # After the copy it must say nothing: neither to clients as a leader, nor to leaders as a follower.
-        self.clearance, self.is_mute = False, True
-        self.data_port.close()
-        left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
-        await self.stop()
-        shutil.rmtree(self.path)
-        left.rename(self.path)
-        self.clearance, self.is_mute = True, False
-
-    def connections(self) -> Collection[Connection]:
-        """The open connections to its data port."""
-        return self.data_port.connections
-
-    def replica(self, partition_id: int = 1) -> Replica:
-        """The node's replica of the partition, as it is in memory."""
-        return self.manager.replicas[partition_id]
-
-    async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
-        """Tell the node these rows, as the controller does."""
-        return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
-
-    async def ask(self, op: wire.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000) -> bytes:
-        """Send one group, and return the answer's body. Raises Refused."""
-        group = wire.Group(op, partition_id, generation, body)
-        task = asyncio.current_task()
-        assert task is not None
-        self.asking.add(task)
-        try:
-            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]), share())
-        except asyncio.CancelledError:
-            if self.running:
-                raise
-            task.uncancel()
-            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone")) from None
-        finally:
-            self.asking.discard(task)
-        if self.is_mute:
-            raise Refused(MinkaError(Code.OUTCOME_UNKNOWN, f"{self.id} is gone"))
-        (result,) = response.results
-        if result.error is not None:
-            raise Refused(MinkaError.from_proto(Error.FromString(result.error)))
-        return result.body or b""
-
-    async def put(
-        self, partition_id: int, pairs: Mapping[bytes, bytes | None], generation: int = 1, timeout_ms: int = 5000
-    ) -> None:
-        """Write a batch; a value of None deletes its key. Raises Refused."""
-        body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
-        await self.ask(wire.Op.WRITE, partition_id, generation, body, timeout_ms)
-
-    async def get(
-        self, partition_id: int, *keys: bytes, generation: int = 1, timeout_ms: int = 5000
-    ) -> list[bytes | None]:
-        """Read keys. Raises Refused."""
-        body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
-        return wire.decode_values(body)
-
-    async def operate(self, partition_id: int, *asked: operations.Operation, generation: int = 1) -> list[Outcome]:
-        """Carry out operations. Raises Refused."""
-        body = await self.ask(wire.Op.OPERATE, partition_id, generation, wire.encode(asked))
-        return decode_outcomes(body)
-
-    async def versions(self, partition_id: int, *keys: bytes, generation: int = 1) -> list[Versioned | None]:
-        """Read keys with their versions. Raises Refused."""
-        body = await self.ask(wire.Op.READ_VERSIONED, partition_id, generation, wire.encode(list(keys)))
-        return decode_versioned(body)
-
-    async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
-        """Read what this replica has of the keys. Raises Refused."""
-        body = await self.ask(wire.Op.READ_STALE, partition_id, generation, wire.encode(list(keys)))
-        return wire.decode_stale(body)
-
-    async def count(self) -> dict[int, int]:
-        """The number of keys on disk, by partition."""
-        return {count.partition_id: count.keys for count in await self.manager.inventory.count_keys([])}
+from minkad.replication.manager import StorageSettings
+from tests.integration.replication.node import TestNode
 
 
 class Cluster:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from minkad.storage.log_database import Sync
-from tests.integration.replication.harness import TestNode
+from tests.integration.replication.node import TestNode
 
 
 class HeldSyncs:

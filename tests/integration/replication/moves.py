@@ -1,6 +1,7 @@
 """Partitions that move from athens to ephesus, and what must be there at the end."""
 
-from tests.integration.replication.harness import Cluster, TestNode, until
+from tests.integration.replication.harness import Cluster
+from tests.integration.replication.node import TestNode, until
 
 ROWS: dict[bytes, bytes | None] = {b"key %05d" % i: b"value %d" % i * 10 for i in range(5000)}
 SMALL: dict[bytes, bytes | None] = {b"a": b"1", b"b": b"2"}

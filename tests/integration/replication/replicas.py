@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from tests.integration.replication.harness import Cluster, Refused, TestNode, until
+from tests.integration.replication.harness import Cluster
+from tests.integration.replication.node import Refused, TestNode, until
 
 NAMES = ("athens", "byzantium", "cyrene")
 

@@ -13,7 +13,8 @@ from minka import wire
 from minka.errors import Code, MinkaError
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import three, until_fresh
 from tests.integration.replication.test_restart import lead_again, restart_from
 from tests.unit.storage.crash import crashed_copy

@@ -11,7 +11,8 @@ from minka.data_port import PREFACE, Hello, Purpose, encode_hello
 from minka.errors import Code, MinkaError
 from minkad.config.addresses import split_address
 from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
-from tests.integration.replication.harness import cluster, until
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import until
 
 _VALUE = b"v" * 1024 * 1024
 

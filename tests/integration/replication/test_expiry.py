@@ -10,7 +10,8 @@ from minka.errors import Code
 from minka.operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
 from minkad.replication import expiring
-from tests.integration.replication.harness import Refused, TestNode, cluster, until
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import led_by, same_everywhere, three
 from tests.integration.replication.test_merging import merged, two
 

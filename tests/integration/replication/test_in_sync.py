@@ -13,7 +13,8 @@ from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse
 from minkad.core.replication.messages import Append
 from minkad.core.replication.progress import Progress
 from minkad.core.replication.settings import ReplicationSettings
-from tests.integration.replication.harness import Refused, cluster, led, until
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import Refused, led, until
 from tests.integration.replication.replicas import cut_off, same_everywhere, three
 from tests.integration.replication.writers import Watch, Writers
 

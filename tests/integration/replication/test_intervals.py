@@ -7,7 +7,8 @@ import pytest
 from minka import wire
 from minka.errors import Code
 from minka.history_rows import PartitionInterval
-from tests.integration.replication.harness import Refused, TestNode, cluster
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import Refused, TestNode
 from tests.integration.replication.replicas import applied, three, until_fresh
 
 PAIRS = {b"%03d" % i: b"v" * 50 for i in range(100)}

@@ -15,7 +15,8 @@ from minkad.core.replication.messages import Append, Entry
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Role
 from minkad.replication.frames import Frame, decode_answer, encode
-from tests.integration.replication.harness import Refused, cluster, until
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import cut_off, led_by, same_everywhere, three, until_fresh
 from tests.integration.replication.writers import Watch, Writers
 

@@ -11,7 +11,8 @@ import pytest
 from minka import wire
 from minka.errors import Code
 from minkad.replication import load, load_check, meter
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import Refused, TestNode, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
 ROUNDS, KEYS_A_ROUND = 200, 10  # at most so many rounds in a second

@@ -10,7 +10,8 @@ from minka.errors import Code
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import same_everywhere, three
 
 MIB = 1024 * 1024

@@ -11,8 +11,9 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import MigrationPhase
 from minkad.replication.manager import StorageSettings
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.moves import ROWS, SMALL, arrived, check, two
+from tests.integration.replication.node import Refused, TestNode, until
 
 _PHASE = MigrationPhase
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from minkad.core.replication.messages import Ack, Append
 from minkad.replication.frames import Frame, decode_answer, encode
-from tests.integration.replication.harness import TestNode, cluster
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import TestNode
 
 
 class Leader:

@@ -21,7 +21,8 @@ from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.port import RespPort
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.requests import MAX_PAGE_ROWS
-from tests.integration.replication.harness import Cluster, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import TestNode, until
 
 RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_RANGES)
 

@@ -10,7 +10,8 @@ from minka.v1.cluster_pb2 import Durability
 from minkad.core.replication.messages import Append
 from minkad.core.replication.progress import Progress
 from minkad.replication.manager import StorageSettings
-from tests.integration.replication.harness import cluster, until
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import until
 from tests.integration.replication.replicas import NAMES, same_everywhere, three
 from tests.integration.replication.writers import Watch, Writers
 

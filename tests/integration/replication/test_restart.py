@@ -13,7 +13,8 @@ from minkad.replication import committer
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import Refused, TestNode, until
 from tests.unit.storage.crash import crashed_copy
 
 MIB = 1024 * 1024

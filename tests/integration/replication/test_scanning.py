@@ -7,7 +7,8 @@ import pytest
 
 from minka import wire
 from minkad.storage.rocks_data import MAX_PASSED
-from tests.integration.replication.harness import TestNode, cluster
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import TestNode
 
 KEYS = [b"%06d" % n for n in range(3 * MAX_PASSED)]
 LEFT = [KEYS[0], KEYS[-1]]

@@ -10,7 +10,8 @@ from minka.data_port import Hello, Purpose
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
 from minkad.replication.manager import StorageSettings
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, share
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import Refused, TestNode, share
 
 MIB = 1024 * 1024
 

@@ -21,8 +21,9 @@ from minkad.replication.flusher import Flusher
 from minkad.replication.manager import StorageSettings
 from minkad.replication.replica import Replica
 from minkad.storage.checkpoint import Checkpoint
-from tests.integration.replication.harness import Cluster, Refused, TestNode, cluster, until
+from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.held_syncs import begins_later, held_syncs
+from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import three
 from tests.integration.replication.test_restart import restart_from
 from tests.unit.storage.crash import crashed_copy

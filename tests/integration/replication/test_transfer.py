@@ -15,9 +15,10 @@ from minkad.replication.frames import decode_frame
 from minkad.replication.manager import StorageSettings
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
-from tests.integration.replication.harness import TestNode, cluster, until
+from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import begins_later, held_syncs
 from tests.integration.replication.moves import ROWS, arrived, check, two
+from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.replicas import applied, same_everywhere, three
 from tests.integration.replication.writers import Writers
 

@@ -6,7 +6,8 @@ import random
 
 from minka.errors import Code, MinkaError
 from minkad.replication.replica import Replica
-from tests.integration.replication.harness import Cluster, Refused, TestNode, until
+from tests.integration.replication.harness import Cluster
+from tests.integration.replication.node import Refused, TestNode, until
 
 # Refusals by a node that did nothing: the writer goes elsewhere.
 ELSEWHERE = (Code.STALE_GENERATION, Code.NOT_LEADER, Code.NO_CLEARANCE, Code.PARTITION_OFFLINE, Code.UNKNOWN_PARTITION)

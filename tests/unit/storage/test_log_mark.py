@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from minkad.storage.log_mark import LogMark
-from tests.integration.replication.harness import until
+from tests.integration.replication.node import until
 from tests.unit.storage.crash import crashed_copy
 
 

@@ -37,6 +37,9 @@ _HEDGE_S: Final = 0.1  # after so long without an answer the next node is asked,
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
+# After these a client without a table asks again until its call's deadline: there is a node, which is slow or has no
+# table yet. All else means that addresses or certificates are wrong.
+_ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
 _log: Final = logging.getLogger("minka")
 
 
@@ -204,7 +207,7 @@ class Core:
             if missing_from == _KEYSPACE_TRIES:
                 self._wanted.forget(name)
                 return
-            if error is not None and not self._has_table and error.code is not Code.NO_CONTROLLER:
+            if error is not None and not self._has_table and error.code not in _ASKED_AGAIN:
                 raise error
             await asyncio.sleep(delay_s(attempt, self.rng))
 

@@ -601,6 +601,23 @@ async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address:
         assert f"{endpoint}: Connection refused" in caught.value.message
 
 
+async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call's deadline counts, not that of one question."""
+    monkeypatch.setattr("minka._core._TABLE_TIMEOUT_S", 0.05)
+    async with data_cluster("athens") as cluster, _client(cluster) as client, _client(cluster) as other:
+        athens = cluster.nodes["athens"]
+        athens.go_on.clear()
+        call = asyncio.create_task(client.get("key"))
+        await _until(lambda: athens.tables_asked == 3)
+        athens.go_on.set()
+        assert await call is None
+        athens.go_on.clear()
+        with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table in time: .* did not answer"):
+            await other.get("key", timeout=0.5)
+
+
 async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) -> None:
     async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
         await client.put("key", b"v")

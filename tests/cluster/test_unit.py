@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def niceness_by_name(cluster: LocalCluster) -> dict[str, set[int]]:
-    """Of the daemon's threads."""
+    """How nice the threads of the daemon are, by name."""
     process = cluster.node("athens").process
     assert process is not None
     found: dict[str, set[int]] = {}

@@ -15,7 +15,6 @@ from minkad.process import turns
 from minkad.replication.deletions import Deletions
 from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests
-from minkad.replication.splitting import Splitting
 from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
@@ -66,13 +65,11 @@ class Adoption:
         hosted: dict[int, Replica],
         requests: Requests,
         deletions: Deletions,
-        splitting: Splitting,
     ) -> None:
         """Bind the parts that are made after this one."""
         self._hosted = hosted
         self._requests = requests
         self._deletions = deletions
-        self._splitting = splitting
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         """See `ReplicaManager`. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED."""
@@ -104,10 +101,8 @@ class Adoption:
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._replicas.is_new(row):
             return  # if a row comes during a deletion, the controller repeats it
-        replica = self._hosted.get(row.id)
-        if replica is not None:
-            if row.partition_epoch == replica.row.partition_epoch or not self._splitting.prepare(replica, row):
-                self.adopt(row)
+        if row.id in self._hosted:
+            self.adopt(row)
         elif not self._replicas.is_to_be_hosted(row):
             self._replicas.depart(row)
         else:

@@ -68,6 +68,7 @@ class CheckpointReceiver:
         replica.begin_receiving()
         try:
             await self._receive(incoming, messages)
+            await replica.data.detach_children()
             async with replica.lock:
                 if self._following(header) is not replica:
                     raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")

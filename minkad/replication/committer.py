@@ -145,7 +145,10 @@ class Committer:
                     return _STALL_RETRY_SECONDS
                 if replica.applied >= replica.high_watermark:
                     break
-                if (mark := replica.next_slow_mark()) is not None:
+                mark = replica.next_slow_mark()
+                if replica.is_held_up:
+                    return None  # `Splitting` has it go on
+                if mark is not None:
                     self._on_mark(replica, mark)
                     return None
                 applied = replica.apply(_APPLY_KEYS)

@@ -69,6 +69,7 @@ class Deletions:
         async with self._slots:
             replica = self._replicas.get(row.id)
             if replica is not None:
+                await replica.data.detach_children()
                 async with replica.lock:
                     await self.delete_replica(replica)
             await self._receiver.discard(row.id)

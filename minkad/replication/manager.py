@@ -41,7 +41,7 @@ from minkad.replication.pace import Pace
 from minkad.replication.partition_log import PartitionLog, ends_of_logs
 from minkad.replication.rate_limit import RateLimit
 from minkad.replication.reclaiming import Reclaiming
-from minkad.replication.replica import META_END, META_PREFIX, Replica, decode_meta
+from minkad.replication.replica import META_END, META_PREFIX, Replica, ReplicaMeta, decode_meta
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.replication_sender import ReplicationSender, SenderContext
 from minkad.replication.reporting import Reporting
@@ -105,7 +105,7 @@ class ReplicaManager:
         self._build_restructuring()
         self._build_readers()
         self._build_checks()
-        self._adoption.connect(self.replicas, self.requests, self.deletions, self.splitting)
+        self._adoption.connect(self.replicas, self.requests, self.deletions)
         self.executor.handle(
             {
                 i.StartSending: lambda start: self._sender_to(start.progress).start(start.progress),
@@ -176,12 +176,12 @@ class ReplicaManager:
         self.splitting = Splitting(
             around,
             replicas,
+            self._core,
             self.committer,
             self._adoption.adopt,
             self._adoption.host,
             self._new_data,
             self.requests.changed,
-            self.flusher.flush,
         )
         self.ingesting: Ingesting | None = None
         if around.loads is not None:
@@ -226,6 +226,7 @@ class ReplicaManager:
         await self._around.store.remove_leftovers()
         working = Turns(self._around.clock)
         ends: dict[int, int] = {}
+        attached: dict[int, ReplicaMeta] = {}
         for partition_id, end in ends_of_logs(self._around.log_db):
             ends[partition_id] = end
             await working.turn()
@@ -236,7 +237,11 @@ class ReplicaManager:
             replica = self._replica_of(row, partition_log, self._new_data(row.id, Size(meta.bytes, meta.keys)))
             replica.recover(meta, ends.get(row.id, 0))
             self._adoption.add(replica)
+            if meta.complete and meta.attached_to:
+                attached[row.id] = meta
             await working.turn()
+        for partition_id, meta in attached.items():
+            self.splitting.recover(self.replicas[partition_id], meta)
         self.snapshots.start()
         if self.ingesting is not None:
             self.ingesting.start()
@@ -285,6 +290,7 @@ class ReplicaManager:
                 return  # else each would try to write again, for a second or more
             try:
                 is_little = replica.data.in_memory and replica.unflushed < _REPLAYED_BYTES
+                is_little = is_little or replica.data.is_attached  # it will be made of its parent's data and its log
                 if replica.role is not Role.REMOVED and replica.damage is None and not is_little:
                     await self.flusher.flush(replica)
                 await replica.data.close()

@@ -19,6 +19,7 @@ from minkad.replication.unapplied import Unapplied
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
+from minkad.storage.versions import Versions
 
 META_PREFIX: Final = b"m"
 META_END: Final = b"n"
@@ -38,6 +39,8 @@ class ReplicaMeta(msgspec.Struct, array_like=True):
     bytes: int  # of keys and values; an estimate, as of the last change of the meta
     keys: int
     untrimmed: bool = False  # the data may have keys outside of the range
+    attached_to: int = 0  # the partition to whose data this child's is attached, as it was at `base`; 0: to none
+    versions: Versions = Versions()  # as they were then
 
 
 encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -134,7 +137,7 @@ class Replica(ReplicaCore):
 
     def stage_meta(self, log_db: LogDatabase) -> None:
         """Stage the meta, which has to survive a restart."""
-        size = self.data.size()
+        size, attachment = self.data.size(), self.data.attachment
         meta = ReplicaMeta(
             self.row.SerializeToString(),
             self.log.base,
@@ -143,6 +146,8 @@ class Replica(ReplicaCore):
             size.bytes,
             size.keys,
             self.trim.has_foreign,
+            attachment.parent_id if attachment is not None else 0,
+            attachment.versions if attachment is not None else Versions(),
         )
         log_db.put(meta_key(self.id), encode_meta(meta))
 
@@ -174,6 +179,14 @@ class Replica(ReplicaCore):
         self._read_ahead()
         entry = self.pending[0].write
         return entry if isinstance(entry, SlowMark) else None
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the next entry is a mark that has to wait, because data is shared between a child and its parent. To
+        be asked when it is in `pending`.
+        """
+        entry = self.pending[0]
+        return not isinstance(entry.write, WriteBody) and self.data.is_shared(entry.offset)
 
     def begin_mark(self) -> Pending:
         """Apply nothing until `end_mark`. Returns the mark's entry."""

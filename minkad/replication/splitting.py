@@ -1,34 +1,42 @@
 """What a split does on the nodes (Key-Range Partitions, Patterns of Distributed Systems).
 
 As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
-nothing of the upper half. Each replica that comes to the marker makes the new partition of its data at that offset, by
-hard links, before it goes on. So all of them make the same, and no bytes are copied. The log of the new partition
-begins after the marker's offset and leader_epoch.
+nothing of the upper half. So the upper half of the data no longer changes, on any replica, and the new partition begins
+as a part of its parent's data: attached to it, with what is written to it since in memory. It serves at once. Then each
+replica makes a database of it in the background, by hard links, so that no bytes are copied. The log of the new
+partition begins after the marker's offset and leader_epoch.
+
+A crash in between leaves the new partition's log, and that it is attached, in the log database. The upper half is in
+the parent's data, or will be as soon as the parent's log is applied up to the marker. For that no mark in either log is
+carried out while the data is shared: a mark may take keys away, or bring others.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.entries import SplitMarker
+from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.split import awaits_child, provisional_row
 from minkad.core.replication.state import Copy, Role
 from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
-from minkad.replication.replica import Pending, Replica
+from minkad.replication.replica import Pending, Replica, ReplicaMeta
 from minkad.storage.applied import Applied
+from minkad.storage.attached_data import Attachment
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.replica_store import Purpose
+from minkad.storage.versions import Versions
 
 log: Final = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.1
-_FLUSH_FIRST_BYTES: Final = 256 * 1024
+_DETACH_AFTER_SECONDS: Final = 0.05  # for a partition's first replica, twice that for its second, and so on
 
 
 class Splitting:
@@ -38,17 +46,19 @@ class Splitting:
         self,
         around: Surroundings,
         replicas: Mapping[int, Replica],
+        core: Replicas,
         committer: Committer,
         learn: Callable[[Partition], None],
         host: Callable[[Partition], Replica],
         new_data: Callable[[int], DataDatabase],
         changed: Callable[[int], asyncio.Future[None]],
-        flush: Callable[[Replica], Awaitable[None]],
     ) -> None:
         """`learn` takes over a row, `host` makes a replica that isn't here. The future of `changed` is done when a
         partition's row or replica changes.
         """
         self._replicas = replicas
+        self._core = core
+        self._clock = around.clock
         self._log_db = around.log_db
         self._store = around.store
         self._learn = learn
@@ -56,43 +66,15 @@ class Splitting:
         self._host = host
         self._new_data = new_data
         self._changed = changed
-        self._flush = flush
-        self._flushing: dict[int, asyncio.Task[None]] = {}  # by parent
-        self._rows: dict[int, Partition] = {}  # by parent: its newest row, to be taken over after the flush
         self._making: dict[int, asyncio.Task[None]] = {}  # by parent
+        self._detaching: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Stop; what is half made is made again after the next start."""
-        tasks = [*self._flushing.values(), *self._making.values()]
+        tasks = [*self._making.values(), *self._detaching]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def prepare(self, parent: Replica, row: Partition) -> bool:
-        """If the row begins a split, flush first what a checkpoint would have to wait for, while all is served as
-        before. True if the replica leads and takes over the row only after the flush.
-        """
-        is_new = row.splitting and row.split_to and row.split_to != parent.row.split_to
-        if not is_new or row.leader_epoch != parent.row.leader_epoch:
-            return False
-        is_little = parent.unflushed < _FLUSH_FIRST_BYTES and not parent.data.in_memory
-        if is_little and parent.id not in self._flushing:
-            return False
-        self._rows[parent.id] = row
-        if parent.id not in self._flushing:
-            task = asyncio.create_task(self._flush_first(parent), name=f"flush of {parent.id} before its split")
-            self._flushing[parent.id] = task
-            task.add_done_callback(lambda _: self._flushing.pop(parent.id))
-        return parent.role is Role.LEADER
-
-    async def _flush_first(self, parent: Replica) -> None:
-        try:
-            await self._flush(parent)
-        except MinkaError as error:
-            log.error("a partition could not be flushed", extra={"partition": parent.id, "reason": str(error)})
-            if error.code is not Code.CORRUPT_DATA:
-                self._log_db.fail(error)
-        self._learn(self._rows.pop(parent.id))
 
     # Each replica
 
@@ -132,38 +114,21 @@ class Splitting:
         self._committer.passed_mark(parent)
 
     async def _make_child(self, parent: Replica, child_id: int, entry: Pending) -> None:
-        """Make the child durably, unless it is made already or came as its leader's checkpoint."""
+        """Make the child, unless it is made already or came as its leader's checkpoint."""
         child = self._replicas.get(child_id) or self._host(provisional_row(parent.row, child_id))
         if child.is_made:
             return
-        known = self._log_db.sync()  # the log database must know of the child before its folder is there
-        await parent.log_first()
-        taken = await self.take(parent)
         async with child.lock:
-            await known
             if _lacks(child) and parent.row.split_to == child_id:
-                await self.put_in_place(child, taken)
-                await self.take_over(child, entry)
+                await child.data.close()
+                await self.attach(parent, child, entry)
                 log.info("a partition was made by a split", extra={"partition": child_id, "parent": parent.id})
-            else:
-                await taken.remove()
 
-    @failpoint("split.take")
-    async def take(self, parent: Replica) -> Checkpoint:
-        """The parent's data as it is at the marker."""
-        return await self._store.take(parent.data, Purpose.SPLIT, str(parent.row.split_to))
-
-    @failpoint("split.put_in_place")
-    async def put_in_place(self, child: Replica, taken: Checkpoint) -> None:
-        """Make the checkpoint the child's data."""
-        await child.data.close()
-        await taken.move(child.data.path)
-
-    @failpoint("split.take_over")
-    async def take_over(self, child: Replica, entry: Pending) -> None:
-        """The child's log begins after the marker; from here on it has a role."""
+    @failpoint("split.attach")
+    async def attach(self, parent: Replica, child: Replica, entry: Pending) -> None:
+        """The child's log begins after the marker; once that is durable, it has a role."""
         child.data = self._new_data(child.id)
-        await child.data.open()
+        self._attach(child, parent, Applied(entry.offset, entry.leader_epoch), parent.data.versions)
         child.copy = Copy.MAKING  # until it is durable, a row that comes again gives it no role
         child.begin_at(entry.offset, entry.leader_epoch)
         child.trim.suspect()
@@ -172,6 +137,82 @@ class Splitting:
         if child.copy is Copy.MAKING:
             child.copy = Copy.WHOLE
         self._learn(child.row)
+        self._detach_soon(child, parent.id)
+
+    def _attach(self, child: Replica, parent: Replica, at: Applied, versions: Versions) -> None:
+        async def copy() -> None:
+            await self._copy(child, parent, at.offset)
+
+        async def detached() -> None:
+            await self.record(child)
+
+        child.data.attach(Attachment(parent.data, parent.id, at, versions, copy, detached))
+
+    # After a start
+
+    def recover(self, child: Replica, meta: ReplicaMeta) -> None:
+        """The child was attached when the node stopped: what is in its own folder is not whole."""
+        parent = self._replicas.get(meta.attached_to)
+        if parent is None or not parent.is_complete or parent.log.end < meta.base:
+            text = f"partition {child.id}: partition {meta.attached_to}, to which it was attached, is gone"
+            child.data.condemn(MinkaError(Code.CORRUPT_DATA, text))
+            return
+        parent.high_watermark = max(parent.high_watermark, meta.base)  # else there would be no child
+        self._attach(child, parent, Applied(meta.base, meta.base_epoch), meta.versions)
+        self._detach_soon(child, parent.id)
+
+    # A database of its own
+
+    def _detach_soon(self, child: Replica, parent_id: int) -> None:
+        task = asyncio.create_task(self._detach(child, parent_id), name=f"detaching {child.id}")
+        self._detaching.add(task)
+        task.add_done_callback(self._detaching.discard)
+
+    async def _detach(self, child: Replica, parent_id: int) -> None:
+        """The nodes do it one after the other: it takes a processor for some milliseconds, and the child's clients have
+        just found it.
+        """
+        nodes = list(child.row.replicas)
+        place = nodes.index(self._core.node.id) if self._core.node.id in nodes else len(nodes)
+        await asyncio.sleep((1 + place) * _DETACH_AFTER_SECONDS)
+        try:
+            await child.data.detach()
+        except MinkaError as error:
+            if error.code is not Code.SHUTTING_DOWN:  # else it was deleted or replaced meanwhile
+                log.error("a child could not be detached", extra={"partition": child.id, "reason": str(error)})
+            if error.code is Code.STORAGE_FAILED:
+                self._log_db.fail(error)
+        self._core.detached(child.id, parent_id, self._clock())
+
+    async def _copy(self, child: Replica, parent: Replica, offset: int) -> None:
+        """Put a copy of the parent's data, as it is at this offset or later, where the child's database is opened."""
+        while parent.applied < offset:
+            if parent.damage is not None or parent.role is Role.REMOVED:
+                text = f"partition {child.id}: partition {parent.id}, to which it is attached, can't be used"
+                raise MinkaError(Code.CORRUPT_DATA, text)
+            self._core.node.apply(parent)
+            await asyncio.wait([self._changed(parent.id)], timeout=_POLL_SECONDS)
+        await parent.log_first()
+        await self.put_in_place(child, await self.take(parent, child))
+        await child.log_first()  # what was written to it is about to be flushed
+
+    @failpoint("split.take")
+    async def take(self, parent: Replica, child: Replica) -> Checkpoint:
+        """The parent's data as it is now."""
+        return await self._store.take(parent.data, Purpose.SPLIT, str(child.id))
+
+    @staticmethod
+    @failpoint("split.put_in_place")
+    async def put_in_place(child: Replica, taken: Checkpoint) -> None:
+        """Make the checkpoint the child's data."""
+        await taken.move(child.data.path)
+
+    @failpoint("split.record")
+    async def record(self, child: Replica) -> None:
+        """The child has a database of its own."""
+        if child.still_has(child.data):  # the meta of a deleted replica would make it a replica again
+            child.stage_meta(self._log_db)
+            await self._log_db.sync()
 
 
 def _lacks(child: Replica) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from minka.ranges import ALL_KEYS, KeyRange
 from minka.stored import value_of, values_of
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
+from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
 from minkad.storage.rocks import KIB, MIB
@@ -64,8 +65,8 @@ class DataDatabase:
     """
 
     __slots__ = (
-        "_cache", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening", "_openings",
-        "_pins", "_rocks", "_row_cache", "_size", "_was_used", "damage",
+        "_cache", "_children", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening",
+        "_openings", "_parent", "_pins", "_rocks", "_row_cache", "_size", "_was_used", "attachment", "damage",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +88,7 @@ class DataDatabase:
         self._on_damage = on_damage
         self._openings = openings or Openings()
         self._row_cache = row_cache or RowCache(MIB)
-        self._memory: MemoryData | None = None
+        self._memory: MemoryData | AttachedData | None = None
         self._rocks: RocksData | None = None
         self._has_folder: bool | None = None  # None: nobody has looked
         self._opening: asyncio.Task[None] | None = None  # it is being opened, or put to rest
@@ -95,6 +96,9 @@ class DataDatabase:
         self._was_used = False
         self._pins = 0
         self._is_shut = False
+        self.attachment: Attachment | None = None  # until it has a database of its own, durably
+        self._parent: DataDatabase | None = None  # until that is known durably, too
+        self._children: dict[DataDatabase, int] = {}  # those attached to this one, and since which offset
 
     # Its form
 
@@ -125,7 +129,7 @@ class DataDatabase:
     @property
     def is_large(self) -> bool:
         """Whether there is too much in memory, so that a database should be made of it."""
-        return self._memory is not None and self._memory.size().bytes > _MEMORY_BYTES
+        return self._memory is not None and self._memory.memory_bytes > _MEMORY_BYTES
 
     @property
     def applied(self) -> Applied:
@@ -140,12 +144,12 @@ class DataDatabase:
     @property
     def version_base(self) -> int:
         """What is added to an entry's offset for the version of its rows, if `is_known`."""
-        return self._versions.base
+        return self.versions.base
 
     @property
     def may_expire(self) -> bool:
         """Whether there may be rows that expire, if `is_known`."""
-        return self._versions.may_expire
+        return self.versions.may_expire
 
     @property
     def loaded_version(self) -> int:
@@ -153,12 +157,13 @@ class DataDatabase:
         return loaded_version(self.loads)
 
     @property
-    def _versions(self) -> Versions:
+    def versions(self) -> Versions:
+        """What the versions of rows follow from, if `is_known`."""
         return self._known.versions if (store := self._store) is None else store.versions
 
     def exists(self) -> bool:
         """Whether there is anything on disk."""
-        return self._rocks is not None or _has_files(self._folder)
+        return self._rocks is not None or self.attachment is not None or _has_files(self._folder)
 
     @property
     def path(self) -> Path:
@@ -173,6 +178,7 @@ class DataDatabase:
         """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""
         if self.damage is None:
             self.damage = error
+            self._let_go()
             self._on_damage()
 
     async def open(self) -> None:
@@ -186,28 +192,93 @@ class DataDatabase:
             self._check()
             opening.result()
 
+    # Children of a split
+
+    def attach(self, attachment: Attachment) -> None:
+        """It is a part of its parent's data from now on, until it is opened. It can be read and written at once if that
+        data is open.
+        """
+        assert not self.is_open, f"{self.path} has data of its own"
+        self.attachment, self._parent = attachment, attachment.parent
+        self._parent._children[self] = attachment.applied.offset
+        if self._parent.is_open and self._parent.applied == attachment.applied:
+            self._memory = AttachedData(attachment)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it would be nothing, after a crash, without its parent's data."""
+        return self._parent is not None
+
+    def is_shared(self, offset: int) -> bool:
+        """Whether the entry at this offset finds it attached to its parent's data, or a child attached to it."""
+        return self.is_attached or any(since < offset for since in self._children.values())
+
+    async def detach(self) -> None:
+        """Return when it has a database of its own, durably. Raises also what its parent's data raises."""
+        await self.open()
+        if self.is_attached and (opening := self._opening) is not None:
+            await asyncio.wait([opening])
+            self._check()
+            opening.result()
+
+    async def detach_children(self) -> None:
+        """Return when no child needs this data, or none of those left can be detached from it."""
+        for child in list(self._children):
+            with suppress(MinkaError):
+                await child.detach()
+
+    async def _detach(self, attachment: Attachment) -> None:
+        await attachment.copy()
+        async with self._openings.slot(lambda: inf):
+            self._check()
+            db, stored = await on_thread(open_folder, self.path, self._cache)
+            rocks = RocksData(self.path, db, stored, CachedRows(self._row_cache), self.condemn)
+            memory = self._memory
+            if isinstance(memory, AttachedData):
+                rocks.take_over(memory.newer, memory.versions, memory.applied)
+            else:
+                rocks.take_over({}, attachment.versions, attachment.applied)
+            self._opened_as(rocks)
+        await rocks.flush()
+        self.attachment = None
+        await attachment.detached()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """It is not a part of its parent's data any more."""
+        if self._parent is not None:
+            del self._parent._children[self]
+        self.attachment = self._parent = None
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._opening = asyncio.create_task(work, name=f"opening or closing {self.path}")
         task.add_done_callback(self._has_ended)
         return task
 
     async def _open(self) -> None:
+        try:
+            if self.attachment is not None:
+                await self._detach(self.attachment)
+            else:
+                await self._open_own()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                self.condemn(error)
+            raise
+
+    async def _open_own(self) -> None:
         is_wanted_now = self.is_closed  # else what is asked for goes on in memory
         async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
             self._check()
             rows = CachedRows(self._row_cache)
-            try:
-                if self.is_closed:
-                    db, stored = await on_thread(open_folder, self.path, self._cache)
-                    self._opened_as(RocksData(self.path, db, stored, rows, self.condemn))
-                else:
-                    memory = self._memory = self._memory or MemoryData()
-                    created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
-                    self._opened_as(RocksData.created(self.path, created, memory, rows, self.condemn))
-            except MinkaError as error:
-                if error.code is Code.CORRUPT_DATA:
-                    self.condemn(error)
-                raise
+            if self.is_closed:
+                db, stored = await on_thread(open_folder, self.path, self._cache)
+                self._opened_as(RocksData(self.path, db, stored, rows, self.condemn))
+                return
+            memory = self._memory = self._memory or MemoryData()
+            assert isinstance(memory, MemoryData), f"{self.path} is attached"
+            created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
+            self._opened_as(RocksData.created(self.path, created, memory, rows, self.condemn))
 
     def _opened_as(self, rocks: RocksData) -> None:
         self._rocks, self._memory, self._known = rocks, None, _UNKNOWN
@@ -222,7 +293,7 @@ class DataDatabase:
     def take_used(self) -> bool:
         """Whether it was read or written since the last call, or can't be put to rest."""
         was_used, self._was_used = self._was_used, False
-        return was_used or self._rocks is None or self._pins > 0
+        return was_used or self._rocks is None or self._pins > 0 or bool(self._children)
 
     async def rest(self, may_rest: Callable[[], bool]) -> None:
         """Flush and close the database, unless it is used meanwhile or `may_rest` says no; it is opened again by
@@ -240,7 +311,7 @@ class DataDatabase:
 
     def _is_used(self, rocks: RocksData) -> bool:
         is_other = self._rocks is not rocks or self._opening is not None
-        return is_other or rocks.is_read or self._was_used or self._pins > 0
+        return is_other or rocks.is_read or self._was_used or self._pins > 0 or bool(self._children)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -258,6 +329,9 @@ class DataDatabase:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         self._size, self._memory = self.size(), None
+        self._let_go()
+        for child in list(self._children):
+            child.condemn(MinkaError(Code.CORRUPT_DATA, f"{self.path}, to which {child.path} is attached, is gone"))
         if (rocks := self._rocks) is not None:
             was_damaged = self.damage is not None
             try:
@@ -275,7 +349,8 @@ class DataDatabase:
         """Whether `write` would have to wait for the disk, or for the database that is being made."""
         if self._rocks is not None:
             return self._rocks.is_stalled()
-        return self._opening is not None and self.size().bytes > _MOST_MEMORY_BYTES
+        memory = self._memory
+        return self._opening is not None and memory is not None and memory.memory_bytes > _MOST_MEMORY_BYTES
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
         """Apply the writes in order, with `applied`. They become durable with the next flush. `last_offset`: that of
@@ -322,7 +397,9 @@ class DataDatabase:
         """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. Their room is
         freed by `compact_outside`.
         """
-        return self._writable().trim_to_range(kept, applied)
+        store = self._writable()
+        assert not isinstance(store, AttachedData), f"{self.path} is attached"
+        return store.trim_to_range(kept, applied)
 
     # Reading and writing that takes time: a database on disk is opened for it
 
@@ -341,12 +418,12 @@ class DataDatabase:
         """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`
         keys. It counts what is there at the call, unless something has to be cleared away meanwhile; see `clear`.
         """
-        store = await self._opened_if_closed()
+        store = await self._opened_for_long()
         return Size() if store is None else await store.count(wanted, slice_keys)
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
         """See `RocksData.clear`. Nothing that was deleted is in the way in memory."""
-        store = await self._opened_if_closed()
+        store = await self._opened_for_long()
         return await store.clear(wanted, reverse) if isinstance(store, RocksData) else wanted
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
@@ -356,19 +433,19 @@ class DataDatabase:
 
     async def compact_outside(self, kept: KeyRange) -> None:
         """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
-        if isinstance(store := await self._opened_if_closed(), RocksData):
+        if isinstance(store := await self._opened_for_long(), RocksData):
             await store.compact_outside(kept)
 
     async def compact(self) -> Size:
         """Leave one version of each key that was there at the beginning. Returns the size after that, measured."""
-        store = await self._opened_if_closed()
+        store = await self._opened_for_long()
         return await store.compact() if isinstance(store, RocksData) else self.size()
 
     async def flush(self) -> Applied:
         """Make durable what is applied, and return how far that goes at least. Writes go on meanwhile."""
         if not self.is_open:
             return self.applied
-        await self.open()
+        await self.detach()
         return await self.opened().flush()
 
     # Its size, at no cost
@@ -400,7 +477,7 @@ class DataDatabase:
         return self.opened().tables()
 
     @property
-    def _store(self) -> MemoryData | RocksData | None:
+    def _store(self) -> MemoryData | AttachedData | RocksData | None:
         return self._memory if self._rocks is None else self._rocks
 
     def _check(self) -> None:
@@ -409,24 +486,32 @@ class DataDatabase:
         if self._is_shut:
             raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
 
-    def _readable(self) -> MemoryData | RocksData | None:
+    def _readable(self) -> MemoryData | AttachedData | RocksData | None:
         self._check()
         assert not self.is_closed, f"{self.path} is not open"
         self._was_used = True
         return self._store
 
-    def _writable(self) -> MemoryData | RocksData:
+    def _writable(self) -> MemoryData | AttachedData | RocksData:
         store = self._readable()
         if store is None:
             store = self._memory = MemoryData()
         return store
 
-    async def _opened_if_closed(self) -> MemoryData | RocksData | None:
+    async def _opened_if_closed(self) -> MemoryData | AttachedData | RocksData | None:
         self._check()
         if self.is_closed:
             await self.open()
         self._was_used = True
         return self._store
+
+    async def _opened_for_long(self) -> MemoryData | RocksData | None:
+        """What is read or rewritten as a whole, which can't be the parent's: that changes outside of the child."""
+        if self.is_attached:
+            await self.open()
+        store = await self._opened_if_closed()
+        assert not isinstance(store, AttachedData), f"{self.path} is attached"
+        return store
 
     def opened(self) -> RocksData:
         """The database, which is open."""

@@ -104,6 +104,11 @@ class MemoryData:
         """The exact size."""
         return Size(self._bytes, len(self._rows))
 
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of its keys and values."""
+        return self._bytes
+
     def share(self, part: KeyRange) -> float:
         """Which share of the bytes is in the range; 0.5 if there are none."""
         inside = sum(_size(key, self._rows[key]) for key in self._keys_in(part))

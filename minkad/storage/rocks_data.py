@@ -122,7 +122,12 @@ class RocksData:
         """Apply the writes in order, in one batch with `applied`. They become durable with the next flush.
         `last_offset`: that of the last write, if `applied` does not say it.
         """
-        newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
+        newest, versions = self.versions.rows_of(writes, last_offset or applied.offset)
+        self.take_over(newest, versions, applied)
+
+    def take_over(self, newest: Mapping[bytes, bytes | None], versions: Versions, applied: Applied) -> None:
+        """Write these rows in their stored form, in one batch with `applied` and `versions`."""
+        self.versions = versions
         replaced = self._look_up(newest)
         batch = WriteBatch(raw_mode=True)
         added_bytes = added_keys = 0

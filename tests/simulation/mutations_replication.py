@@ -11,6 +11,7 @@ from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
 from minkad.core.replication.replica import Replica as ReplicaCore
 from minkad.core.replication.replicas import Replicas
+from minkad.core.replication.split import SplitEnd
 from minkad.core.replication.state import ReplicaState, Role
 from minkad.replication.executor import Executor
 from minkad.replication.replica import Pending, Replica
@@ -122,6 +123,26 @@ def skip_markers() -> Sequence[Patch]:
         self._committer.passed_mark(parent)
 
     return [(Splitting, "_make", make)]
+
+
+def end_splits_early() -> Sequence[Patch]:
+    """A split ends while children are still attached to their parents."""
+
+    def is_made_by_all(self: SplitEnd) -> bool:
+        base = self._leader.state.log.base
+        return all(one.is_replicating and one.matched >= base for one in self._leader.counted)
+
+    return [(SplitEnd, "_is_made_by_all", is_made_by_all)]
+
+
+def marks_while_attached() -> Sequence[Patch]:
+    """Keys are removed from data that a child is attached to."""
+    return [(Replica, "is_held_up", property(lambda _: False))]
+
+
+def forget_attachments() -> Sequence[Patch]:
+    """After a restart a child is no longer a part of its parent's data."""
+    return [(Splitting, "recover", lambda *_: None)]
 
 
 def merge_too_early() -> Sequence[Patch]:

@@ -41,6 +41,7 @@ from minkad.storage.log_database import STALLED_S, LogDatabase
 from minkad.storage.raft_storage import RaftStorage
 from minkad.storage.replica_store import ReplicaStore
 from tests.simulation.calls import Calls
+from tests.simulation.data_disk import DataDisk, disk_work
 from tests.simulation.disk import RaftDisk
 from tests.simulation.endpoint import Endpoint
 from tests.simulation.links import SimLinks
@@ -49,7 +50,7 @@ from tests.simulation.loop import DriftingClock
 from tests.simulation.probe import is_served
 from tests.simulation.replica_files import ENTRY, META, brief, row_in
 from tests.simulation.spools import SpoolDisk
-from tests.simulation.stores import DataDisk, SimReplicaStore, disk_work
+from tests.simulation.stores import SimReplicaStore
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld

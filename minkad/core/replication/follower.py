@@ -53,8 +53,7 @@ class Follower:
             with suppress(MinkaError):
                 state.check_data()
         standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
-        ack = Ack(state.id, state.row.leader_epoch, standing, state.durable, state.log.lineage(), kept)
-        self._node.outbox.put(Answer(stream, ack))
+        self._put(stream, standing, state.log.lineage(), kept)
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
         """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
@@ -158,9 +157,16 @@ class Follower:
             self._answer(Standing.NEEDS_CHECKPOINT)
 
     def _answer(self, standing: Standing) -> None:
+        assert self.stream is not None, f"nobody asks for partition {self.state.id}"
+        self._put(self.stream, standing, None, [])
+
+    def _put(
+        self, stream: LeaderStream, standing: Standing, lineage: list[tuple[int, int]] | None, kept: list[KeptFile]
+    ) -> None:
         state = self.state
-        assert self.stream is not None, f"nobody asks for partition {state.id}"
-        self._node.outbox.put(Answer(self.stream, Ack(state.id, state.row.leader_epoch, standing, state.durable)))
+        epoch, is_attached = state.row.leader_epoch, state.data.is_attached
+        ack = Ack(state.id, epoch, standing, state.durable, lineage, kept, is_attached)
+        self._node.outbox.put(Answer(stream, ack))
 
     def refresh(self) -> None:
         """Bring `freshness` up to what is applied."""

@@ -420,7 +420,7 @@ class Leader:
         As soon as it is near that, the high watermark waits for it; else there might be no such moment under load.
         """
         node, state = progress.node_id, self.state
-        if not progress.is_aligned or self._node.view.is_absent(node):
+        if not progress.is_aligned or progress.is_attached or self._node.view.is_absent(node):
             return
         if self._may_precede_split() or node in self._node.view.low_disks():
             return

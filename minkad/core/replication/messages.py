@@ -47,7 +47,8 @@ class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 class Ack(msgspec.Struct, array_like=True, gc=False):
     """A follower's answer. The answer to a probe also has the leaderships along the follower's log, as (first offset,
-    leader_epoch), and the files that are left of a checkpoint whose transfer broke.
+    leader_epoch), and the files that are left of a checkpoint whose transfer broke. `attached`: the data is that of a
+    split's child, and still in its parent's database.
     """
 
     partition_id: int
@@ -56,3 +57,4 @@ class Ack(msgspec.Struct, array_like=True, gc=False):
     offset: int
     lineage: list[tuple[int, int]] | None = None
     kept: list[KeptFile] = []
+    attached: bool = False

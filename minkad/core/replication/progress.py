@@ -28,7 +28,7 @@ class Reaction(IntEnum):
 
     NONE = 0
     STANDS = 1  # it says where it stands
-    MATCHED = 2  # it has more than before, or is aligned now
+    MATCHED = 2  # it has more than before, or is aligned now, or has detached its data from its parent's
 
 
 class Progress:
@@ -42,6 +42,7 @@ class Progress:
         "_told",
         "_truncate",
         "error",
+        "is_attached",
         "is_queued",
         "leader_epoch",
         "matched",
@@ -59,6 +60,7 @@ class Progress:
         self.stage = Stage.PROBE
         self.next = 0  # the first offset that isn't sent yet; 0 while nothing is
         self.matched = 0  # it has everything up to here, as durably as the keyspace asks
+        self.is_attached = False  # its data is that of a split's child, and still in its parent's database
         self.error = ""  # why the stream is broken; "" while it is not
         self.is_queued = False  # the sender knows that there is something to send
         self.unacknowledged = 0  # bytes
@@ -173,6 +175,7 @@ class Progress:
         if ack.leader_epoch != self.leader_epoch:
             return Reaction.NONE
         self.error = ""
+        has_detached, self.is_attached = self.is_attached and not ack.attached, ack.attached
         if ack.lineage is not None:
             if self.stage is not Stage.PROBED:
                 return Reaction.NONE
@@ -181,12 +184,12 @@ class Progress:
         if ack.standing == Standing.NEEDS_CHECKPOINT:
             self.wait_for_checkpoint()
             return Reaction.STANDS
-        return self._has(ack) if self.stage >= Stage.REPLICATE else Reaction.NONE
+        return self._has(ack, has_detached) if self.stage >= Stage.REPLICATE else Reaction.NONE
 
-    def _has(self, ack: Ack) -> Reaction:
+    def _has(self, ack: Ack, has_detached: bool) -> Reaction:
         if ack.offset >= self.next:
             raise MinkaError(Code.INTERNAL, f"partition {ack.partition_id}: {ack.offset} was never sent")
-        is_new = self.stage is not Stage.ALIGNED
+        is_new = has_detached or self.stage is not Stage.ALIGNED
         self.stage = Stage.ALIGNED
         if ack.offset <= self.matched:
             return Reaction.MATCHED if is_new else Reaction.NONE

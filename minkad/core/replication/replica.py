@@ -153,6 +153,13 @@ class Replica(ReplicaState):
             self.follower.data_opened()
         self.node.apply(self)
 
+    def detached(self, now: float) -> None:
+        """Its data was attached to its parent's, and isn't any more."""
+        if self.follower is not None:
+            self.follower.stored()
+        self._restructure(now)
+        self.node.apply(self)
+
     def data_failed(self, error: MinkaError) -> bool:
         """The data can't be opened now. False if the replica can't go on without it."""
         if not self.awaits_data:

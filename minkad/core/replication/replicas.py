@@ -136,6 +136,13 @@ class Replicas:
             self.node.outbox.put(Changed(partition_id))
             self._advance_merge_of(replica, now)
 
+    def detached(self, partition_id: int, parent_id: int, now: float) -> None:
+        """The data of a split's child was attached to its parent's, and isn't any more."""
+        if (replica := self.hosted.get(partition_id)) is not None:
+            replica.detached(now)
+        if (parent := self.hosted.get(parent_id)) is not None:
+            self.node.apply(parent)
+
     def data_failed(self, partition_id: int, error: MinkaError) -> bool:
         """What `OpenData` asked for has failed; False if the node can't go on: see `Replica.data_failed`."""
         replica = self.hosted.get(partition_id)

@@ -1,8 +1,9 @@
 """What the leaders of both halves do for a split (Key-Range Partitions, Patterns of Distributed Systems).
 
 As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
-nothing of the upper half. Each replica that comes to the marker makes the child of its data at that offset. The child's
-leader tells the controller when its whole in-sync set has made the child.
+nothing of the upper half. Each replica that comes to the marker makes the child of its data at that offset: attached to
+that at first, then with a database of its own. The child's leader tells the controller when the whole in-sync set has
+those.
 """
 
 from minka.errors import MinkaError
@@ -51,7 +52,7 @@ def provisional_row(parent: Partition, child_id: int) -> Partition:
 
 
 class SplitEnd:
-    """The child's leader tells the controller that all have made the child, until that is recorded."""
+    """The child's leader tells the controller that all have databases of the child, until that is recorded."""
 
     def __init__(self, node: Node, leader: Leader) -> None:
         self._node = node
@@ -61,8 +62,7 @@ class SplitEnd:
     def advance(self, now: float) -> None:
         """A follower or the row may have changed, or it is `now`."""
         state = self._leader.state
-        is_made_by_all = all(p.is_replicating and p.matched >= state.log.base for p in self._leader.counted)
-        if state.row.splitting and is_made_by_all and self._inquiry.is_due(now):
+        if state.row.splitting and self._is_made_by_all() and self._inquiry.is_due(now):
             request = FinishSplitRequest(
                 node_id=self._node.id,
                 partition_id=state.id,
@@ -71,6 +71,12 @@ class SplitEnd:
             )
             self._inquiry.asked(request)
             self._node.outbox.put(AskFinishSplit(request))
+
+    def _is_made_by_all(self) -> bool:
+        base, counted = self._leader.state.log.base, self._leader.counted
+        if self._leader.state.data.is_attached:
+            return False
+        return all(one.is_replicating and one.matched >= base and not one.is_attached for one in counted)
 
     def answered(self, request: FinishSplitRequest, error: MinkaError | None, now: float) -> None:
         """The controller has answered; the rows that it sent are adopted already."""

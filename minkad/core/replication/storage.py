@@ -87,8 +87,12 @@ class ReplicaData(Protocol):
     def is_closed(self) -> bool:
         """Whether it is on disk and has to be opened before it is used: see `OpenData`."""
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether this child of a split would have nothing, after a crash, without its parent's data."""
+
     def exists(self) -> bool:
-        """Whether the data has a folder on disk."""
+        """Whether the data has a folder on disk, or is attached to its parent's."""
 
     def condemn(self, error: MinkaError) -> None:
         """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""

@@ -21,9 +21,9 @@ from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
+from tests.integration.replication.halves import KEY, LOWER, NODES, ROWS, UPPER, scanned
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
-from tests.integration.replication.test_splitting import KEY, LOWER, NODES, ROWS, UPPER, scanned
 
 GENERATION = 2  # that of the remaining partition after the merge
 

@@ -24,12 +24,12 @@ from minka.operations import (
 )
 from minka.stored import version_at
 from minkad.replication.replica import Pending, Replica
+from tests.integration.replication.halves import KEY, begin, ended
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import held_syncs
 from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import led_by, same_everywhere, three
 from tests.integration.replication.test_merging import merged, two
-from tests.integration.replication.test_splitting import KEY, begin, ended
 
 MIB = 1024 * 1024
 

@@ -2,89 +2,32 @@
 
 import asyncio
 import itertools
-import random
-import shutil
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
-from minkad.replication import replication_sender, sizing
-from minkad.replication.flusher import Flusher
-from minkad.replication.manager import StorageSettings
-from minkad.replication.replica import Replica
-from minkad.storage.checkpoint import Checkpoint
-from tests.integration.replication.harness import Cluster, cluster
+from minkad.replication import replication_sender
+from minkad.replication.replica import Pending, Replica
+from tests.integration.replication.halves import (
+    KEY,
+    LOWER,
+    NODES,
+    ROWS,
+    UPPER,
+    assert_halves,
+    begin,
+    elect_both,
+    ended,
+    scanned,
+)
+from tests.integration.replication.harness import cluster
 from tests.integration.replication.held_syncs import begins_later, held_syncs
-from tests.integration.replication.node import Refused, TestNode, until
+from tests.integration.replication.node import Refused, until
 from tests.integration.replication.replicas import three
-from tests.integration.replication.test_restart import restart_from
-from tests.unit.storage.crash import crashed_copy
-
-ROWS: dict[bytes, bytes | None] = {b"%04d" % i: b"%d" % i * 20 for i in range(1000)}
-KEY = b"0600"
-LOWER = {key: value for key, value in ROWS.items() if key < KEY}
-UPPER = {key: value for key, value in ROWS.items() if key >= KEY}
-NODES = ("athens", "byzantium", "cyrene")
-
-
-async def scanned(node: TestNode, partition_id: int, generation: int = 2, reverse: bool = False) -> list[bytes]:
-    """All keys of the partition, read page by page."""
-    found: list[bytes] = []
-    row = node.replica(partition_id).row
-    start, end = row.start_key, row.end_key
-    while True:
-        body = wire.encode(wire.ScanBody(start, end, reverse, 170, 1 << 20))
-        page = wire.decode_page(await node.ask(wire.Op.SCAN, partition_id, generation, body))
-        found += page.keys
-        if (page.start, page.end) == (start, end):
-            return found
-        start, end = (start, page.start) if reverse else (page.end, end)
-
-
-async def begin(c: Cluster, key: bytes = KEY, partition_id: int = 1) -> tuple[Partition, Partition]:
-    """Make the rows of a split, and tell all nodes."""
-    parent, child = c.split(partition_id, key)
-    await c.tell_all(parent.id, child.id)
-    return parent, child
-
-
-async def ended(c: Cluster, child_id: int = 2) -> None:
-    await until(lambda: not c.rows[child_id].splitting)
-    parent_id = c.rows[child_id].split_from
-    running = [node for node in c.nodes.values() if node.running and node.id not in c.dead]
-    await until(
-        lambda: all(
-            node.replica(id_).row.partition_epoch == c.rows[id_].partition_epoch
-            for node in running
-            for id_ in (parent_id, child_id)
-            if node.id in c.rows[id_].replicas
-        )
-    )
-
-
-async def assert_halves(
-    leader: TestNode, lower: Mapping[bytes, bytes | None] = LOWER, upper: Mapping[bytes, bytes | None] = UPPER
-) -> None:
-    """Check that each half serves exactly its own rows."""
-    assert await leader.get(1, *lower, generation=2) == list(lower.values())
-    assert await leader.get(2, *upper, generation=2) == list(upper.values())
-    assert await scanned(leader, 1) == sorted(lower)
-    assert await scanned(leader, 2) == sorted(upper)
-    assert await scanned(leader, 2, reverse=True) == sorted(upper, reverse=True)
-
-
-def elect_both(c: Cluster, leader: str, without: tuple[str, ...] = ()) -> None:
-    """Elect the same leader for both halves."""
-    for id_ in (1, 2):
-        c.elect(id_, leader, without=without)
 
 
 async def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
@@ -196,32 +139,6 @@ async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
         await assert_halves(athens, lower, upper)
 
 
-async def test_what_is_in_memory_is_flushed_before_anybody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the leader flushes, it serves all keys as before; after that there is little left to flush."""
-    async with cluster(tmp_path) as c:
-        athens, *_ = await c.add(*NODES)
-        await c.create("athens", 1, followers=NODES[1:])
-        await athens.put(1, dict.fromkeys(ROWS, b"v" * 1000))
-        go_on = asyncio.Event()
-        flush = Flusher.flush
-
-        async def slow(flusher: Flusher, replica: Replica) -> None:
-            await flush(flusher, replica)
-            await go_on.wait()
-
-        monkeypatch.setattr(athens.manager.splitting, "_flush", partial(slow, athens.manager.flusher))
-        await begin(c)
-        await athens.put(1, {b"9": b"last"}, generation=1)
-        assert await athens.get(1, b"9", generation=1) == [b"last"]
-        go_on.set()
-        await ended(c)
-        assert await athens.get(2, b"9", generation=2) == [b"last"]
-        with pytest.raises(Refused):
-            await athens.get(1, b"9", generation=1)
-
-
 async def test_an_empty_partition(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
@@ -251,132 +168,6 @@ async def test_one_split_after_the_other(tmp_path: Path) -> None:
         for row in c.rows.values():
             keys = [key for key in ROWS if key >= row.start_key and (not row.end_key or key < row.end_key)]
             assert await scanned(athens, row.id, row.generation) == keys
-
-
-CRASH_POINTS = [
-    ("mark", "before"),
-    ("mark", "after"),
-    ("take", "before"),
-    ("take", "after"),
-    ("put_in_place", "before"),
-    ("put_in_place", "after"),
-    ("take_over", "before"),
-    ("take_over", "after"),
-    ("finish", "before"),
-    ("finish", "after"),
-]
-
-
-def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
-    """A copy of the node's folder as a crash at this place would leave it; the list is empty until the node comes
-    there.
-    """
-    left: list[Path] = []
-    executor, splitting = node.manager.executor, node.manager.splitting
-    where: object = {"mark": executor, "finish": executor}.get(place, splitting)
-    name = {"mark": "reached", "finish": "call_finish_split"}.get(place, place)
-    original = getattr(where, name)
-
-    def copy(at: str) -> None:
-        if at == when and not left:
-            left.append(crashed_copy(node.path, node.path.with_name(f"{node.id}-crashed")))
-
-    async def awaiting(*args: Any) -> Any:
-        copy("before")
-        result = await original(*args)
-        copy("after")
-        return result
-
-    def reached(at: str) -> None:
-        if at == "split.mark":
-            copy("before")
-        original(at)
-        if at == "split.mark":
-            copy("after")
-
-    monkeypatch.setattr(where, name, reached if place == "mark" else awaiting)
-    return left
-
-
-@pytest.mark.parametrize("flush", [1000, 16 << 20])
-@pytest.mark.parametrize(("place", "when"), CRASH_POINTS)
-async def test_a_crash_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
-) -> None:
-    """The only replica crashes. The rows are those that the controller had at that time: splitting, and led by no other
-    node.
-    """
-    async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        for i in range(0, 1000, 100):
-            await athens.put(1, dict(list(ROWS.items())[i : i + 100]))
-        left = copied_at(monkeypatch, place, when, athens)
-        await begin(c)
-        await ended(c)
-        assert left, "the node never came to that place"
-        monkeypatch.undo()
-        await athens.stop()
-        if (place, when) != ("finish", "after"):
-            for id_ in (1, 2):
-                c.change(id_, lambda row: setattr(row, "splitting", True))
-        await restart_from(athens, left[0])
-        elect_both(c, "athens")
-        await c.tell_all(1, 2)
-        await ended(c)
-        await assert_halves(athens)
-        assert await athens.count() == {1: len(LOWER), 2: len(UPPER)}
-        await athens.kill()
-        await athens.start()
-        elect_both(c, "athens")
-        await c.tell_all(1, 2)
-        await assert_halves(athens)
-
-
-@pytest.mark.parametrize(("place", "when"), CRASH_POINTS[:-1])
-async def test_the_leader_dies_and_another_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
-) -> None:
-    """It does so whether or not the marker is in its log, and the old leader comes back with what it had on disk."""
-    async with cluster(tmp_path) as c:
-        c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
-        athens, byzantium, cyrene = await c.add(*NODES)
-        await c.create("athens", 1, followers=NODES[1:])
-        await athens.put(1, ROWS)
-        left = copied_at(monkeypatch, place, when, athens)
-        parent, child = c.split(1, KEY)
-        if place == "finish":
-            await c.tell_all(1, 2)
-        await athens.tell(parent, child)
-        await until(lambda: bool(left))
-        monkeypatch.undo()
-        athens.clearance = False
-        await athens.stop()
-        shutil.rmtree(athens.path)
-        left[0].rename(athens.path)
-        c.dead.add("athens")
-        elect_both(c, "byzantium", without=("athens",))
-        await c.tell_all(1, 2)
-        await until(lambda: byzantium.replica(2).is_made and cyrene.replica(2).is_made)
-        await byzantium.put(2, {b"9": b"last"}, generation=2)
-        await byzantium.put(1, {b"0": b"first"}, generation=2)
-        lower, upper = LOWER | {b"0": b"first"}, UPPER | {b"9": b"last"}
-        await assert_halves(byzantium, lower, upper)
-        athens.clearance = True
-        c.dead.clear()
-        await athens.start()
-        c.before_finish_split.clear()
-        await c.tell_all(1, 2)
-        await until(lambda: all("athens" in c.rows[id_].isr for id_ in (1, 2)))
-        await athens_leads(c, athens, byzantium)
-        await assert_halves(athens, lower, upper)
-
-
-async def athens_leads(c: Cluster, athens: TestNode, byzantium: TestNode) -> None:
-    await byzantium.kill()
-    c.dead.add("byzantium")
-    elect_both(c, "athens", without=("byzantium",))
-    await c.tell_all(1, 2)
 
 
 async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
@@ -499,90 +290,6 @@ async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
         await assert_halves(athens, LOWER | {b"0": b"last"})
 
 
-async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader proposes each split, in the middle."""
-    limit = 64 * 1024
-    keys = [b"%05d" % i for i in range(2000)]
-    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=10)) as c:
-        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
-        c.keyspace.max_bytes = limit
-        athens, *_ = await c.add(*NODES)
-        await c.create("athens", 1, followers=NODES[1:])
-        await athens.put(1, dict.fromkeys(random.Random(1).sample(keys, 2000), b"v" * 100))
-
-        def is_done() -> bool:
-            replicas = list(athens.manager.replicas.values())
-            return (
-                len(replicas) == len(c.rows)
-                and not any(replica.row.splitting or replica.trim.has_foreign for replica in replicas)
-                and all(replica.data.size().bytes <= limit for replica in replicas)
-            )
-
-        await until(is_done, 30)
-        rows = sorted(c.rows.values(), key=lambda row: row.start_key)
-        assert len(rows) == 4
-        sizes = [athens.replica(row.id).data.size().bytes for row in rows]
-        assert max(sizes) <= 1.1 * min(sizes), sizes
-        assert [key for row in rows for key in await scanned(athens, row.id, row.generation)] == keys
-
-
-async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with cluster(tmp_path) as c:
-        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
-        c.keyspace.max_bytes = 64 * 1024
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        await athens.put(1, {b"key": b"v" * 100_000})
-        told: list[str] = []
-
-        def is_told() -> bool:
-            told.extend(one.not_split for one in athens.manager.stats(changed_only=True))
-            return bool(told) and bool(told[-1])
-
-        await until(is_told)  # although nothing has been written since
-        assert told[-1] == "too large, and no key divides it"
-        assert not c.proposed
-        await athens.put(1, {b"other": b"v" * 30_000})
-        await until(lambda: len(c.proposed) == 1)
-        assert c.proposed[0].key == b"o"
-
-
-async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing the same keys again and again doesn't make more data."""
-    async with cluster(tmp_path) as c:
-        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
-        c.keyspace.max_bytes = 64 * 1024
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        for i in range(30):
-            await athens.put(1, {b"%03d" % n: b"%d" % i * 100 for n in range(100)})
-            await athens.replica().data.open()
-        data = athens.replica().data
-        assert data.size_at_most().bytes > 64 * 1024
-        assert data.size().bytes <= 64 * 1024
-        assert data.size() == await data.count() == await data.compact()
-        assert not c.proposed
-
-
-async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is measured whether the keyspace has a maximum or not."""
-    async with cluster(tmp_path) as c:
-        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
-        monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)
-        (athens,) = await c.add("athens")
-        await c.create("athens", 1)
-        with monkeypatch.context() as held:
-            held.setattr(sizing.SizeCheck, "_is_to_be_checked", lambda *_: False)
-            await athens.put(1, {b"%05d" % n: b"v" * 10 for n in range(5000)})
-            # Half of the values are of another size: so few samples don't show how much is replaced.
-            await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
-            await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
-            data = athens.replica().data
-            assert data.size_error() > sizing.MAX_ERROR
-        await until(lambda: data.size_error() == 0)
-        assert data.size() == await data.count()
-
-
 def has_write(replica: Replica) -> bool:
     """Whether a write waits, apart from the marks for trimming."""
     return any(isinstance(one.write, wire.WriteBody) for one in replica.pending)
@@ -591,9 +298,9 @@ def has_write(replica: Replica) -> bool:
 async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-sync set was proposed before the other half was made, and is recorded later: it is that of both halves."""
 
-    async def take(parent: Replica) -> Checkpoint:
+    async def attach(parent: Replica, child: Replica, entry: Pending) -> None:
         await until(lambda: parent.leader is not None and parent.leader.proposed is not None)
-        return await taken(parent)
+        await attached(parent, child, entry)
 
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30.0)) as c:
         athens, byzantium = await c.add(*NODES[:2])
@@ -608,8 +315,8 @@ async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monk
         asked = c.requests
         await until(lambda: c.requests > asked)
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000  # after its end each half is alone
-        taken = athens.manager.splitting.take
-        monkeypatch.setattr(athens.manager.splitting, "take", take)
+        attached = athens.manager.splitting.attach
+        monkeypatch.setattr(athens.manager.splitting, "attach", attach)
         await begin(c)
         await until(lambda: athens.replica(2).is_made and byzantium.replica(2).is_made)
         await byzantium.kill()

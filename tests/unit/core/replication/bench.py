@@ -143,6 +143,7 @@ class MemoryData:
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
     deleted_ahead: bool = False
     version_base: int = 0
+    is_attached: bool = False
     head: bytes = head(VERSION)  # of all rows
 
     @property
@@ -285,13 +286,14 @@ class Bench:
         leader.acknowledged(progress, ack, self.now)
         return progress
 
-    def ack(self, replica: Replica, node: str, offset: int | None = None) -> None:
+    def ack(self, replica: Replica, node: str, offset: int | None = None, *, attached: bool = False) -> None:
         """Let a follower acknowledge everything up to `offset`, by default all that it was sent."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         if offset is None:
             sent(progress)
             offset = progress.next - 1
-        leader.acknowledged(progress, Ack(replica.id, leader.leader_epoch, Standing.STORED, offset), self.now)
+        ack = Ack(replica.id, leader.leader_epoch, Standing.STORED, offset, attached=attached)
+        leader.acknowledged(progress, ack, self.now)
 
     def align(self, replica: Replica, *nodes: str) -> None:
         """Let followers have everything that the leader has."""

@@ -5,11 +5,13 @@ from typing import Any
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import FinishSplitRequest
 from minkad.core.replication.entries import SplitMarker, decode_entry
-from minkad.core.replication.instructions import AskFinishSplit, IsrProposal, WakeAt
+from minkad.core.replication.follower import LeaderStream
+from minkad.core.replication.instructions import Answer, Apply, AskFinishSplit, IsrProposal, WakeAt
+from minkad.core.replication.messages import Append
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.split import awaits_child, marker_due, provisional_row
-from minkad.core.replication.state import Role
-from tests.unit.core.replication.bench import NODES, Bench, MemoryLog, data_at, leader_of, log_of, row
+from minkad.core.replication.state import Applying, Role
+from tests.unit.core.replication.bench import NODES, Bench, MemoryData, MemoryLog, data_at, leader_of, log_of, row
 
 REFUSED = MinkaError(Code.STALE_EPOCH, "no")
 PARENT, CHILD = 1, 2
@@ -26,6 +28,11 @@ def child_row(**fields: Any) -> Any:
 def made(bench: Bench, **fields: Any) -> Replica:
     """Let this node make its child; returns that replica."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
+
+
+def data_of(replica: Replica) -> MemoryData:
+    assert isinstance(replica.data, MemoryData)
+    return replica.data
 
 
 # The marker
@@ -117,6 +124,75 @@ def test_one_whose_stream_is_broken_is_waited_for() -> None:
     leader_of(child).disconnected(leader_of(child).progress["cyrene"], "reset", 0.0)
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == []
+
+
+def test_databases_of_the_child_are_waited_for() -> None:
+    """That of the leader, and those of the others in sync, which say so."""
+    bench = Bench()
+    child = made(bench)
+    data = data_of(child)
+    data.is_attached = True
+    bench.align(child, "byzantium", "cyrene")
+    bench.ack(child, "cyrene", attached=True)
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == []
+    data.is_attached = False
+    bench.replicas.detached(CHILD, PARENT, 0.0)
+    assert bench.take(AskFinishSplit) == []
+    bench.ack(child, "cyrene")  # it has no more than before
+    assert WakeAt(CHILD, 0.0) in bench.take_all()
+    bench.tick(child, 0.0)
+    assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
+
+
+def test_the_leaders_own_database_may_be_the_last() -> None:
+    bench = Bench()
+    data = data_at(4)
+    data.is_attached = True
+    bench.host(child_row(isr=("athens",)), MemoryLog(4, 1), data)
+    assert bench.take(AskFinishSplit) == []
+    data.is_attached = False
+    bench.replicas.detached(CHILD, PARENT, 0.0)
+    assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]
+
+
+def test_a_follower_says_whether_its_data_is_attached() -> None:
+    bench = Bench("byzantium")
+    data = data_at(4)
+    data.is_attached = True
+    child = bench.host(child_row(), MemoryLog(4, 1), data)
+    assert child.follower is not None
+    stream = LeaderStream(1)
+    child.follower.probed(stream, [])
+    child.follower.append(Append(CHILD, 1, 4, 4, 4, [], truncate=True), stream, 0.0)
+    bench.sync(child)
+    assert [answer.ack.attached for answer in bench.take(Answer)] == [True, True]
+    data.is_attached = False
+    bench.replicas.detached(CHILD, PARENT, 0.0)
+    assert [(answer.ack.attached, answer.ack.offset) for answer in bench.take(Answer)] == [(False, 4)]
+
+
+def test_a_node_joins_once_its_database_is_made() -> None:
+    bench = Bench()
+    child = bench.host(row(CHILD, isr=("athens", "byzantium")), MemoryLog(4, 1), data_at(4))
+    bench.align(child, "byzantium")
+    bench.stands(child, "cyrene", MemoryLog(4, 1))
+    bench.ack(child, "cyrene", 4, attached=True)
+    assert bench.take(IsrProposal) == []
+    bench.ack(child, "cyrene", 4)
+    assert [proposal.isr for proposal in bench.take(IsrProposal)] == [("athens", "byzantium", "cyrene")]
+
+
+def test_the_parent_goes_on_when_the_child_is_detached() -> None:
+    """Its next mark has waited for that."""
+    bench = Bench()
+    parent = bench.host(parent_row(), log_of(1))
+    made(bench)
+    parent.high_watermark = parent.log.end
+    parent.applying = Applying.IDLE
+    bench.take_all()
+    bench.replicas.detached(CHILD, PARENT, 0.0)
+    assert Apply(PARENT) in bench.take_all()
 
 
 def test_after_a_refusal_it_is_asked_again_for_the_row_as_it_is_then() -> None:

@@ -1,0 +1,124 @@
+"""The data of a split's child while it has no database of its own: its rows are in its parent's database, where they no
+longer change, and what was written since is in memory.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from minka.errors import Code, MinkaError
+from minka.ranges import KeyRange
+from minka.wire import WriteBody
+from minkad.storage.applied import Applied
+from minkad.storage.size_estimate import Size
+from minkad.storage.versions import Versions
+
+if TYPE_CHECKING:
+    from minkad.storage.data_database import DataDatabase
+
+_FIRST: Final = b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A child is a part of `parent` as it was when this was applied there. The child's own log begins after that.
+
+    `copy` puts a copy of the parent's data, as it is then or later, where the child's database is opened. `detached` is
+    awaited when that has become durable with all that belongs to it; the parent has to keep the rows until it returns.
+    """
+
+    parent: "DataDatabase"
+    parent_id: int
+    applied: Applied
+    versions: Versions
+    copy: Callable[[], Awaitable[None]]
+    detached: Callable[[], Awaitable[None]]
+
+
+class AttachedData:
+    """The rows of the parent, and over them what was written to the child since. For the loop's thread."""
+
+    __slots__ = ("_at_first", "_parent", "applied", "loads", "memory_bytes", "newer", "versions")
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._parent = attachment.parent
+        self.applied = attachment.applied
+        self.versions = attachment.versions
+        self.loads = attachment.parent.loads
+        self._at_first = attachment.parent.size()
+        self.newer: dict[bytes, bytes | None] = {}  # what was written since; None: deleted
+        self.memory_bytes = 0  # of `newer`, each write counted
+
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
+        """Apply the writes in order. `last_offset`: that of the last write, if `applied` does not say it."""
+        rows, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
+        self.newer.update(rows)
+        self.memory_bytes += sum([len(key) + len(row or b"") for key, row in rows.items()])
+        self.applied = applied
+
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys; None where there is none."""
+        older = [key for key in keys if key not in self.newer]
+        return self._over(keys, dict(zip(older, self._parent.stored(older), strict=True)) if older else {})
+
+    async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
+        """The same, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes` together."""
+        older = [key for key in keys if key not in self.newer]
+        rows = self._over(keys, dict(zip(older, await self._parent.stored_many(older, max_bytes), strict=True)))
+        if sum([len(row) for row in rows if row]) > max_bytes:
+            raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
+        return rows
+
+    def _over(self, keys: list[bytes], older: Mapping[bytes, bytes | None]) -> list[bytes | None]:
+        newer = self.newer
+        return [newer[key] if key in newer else older[key] for key in keys]
+
+    def page(
+        self,
+        start: bytes,
+        end: bytes,
+        reverse: bool,
+        max_rows: int,
+        max_bytes: int,
+        max_passed: int,
+        max_seconds: float = inf,
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """See `rocks.page`. Raises DeletedAheadError."""
+        while True:
+            keys, rows, is_all = self._parent.stored_page(
+                start, end, reverse, max_rows, max_bytes, max_passed, max_seconds
+            )
+            part = KeyRange(start, end)
+            if not is_all:
+                part = KeyRange(keys[-1], end) if reverse else KeyRange(start, keys[-1] + _FIRST)
+            merged = dict[bytes, bytes | None](zip(keys, rows, strict=True))
+            merged.update({key: row for key, row in self.newer.items() if part.contains(key)})
+            found = [(key, row) for key, row in sorted(merged.items(), reverse=reverse) if row is not None]
+            if found or is_all:
+                return _fitting(found, max_rows, max_bytes, is_all=is_all)
+            start, end = (start, keys[-1]) if reverse else (keys[-1] + _FIRST, end)
+
+    def size(self) -> Size:
+        """An estimate: that of the parent at first, and what was written since."""
+        return Size(self._at_first.bytes + self.memory_bytes, self._at_first.keys + len(self.newer))
+
+    def share(self, part: KeyRange) -> float:
+        """About which share of the data is in the range."""
+        return self._parent.share(part)
+
+
+def _fitting(
+    found: list[tuple[bytes, bytes]], max_rows: int, max_bytes: int, *, is_all: bool
+) -> tuple[list[bytes], list[bytes], bool]:
+    """A page of the first rows that are not too many, but one at least if there is any."""
+    keys: list[bytes] = []
+    rows: list[bytes] = []
+    size = 0
+    for key, row in found:
+        size += len(key) + len(row)
+        if len(keys) == max_rows or (keys and size > max_bytes):
+            return keys, rows, False
+        keys.append(key)
+        rows.append(row)
+    return keys, rows, is_all

@@ -1,0 +1,327 @@
+"""The child of a split before it has a database of its own: it is served from its parent's, and survives crashes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.operations import Lifetime, Set
+from minka.v1.cluster_pb2 import Partition
+from minkad.replication.replica import Replica, meta_key
+from minkad.storage.checkpoint import Checkpoint, Incoming
+from tests.integration.replication.halves import (
+    KEY,
+    LOWER,
+    NODES,
+    ROWS,
+    UPPER,
+    assert_halves,
+    begin,
+    elect_both,
+    ended,
+    scanned,
+)
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import TestNode, until
+from tests.integration.replication.replicas import applied, three
+from tests.integration.replication.test_restart import crash, restart_from
+from tests.unit.storage.crash import crashed_copy
+
+
+@asynccontextmanager
+async def attached(*nodes: TestNode) -> AsyncIterator[None]:
+    """While it is entered, these nodes make no databases for children."""
+    go_on = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        for node in nodes:
+            patch.setattr(node.manager.splitting, "take", _later(node.manager.splitting.take, go_on))
+        yield
+        go_on.set()
+        for node in nodes:
+            await until(partial(_is_detached, node))
+
+
+def _later(take: Callable[[Replica, Replica], Awaitable[Checkpoint]], go_on: asyncio.Event) -> object:
+    async def taken(parent: Replica, child: Replica) -> Checkpoint:
+        await go_on.wait()
+        return await take(parent, child)
+
+    return taken
+
+
+def _is_detached(node: TestNode) -> bool:
+    return not node.replica(2).data.is_attached
+
+
+def has_child(*nodes: TestNode) -> bool:
+    """Whether all of them have made the child."""
+    return all(2 in node.manager.replicas and node.replica(2).is_made for node in nodes)
+
+
+def folder(node: TestNode) -> Path:
+    return node.path / "partitions" / "2"
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
+    """The parent is in memory, or has a database."""
+    async with cluster(tmp_path) as c:
+        athens, *others = await three(c)
+        rows = {key: value * (50 if large else 1) for key, value in ROWS.items() if value is not None}
+        await athens.put(1, rows)
+        if large:
+            await athens.manager.flusher.flush(athens.replica())
+        lower = {key: value for key, value in rows.items() if key < KEY}
+        upper = {key: value for key, value in rows.items() if key >= KEY}
+        async with attached(*c.nodes.values()):
+            await begin(c)
+            await until(lambda: has_child(*c.nodes.values()))
+            await assert_halves(athens, lower, upper)
+            # Pages of 170 rows end within what is deleted, and what is new lies between what was there.
+            gone = sorted(upper)[:180]
+            new = {key + b"/": b"new" for key in sorted(upper)[100:300:7]} | {b"9": b"last"}
+            await athens.put(2, dict.fromkeys(gone), generation=2)
+            await athens.put(2, dict(new), generation=2)
+            await athens.put(2, {b"0999": b"other"}, generation=2)
+            upper = {key: value for key, value in upper.items() if key not in gone} | new | {b"0999": b"other"}
+            lower |= {b"0": b"first"}
+            await athens.put(1, {b"0": b"first"}, generation=2)
+            await assert_halves(athens, lower, upper)
+            assert await athens.get(2, *gone, generation=2) == [None] * len(gone)
+            assert await athens.get(2, gone[0], b"0999", generation=2) == [None, b"other"]
+            versions = await athens.versions(2, *upper, generation=2)
+            assert c.rows[2].splitting
+            assert not any(folder(node).exists() for node in c.nodes.values())
+        await ended(c)
+        await assert_halves(athens, lower, upper)
+        assert await athens.versions(2, *upper, generation=2) == versions
+        assert all(folder(node).exists() for node in c.nodes.values())
+        await athens.kill()
+        await c.fail("athens")
+        await assert_halves(others[0], lower, upper)
+        assert await others[0].versions(2, *upper, generation=2) == versions
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("durability", [1, 2])
+async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: int, flushed: bool) -> None:
+    """What is in the parent's database is from before the split, or from after it."""
+    async with cluster(tmp_path) as c:
+        c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.manager.flusher.flush(athens.replica())
+        await athens.operate(1, Set(b"0999", b"changed", lifetime=Lifetime.FOR, ms=3_600_000))
+        async with attached(athens):
+            await begin(c)
+            await until(lambda: 2 in athens.manager.replicas and athens.replica(2).is_ready)
+            await athens.put(2, {b"9": b"last", KEY: None}, generation=2)
+            await athens.put(1, {b"0": b"first"}, generation=2)
+            versions = await athens.versions(2, *UPPER, generation=2)
+            if flushed:
+                await athens.manager.flusher.flush(athens.replica())
+            left = crashed_copy(athens.path, tmp_path / "left")
+        await athens.stop()
+        left.rename(tmp_path / "athens-left")
+        for _ in range(2):
+            await _restarted(c, athens, tmp_path / "athens-left")
+            upper = {**UPPER, b"9": b"last", b"0999": b"changed"}
+            del upper[KEY]
+            await assert_halves(athens, LOWER | {b"0": b"first"}, upper)
+            assert await athens.versions(2, *UPPER, generation=2) == versions
+            assert athens.replica(2).data.may_expire
+
+
+async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
+    """After a crash nobody leads the parent, whose log goes beyond its data: it is applied as far as the child needs
+    it.
+    """
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        async with attached(athens):
+            await begin(c)
+            await until(lambda: has_child(athens) and athens.replica(2).is_ready)
+            await athens.put(2, {b"9": b"last"}, generation=2)
+            left = crashed_copy(athens.path, tmp_path / "left")
+        await restart_from(athens, left)
+        c.elect(2, "athens")
+        await c.tell_all(2)
+        upper = UPPER | {b"9": b"last"}
+        assert await athens.get(2, *upper, generation=2) == list(upper.values())
+
+
+async def _restarted(c: Cluster, node: TestNode, left: Path) -> None:
+    """Start the node with what the crash has left, or after another crash; it leads both halves."""
+    if left.exists():
+        for id_ in (1, 2):
+            c.change(id_, lambda row: setattr(row, "splitting", True))
+        await node.stop()
+        await asyncio.to_thread(_replace, node.path, left)
+        await node.start()
+    else:
+        await crash(c, node)
+    elect_both(c, node.id)
+    await c.tell_all(1, 2)
+    await ended(c)
+
+
+def _replace(path: Path, left: Path) -> None:
+    path.rename(path.with_name("before"))
+    left.rename(path)
+
+
+async def cyrene_attached(c: Cluster) -> TestNode:
+    """Split a partition while cyrene is not in its in-sync set, so that nobody waits for cyrene's database."""
+    _, _, cyrene = await three(c)
+    c.dead.add("cyrene")
+    c.change(1, lambda row: row.isr.remove("cyrene"))
+    await c.tell_all(1)
+    await c.nodes["athens"].put(1, ROWS)
+    return cyrene
+
+
+async def cyrene_has_all(c: Cluster, lower: dict[bytes, bytes | None] = LOWER) -> None:
+    """Cyrene joins the in-sync set of the child, and serves all of it as its leader."""
+    c.dead.discard("cyrene")
+    ids = [id_ for id_ in (1, 2) if "cyrene" in c.rows[id_].replicas]
+    await until(lambda: all("cyrene" in c.rows[id_].isr for id_ in ids))
+    for node in NODES[:2]:
+        await c.nodes[node].kill()
+        c.dead.add(node)
+    for id_ in ids:
+        c.elect(id_, "cyrene", without=NODES[:2])
+    await c.tell_all(*ids)
+    cyrene = c.nodes["cyrene"]
+    assert await cyrene.get(2, *UPPER, generation=2) == list(UPPER.values())
+    assert await scanned(cyrene, 2) == sorted(UPPER)
+    if 1 in ids:
+        await assert_halves(cyrene, lower)
+
+
+async def test_keys_are_removed_from_the_parent_once_the_child_has_its_own(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        athens = c.nodes["athens"]
+        async with attached(cyrene):
+            await begin(c)
+            await ended(c)
+            await until(lambda: not athens.replica(1).trim.has_foreign)
+            await athens.put(1, {b"0": b"first"}, generation=2)
+            await until(lambda: cyrene.replica(1).high_watermark == athens.replica(1).applied)
+            assert cyrene.replica(1).data.is_shared(cyrene.replica(1).high_watermark)
+            assert cyrene.replica(1).applied < cyrene.replica(1).high_watermark
+            assert not any("cyrene" in change.isr for change in c.isr_changes if change.partition_id == 2)
+        await applied(cyrene, athens.replica(1).applied)
+        await cyrene_has_all(c, LOWER | {b"0": b"first"})
+
+
+async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        async with attached(cyrene):
+            await begin(c)
+            await ended(c)
+            row: Partition = c.change(1, lambda row: row.replicas.remove("cyrene"))
+            deleting = asyncio.create_task(cyrene.tell(row))
+            await until(lambda: 1 in cyrene.manager.deletions)
+            child = cyrene.replica(2).data
+        assert list((await deleting).deleted_ids) == [1]
+        await c.tell_all(1)
+        await cyrene_has_all(c)
+        assert cyrene.replica(2).data is child, "it was replaced by its leader's checkpoint"
+
+
+async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
+    """Its log is not applied up to the marker, and won't be: the child comes again from its leader."""
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        async with attached(cyrene):
+            await begin(c)
+            await ended(c)
+            left = crashed_copy(cyrene.path, tmp_path / "left")
+        await restart_from(cyrene, left)
+        row = c.change(1, lambda row: row.replicas.remove("cyrene"))
+        assert list((await cyrene.tell(row)).deleted_ids) == [1]
+        await c.tell_all(1, 2)
+        await cyrene_has_all(c)
+
+
+async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
+    """The end of its detachment comes after its meta was removed."""
+    async with cluster(tmp_path) as c:
+        athens, *_ = await three(c)
+        await athens.put(1, ROWS)
+        await begin(c)
+        await ended(c)
+        child = athens.replica(2)
+        row = c.change(2, lambda row: row.replicas.remove("athens"))
+        row.isr.remove("athens")
+        row.leader = "byzantium"
+        assert list((await athens.tell(row)).deleted_ids) == [2]
+        await athens.manager.splitting.record(child)
+        assert athens.log_db.get(meta_key(2)) is None
+
+
+async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -> None:
+    """Its leader sends it a checkpoint, which may lack the child's keys."""
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        async with attached(cyrene):
+            await begin(c)
+            await ended(c)
+            before, child = cyrene.replica(1).data, cyrene.replica(2).data
+            follower = cyrene.replica(1).follower
+            assert follower is not None
+            follower.needs_checkpoint()
+            await until(lambda: cyrene.replica(1).is_receiving)
+        await until(lambda: cyrene.replica(1).data is not before)
+        await cyrene_has_all(c)
+        assert cyrene.replica(2).data is child, "it was replaced by its leader's checkpoint"
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_child_is_lost_with_its_parent_and_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    """Both were in sync: they leave the set, and take their leaders' checkpoints, also if the node crashes while the
+    parent's is put in place.
+    """
+    async with cluster(tmp_path) as c:
+        athens, byzantium, _ = await three(c)
+        for part in (LOWER, UPPER):  # what is flushed twice is no longer in the log
+            await athens.put(1, part)
+            await applied(byzantium, athens.replica().log.end)
+            await byzantium.manager.flusher.flush(byzantium.replica())
+        replacing: list[int] = []
+
+        async def replace(replica: Replica, incoming: Incoming) -> None:
+            if replica.id == 1:
+                await byzantium.manager.checkpoint_receiver.clear(replica)
+            replacing.append(replica.id)
+            await asyncio.Event().wait()
+
+        if crashes:
+            monkeypatch.setattr(byzantium.manager.checkpoint_receiver, "replace", replace)
+        async with attached(byzantium):
+            await begin(c)
+            await until(lambda: has_child(byzantium))
+            byzantium.replica(1).data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
+        if crashes:
+            await until(lambda: 1 in replacing)
+            await crash(c, byzantium)
+            await c.tell_all(1, 2)
+        await ended(c)
+        await until(lambda: all("byzantium" in c.rows[id_].isr for id_ in (1, 2)))
+        for node in ("athens", "cyrene"):
+            await c.nodes[node].kill()
+            c.dead.add(node)
+        elect_both(c, "byzantium", without=("athens", "cyrene"))
+        await c.tell_all(1, 2)
+        await assert_halves(byzantium)

@@ -1,0 +1,96 @@
+"""Splits that leaders propose: of what is too large, and of nothing else."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.replication import sizing
+from tests.integration.replication.halves import NODES, scanned
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import until
+
+
+async def test_what_is_too_large_is_split_until_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader proposes each split, in the middle."""
+    limit = 64 * 1024
+    keys = [b"%05d" % i for i in range(2000)]
+    async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=10)) as c:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = limit
+        athens, *_ = await c.add(*NODES)
+        await c.create("athens", 1, followers=NODES[1:])
+        await athens.put(1, dict.fromkeys(random.Random(1).sample(keys, 2000), b"v" * 100))
+
+        def is_done() -> bool:
+            replicas = list(athens.manager.replicas.values())
+            return (
+                len(replicas) == len(c.rows)
+                and not any(replica.row.splitting or replica.trim.has_foreign for replica in replicas)
+                and all(replica.data.size().bytes <= limit for replica in replicas)
+            )
+
+        await until(is_done, 30)
+        rows = sorted(c.rows.values(), key=lambda row: row.start_key)
+        assert len(rows) == 4
+        sizes = [athens.replica(row.id).data.size().bytes for row in rows]
+        assert max(sizes) <= 1.1 * min(sizes), sizes
+        assert [key for row in rows for key in await scanned(athens, row.id, row.generation)] == keys
+
+
+async def test_one_huge_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = 64 * 1024
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"key": b"v" * 100_000})
+        told: list[str] = []
+
+        def is_told() -> bool:
+            told.extend(one.not_split for one in athens.manager.stats(changed_only=True))
+            return bool(told) and bool(told[-1])
+
+        await until(is_told)  # although nothing has been written since
+        assert told[-1] == "too large, and no key divides it"
+        assert not c.proposed
+        await athens.put(1, {b"other": b"v" * 30_000})
+        await until(lambda: len(c.proposed) == 1)
+        assert c.proposed[0].key == b"o"
+
+
+async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing the same keys again and again doesn't make more data."""
+    async with cluster(tmp_path) as c:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        c.keyspace.max_bytes = 64 * 1024
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        for i in range(30):
+            await athens.put(1, {b"%03d" % n: b"%d" % i * 100 for n in range(100)})
+            await athens.replica().data.open()
+        data = athens.replica().data
+        assert data.size_at_most().bytes > 64 * 1024
+        assert data.size().bytes <= 64 * 1024
+        assert data.size() == await data.count() == await data.compact()
+        assert not c.proposed
+
+
+async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured whether the keyspace has a maximum or not."""
+    async with cluster(tmp_path) as c:
+        monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
+        monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        with monkeypatch.context() as held:
+            held.setattr(sizing.SizeCheck, "_is_to_be_checked", lambda *_: False)
+            await athens.put(1, {b"%05d" % n: b"v" * 10 for n in range(5000)})
+            # Half of the values are of another size: so few samples don't show how much is replaced.
+            await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
+            await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
+            data = athens.replica().data
+            assert data.size_error() > sizing.MAX_ERROR
+        await until(lambda: data.size_error() == 0)
+        assert data.size() == await data.count()

@@ -1,0 +1,489 @@
+"""The simulated data database of a partition: it keeps what was flushed."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS, KeyRange
+from minka.stored import HEAD_BYTES, LOADED, value_of
+from minka.wire import WriteBody
+from minkad.storage.applied import Applied
+from minkad.storage.attached_data import AttachedData, Attachment
+from minkad.storage.size_estimate import Size
+from minkad.storage.tables import Table
+from minkad.storage.taken_loads import TakenLoads
+from minkad.storage.versions import Versions, loaded_version
+from tests.simulation.data_disk import DataDisk, Image
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+_PARTITIONS: Final = Path("partitions")
+_MAX_PASSED: Final = 0
+_MEMORY_BYTES: Final = 600  # of rows in memory, of which a database is made
+
+
+class SimDataDatabase:
+    """The simulated `DataDatabase`: there is no folder before `open`, and what is written stays in memory until it is
+    flushed.
+    """
+
+    def __init__(
+        self,
+        process: "Process",
+        disk: DataDisk,
+        partition_id: int,
+        size: Size | None = None,
+        on_damage: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.path = _PARTITIONS / str(partition_id)
+        self.damage: MinkaError | None = None
+        self.applied = Applied()
+        self.loads = TakenLoads()
+        self.versions = Versions()
+        self.rows: dict[bytes, bytes] = {}
+        self._size = size or Size()
+        self._process = process
+        self._disk = disk
+        self._id = partition_id
+        self._on_damage = on_damage
+        self._closed = False
+        self._disk_lock = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._rests = False
+        self._was_used = False
+        self._pins = 0
+        self.is_database = False
+        self.in_memory = False
+        self.attachment: Attachment | None = None
+        self._over_parent: AttachedData | None = None
+        self._parent: SimDataDatabase | None = None
+        self._children: dict[SimDataDatabase, int] = {}
+        self._detaching: asyncio.Task[None] | None = None
+
+    def attach(self, attachment: Attachment) -> None:
+        """It is a part of its parent's data until it is opened."""
+        parent = cast("SimDataDatabase", attachment.parent)
+        self.attachment, self._parent = attachment, parent
+        parent._children[self] = attachment.applied.offset
+        if parent.is_open and parent.applied == attachment.applied:
+            self._over_parent, self.in_memory = AttachedData(attachment), True
+            self.applied, self.versions, self.loads = parent.applied, attachment.versions, parent.loads
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is attached to its parent's data."""
+        return self._parent is not None
+
+    def is_shared(self, offset: int) -> bool:
+        """Whether an entry at this offset finds it attached, or a child attached to it."""
+        return self.is_attached or any(since < offset for since in self._children.values())
+
+    async def detach(self) -> None:
+        """Return when it has a database of its own, durably."""
+        await self.open()
+        if self._detaching is not None:
+            await self._end_of_detaching(self._detaching)
+
+    async def detach_children(self) -> None:
+        """Return when no child needs this data."""
+        for child in list(self._children):
+            with suppress(MinkaError):
+                await child.detach()
+
+    async def _end_of_detaching(self, task: "asyncio.Task[None]") -> None:
+        await asyncio.wait([task])
+        self._check()
+        task.result()
+
+    def _begin_detaching(self, attachment: Attachment) -> "asyncio.Task[None]":
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._detaching = None
+            if not task.cancelled():
+                task.exception()
+
+        self._detaching = self._process.loop.create_task(self._detach(attachment))
+        self._detaching.add_done_callback(ended)
+        return self._detaching
+
+    async def _detach(self, attachment: Attachment) -> None:
+        try:
+            await attachment.copy()
+        except MinkaError as error:
+            if error.code is Code.CORRUPT_DATA:
+                self.condemn(error)
+            raise
+        await self._process.disk_work()
+        self._check()
+        self._read(self._disk.folders[self._id])
+        self.applied, self.versions = attachment.applied, attachment.versions
+        if (attached := self._over_parent) is not None:
+            for key, row in attached.newer.items():
+                self._put(key, row)
+            self.applied, self.versions = attached.applied, attached.versions
+        self._over_parent = None
+        self.is_database, self.in_memory, self._was_used = True, False, True
+        await self._flush()
+        self.attachment = None
+        await attachment.detached()
+        self._let_go()
+
+    def _read(self, image: Image) -> None:
+        self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
+        self.versions = image.versions
+        self._size = _size_of(self.rows)
+
+    def _let_go(self) -> None:
+        if self._parent is not None:
+            del self._parent._children[self]
+        self.attachment = self._parent = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in memory, or open."""
+        return self.is_database or self.in_memory
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `applied` is known: it is open, or at rest."""
+        return self.is_open or self._rests
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has to be opened before it is read or written at once."""
+        return not (self.is_open or self._closed or self.damage is not None) and self.exists()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there is too much in memory."""
+        attached = self._over_parent
+        size = self._size.bytes if attached is None else attached.memory_bytes
+        return self.in_memory and size > _MEMORY_BYTES
+
+    def exists(self) -> bool:
+        """Whether there is anything on disk."""
+        return self.is_database or self.attachment is not None or self._id in self._disk.folders
+
+    def describe(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    def condemn(self, error: MinkaError) -> None:
+        """Mark the data as damaged."""
+        if self.damage is None:
+            self.damage = error
+            self._let_go()
+            self._on_damage()
+
+    async def open(self) -> None:
+        """Open the database, or make one of what is in memory or in its parent's database."""
+        self._check()
+        if self.attachment is not None and not self.is_database:
+            await self._end_of_detaching(self._detaching or self._begin_detaching(self.attachment))
+            return
+        async with self._opening:
+            if self.is_database:
+                return
+            self._check()
+            # A caller that gave up may have left a folder, and what is in memory still counts.
+            is_new = self.in_memory or self._id not in self._disk.folders
+            if is_new and self._process.alive:
+                self._disk.folders.setdefault(self._id, Image())
+            if is_new and not self.in_memory:
+                self._begin()
+            await self._process.disk_work()
+            self._check()
+            if not is_new:
+                self._read(self._disk.folders[self._id])
+            self.is_database, self.in_memory, self._rests, self._was_used = True, False, False, True
+            self._process.point()
+
+    def take_used(self) -> bool:
+        """Whether it was used since the last call, or can't be put to rest."""
+        was_used, self._was_used = self._was_used, False
+        return was_used or not self.is_database or self._pins > 0 or bool(self._children)
+
+    async def rest(self, may_rest: Callable[[], bool]) -> None:
+        """Flush and close the database, unless it is used meanwhile."""
+        self._was_used = False
+        if not self.is_database:
+            return
+        await self.flush()
+        if self._is_used() or not may_rest():
+            return
+        async with self._opening:
+            self.is_database, self._rests = False, True
+            self.rows = {}  # they are on the disk
+            await self._process.disk_work()
+
+    def _is_used(self) -> bool:
+        is_locked = self._opening.locked() or self._disk_lock.locked() or self._detaching is not None
+        is_needed = self._pins > 0 or bool(self._children)
+        return self._was_used or is_needed or is_locked or not self.is_database
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While it is entered, the database is not put to rest."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
+
+    def _begin(self) -> None:
+        self.in_memory, self._size = True, Size()
+
+    def is_stalled(self) -> bool:
+        """Whether writes are stalled, which they never are here."""
+        return False
+
+    def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
+        """Write in memory: it is durable with the next flush."""
+        self._check_writable()
+        if (attached := self._over_parent) is not None:
+            attached.write(writes, applied, last_offset)
+            self.applied, self.versions = attached.applied, attached.versions
+            return
+        newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
+        for key, row in newest.items():
+            self._put(key, row)
+        self.applied = applied
+
+    @property
+    def version_base(self) -> int:
+        """What is added to an entry's offset for the version of its rows."""
+        return self.versions.base
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether there may be rows that expire."""
+        return self.versions.may_expire
+
+    @property
+    def loaded_version(self) -> int:
+        """The version of loaded rows."""
+        return loaded_version(self.loads)
+
+    def _put(self, key: bytes, row: bytes | None) -> None:
+        old = self.rows.pop(key, None) if row is None else self.rows.get(key)
+        size = self._size
+        if old is not None:
+            size.bytes, size.keys = size.bytes - len(key) - len(old) + HEAD_BYTES, size.keys - 1
+        if row is not None:
+            self.rows[key] = row
+            size.bytes, size.keys = size.bytes + len(key) + len(row) - HEAD_BYTES, size.keys + 1
+
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys, in their stored form."""
+        self._check_readable()
+        if self._over_parent is not None:
+            return self._over_parent.stored(keys)
+        return [self.rows.get(key) for key in keys]
+
+    async def stored_many(self, keys: list[bytes], max_bytes: int = 0) -> list[bytes | None]:
+        """The same, read on another thread."""
+        await self._open_if_closed()
+        found = self.stored(keys)
+        await self._process.disk_work()
+        return found
+
+    def page(
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = _MAX_PASSED
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """The same with the values alone."""
+        keys, rows, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes)
+        return keys, [value_of(row) for row in rows], is_all
+
+    def stored_page(
+        self,
+        start: bytes,
+        end: bytes,
+        reverse: bool,
+        max_rows: int,
+        max_bytes: int,
+        max_passed: int = _MAX_PASSED,
+        max_seconds: float = inf,
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """A page as `rocks.page` returns it, in some worlds a short one; the values are in their stored form."""
+        self._check_readable()
+        max_rows = min(max_rows, self._process.world.page_rows)
+        if self._over_parent is not None:
+            return self._over_parent.page(start, end, reverse, max_rows, max_bytes, max_passed)
+        keys: list[bytes] = []
+        size = 0
+        for key in sorted((key for key in self.rows if KeyRange(start, end).contains(key)), reverse=reverse):
+            size += len(key) + len(self.rows[key])
+            if len(keys) == max_rows or (keys and size > max_bytes):
+                return keys, [self.rows[key] for key in keys], False
+            keys.append(key)
+        return keys, [self.rows[key] for key in keys], True
+
+    async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
+        """Return the whole range, since deleted keys are never in the way here."""
+        return wanted
+
+    async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
+        """The exact numbers of keys and bytes."""
+        await self._open_for_long()
+        return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
+
+    def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
+        """Remove all keys outside of the range; returns whether there were any."""
+        self._check_writable()
+        assert self._over_parent is None, f"{self.path} is attached"
+        outside = [key for key in self.rows if not kept.contains(key)]
+        for key in outside:
+            self._put(key, None)
+        self.applied = applied
+        return bool(outside)
+
+    async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
+        """Take in a file: the rows are durable at once, and that they are taken in is durable with the next flush."""
+        await self.open()
+        await self.flush()
+        rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
+        async with self._disk_lock:
+            await self._process.disk_work()
+            if self._process.alive:
+                self._disk.folders[self._id].rows.update(rows)
+            self._process.point()
+            for key, value in rows.items():
+                self._put(key, value)
+        self.loads = loads
+        self.applied = applied
+
+    async def compact_outside(self, kept: KeyRange) -> None:
+        """Flush a database; there is no room to free."""
+        await self.compact()
+
+    async def compact(self) -> Size:
+        """Flush a database; returns the size."""
+        await self._open_for_long()
+        if self.is_database:
+            await self.flush()
+        return self.size()
+
+    def tables(self) -> list[Table]:
+        """The rows on disk as one table."""
+        self._check()
+        rows = self._disk.folders[self._id].rows
+        return [Table(1, max(1, _size_of(rows).bytes), min(rows), max(rows))] if rows else []
+
+    def size(self) -> Size:
+        """The size, which is exact."""
+        if self._over_parent is not None:
+            return self._over_parent.size()
+        return Size(self._size.bytes, self._size.keys)
+
+    def size_error(self) -> float:
+        """The error of the size: none."""
+        return 0.0
+
+    def share(self, part: KeyRange) -> float:
+        """The share of the data that is in the range."""
+        if self._over_parent is not None:
+            return self._over_parent.share(part)
+        total = self._size.bytes
+        if not total or not self.is_open:
+            return 0.5
+        return _size_of({key: row for key, row in self.rows.items() if part.contains(key)}).bytes / total
+
+    def size_at_most(self) -> Size:
+        """The size, which is exact."""
+        return self.size()
+
+    async def flush(self) -> Applied:
+        """Make what is applied durable; returns how far that is, at least."""
+        if not self.is_open:
+            return self.applied
+        await self.detach()
+        with self.in_use():
+            return await self._flush()
+
+    async def _flush(self) -> Applied:
+        async with self._disk_lock:
+            before, image = self.applied, self._image()
+            is_quick = self._process.rng.random() < 0.5  # it is durable before the caller hears of it
+            if is_quick:
+                self._store(image)
+            await self._process.disk_work()
+            if not is_quick:
+                self._store(image)
+            self._process.point()
+        return before
+
+    async def checkpointed(self) -> Image:
+        """The content of a checkpoint that is taken now, after a flush."""
+        with self.in_use():
+            return await self._checkpointed()
+
+    async def _checkpointed(self) -> Image:
+        async with self._disk_lock:
+            self._check()
+            image = self._image()
+            self._store(image)
+            await self._process.disk_work()
+            return image.copy()
+
+    def _image(self) -> Image:
+        if self.damage is not None:
+            raise self.damage
+        return Image(dict(self.rows), self.applied, self.loads, self.versions)
+
+    def _store(self, image: Image) -> None:
+        if self._process.alive and self.is_database:
+            self._disk.folders[self._id] = image.copy()
+
+    async def close(self) -> None:
+        """Flush and close."""
+        self._closed = True
+        if self._detaching is not None:
+            self._detaching.cancel()
+            await asyncio.wait([self._detaching])
+        self._over_parent = None
+        self._let_go()
+        for child in list(self._children):
+            child.condemn(MinkaError(Code.CORRUPT_DATA, f"{self.path}, to which {child.path} is attached, is gone"))
+        async with self._opening, self._disk_lock:
+            self.in_memory = False
+            if not self.is_database:
+                return
+            if self.damage is None:
+                self._store(self._image())
+            self.is_database = False
+            await self._process.disk_work()
+
+    def _check(self) -> None:
+        if self.damage is not None:
+            raise self.damage
+        if self._closed:
+            raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
+
+    def _check_readable(self) -> None:
+        self._check()
+        self._was_used = True
+        assert not self.is_closed, f"{self.path} is not open"
+
+    def _check_writable(self) -> None:
+        self._check_readable()
+        if not self.is_open:
+            self._begin()
+
+    async def _open_for_long(self) -> None:
+        if self.is_attached:
+            await self.open()
+        await self._open_if_closed()
+
+    async def _open_if_closed(self) -> None:
+        if self.is_closed:
+            await self.open()
+        self._check()
+        self._was_used = True
+
+
+def _size_of(rows: Mapping[bytes, bytes]) -> Size:
+    return Size(sum(len(key) + len(row) - HEAD_BYTES for key, row in rows.items()), len(rows))

@@ -14,6 +14,7 @@ carried out while the data is shared: a mark may take keys away, or bring others
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -140,12 +141,7 @@ class Splitting:
         self._detach_soon(child, parent.id)
 
     def _attach(self, child: Replica, parent: Replica, at: Applied, versions: Versions) -> None:
-        async def copy() -> None:
-            await self._copy(child, parent, at.offset)
-
-        async def detached() -> None:
-            await self.record(child)
-
+        copy, detached = partial(self._copy, child, parent, at.offset), partial(self.record, child)
         child.data.attach(Attachment(parent.data, parent.id, at, versions, copy, detached))
 
     # After a start
@@ -172,11 +168,12 @@ class Splitting:
         """The nodes do it one after the other: it takes a processor for some milliseconds, and the child's clients have
         just found it.
         """
-        nodes = list(child.row.replicas)
+        data, nodes = child.data, list(child.row.replicas)
         place = nodes.index(self._core.node.id) if self._core.node.id in nodes else len(nodes)
         await asyncio.sleep((1 + place) * _DETACH_AFTER_SECONDS)
         try:
-            await child.data.detach()
+            if data.is_attached:
+                await data.detach()
         except MinkaError as error:
             if error.code is not Code.SHUTTING_DOWN:  # else it was deleted or replaced meanwhile
                 log.error("a child could not be detached", extra={"partition": child.id, "reason": str(error)})

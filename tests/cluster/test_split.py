@@ -65,7 +65,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-PLACES = ("mark", "take", "put_in_place", "take_over", "finish")
+PLACES = ("mark", "attach", "take", "put_in_place", "record", "finish")
 SPLIT_POINTS = [f"split.{place}.{when}" for when in ("before", "after") for place in PLACES]
 
 
@@ -83,7 +83,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
         rows = rows_of(control)
         key = rng.choice(sorted(set(SORTED) - {row.start_key for row in rows}))
         row = next(row for row in rows if KeyRange(row.start_key, row.end_key).contains(key))
-        victim = row.leader if seed % 3 else rng.choice([node for node in NODES if node != row.leader])
+        victim = row.leader if rng.randrange(3) else rng.choice([node for node in NODES if node != row.leader])
         place = SPLIT_POINTS[seed % len(SPLIT_POINTS)]
         with Workload(cluster.endpoints, "authors", seed) as load, Readers(cluster.endpoints, "authors") as readers:
             spec_file(cluster, victim).write_text(f"{place}=kill\n")

@@ -126,12 +126,17 @@ async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: in
             if flushed:
                 await athens.manager.flusher.flush(athens.replica())
             left = crashed_copy(athens.path, tmp_path / "left")
-        await athens.stop()
-        left.rename(tmp_path / "athens-left")
-        for _ in range(2):
-            await _restarted(c, athens, tmp_path / "athens-left")
-            upper = {**UPPER, b"9": b"last", b"0999": b"changed"}
-            del upper[KEY]
+        for id_ in (1, 2):
+            c.change(id_, lambda row: setattr(row, "splitting", True))
+        await restart_from(athens, left)
+        upper = {**UPPER, b"9": b"last", b"0999": b"changed"}
+        del upper[KEY]
+        for crashes_again in (False, True):
+            if crashes_again:
+                await crash(c, athens)
+            elect_both(c, "athens")
+            await c.tell_all(1, 2)
+            await ended(c)
             await assert_halves(athens, LOWER | {b"0": b"first"}, upper)
             assert await athens.versions(2, *UPPER, generation=2) == versions
             assert athens.replica(2).data.may_expire
@@ -155,26 +160,6 @@ async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
         await c.tell_all(2)
         upper = UPPER | {b"9": b"last"}
         assert await athens.get(2, *upper, generation=2) == list(upper.values())
-
-
-async def _restarted(c: Cluster, node: TestNode, left: Path) -> None:
-    """Start the node with what the crash has left, or after another crash; it leads both halves."""
-    if left.exists():
-        for id_ in (1, 2):
-            c.change(id_, lambda row: setattr(row, "splitting", True))
-        await node.stop()
-        await asyncio.to_thread(_replace, node.path, left)
-        await node.start()
-    else:
-        await crash(c, node)
-    elect_both(c, node.id)
-    await c.tell_all(1, 2)
-    await ended(c)
-
-
-def _replace(path: Path, left: Path) -> None:
-    path.rename(path.with_name("before"))
-    left.rename(path)
 
 
 async def cyrene_attached(c: Cluster) -> TestNode:

@@ -66,7 +66,10 @@ class ReplicaStore:
         return self._path(partition_id).exists()
 
     async def remove(self, partition_id: int) -> None:
-        """Remove the folder of a partition whose data database is closed, durably. Raises STORAGE_FAILED."""
+        """Remove the folder of a partition whose data database is closed, durably, and what was to become its data when
+        it was a split's child. Raises STORAGE_FAILED.
+        """
+        await remove_folder(self._data_dir / Purpose.SPLIT.value / str(partition_id), durably=False)
         await remove_folder(self._path(partition_id))
 
     async def take(self, data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:

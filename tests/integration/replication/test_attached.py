@@ -254,6 +254,23 @@ async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
         assert athens.log_db.get(meta_key(2)) is None
 
 
+async def test_a_child_that_is_deleted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy of the parent's data is not in place yet."""
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        monkeypatch.setattr(cyrene.manager.splitting, "put_in_place", _never)
+        await begin(c)
+        taken = cyrene.path / "splitting" / "2"
+        await until(taken.exists)
+        row = c.change(2, lambda row: row.replicas.remove("cyrene"))
+        assert list((await cyrene.tell(row)).deleted_ids) == [2]
+        assert not taken.exists()
+
+
+async def _never(*_: object) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
 async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -> None:
     """Its leader sends it a checkpoint, which may lack the child's keys."""
     async with cluster(tmp_path) as c:

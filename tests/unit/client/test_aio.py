@@ -1,36 +1,21 @@
 """`minka.aio.Client` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
 
 import asyncio
-import functools
-import logging
 import time
 from collections.abc import Callable
-from random import Random
-from typing import Any
 
 import pytest
 
-from minka import _call, _lane, _stream, _wanted, wire
+from minka import _lane, _stream, wire
 from minka.aio import BatchError, Client
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, NodeState, Partition, PartitionTable
-
-Make = Callable[..., Any]
-
-
-def _client(cluster: Any, **options: Any) -> Client:
-    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for happens in another part of the library
-            await asyncio.sleep(0.002)
+from minka.v1.cluster_pb2 import NodeState
+from tests.unit.client.asking import Make, client_of, until
 
 
 async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put("UA1545", b"EWR-IAH")
         assert await client.get(b"UA1545") == b"EWR-IAH"
         await client.delete("UA1545")
@@ -43,7 +28,7 @@ async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
     """They go there even if there is no leader, and to another replica if one can't answer; they state the age of the
     data.
     """
-    async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"value")
         for age, node in enumerate(cluster.nodes.values()):
             node.age_ms = 100 * age
@@ -58,7 +43,7 @@ async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
 
 
 async def test_batches(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         pairs = {b"key-%d" % n: b"value-%d" % n for n in range(100)}
         await client.put_many(pairs)
         assert cluster.data == pairs
@@ -74,7 +59,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 
 async def test_a_batch_goes_to_each_node_once(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium", "cyrene", partitions=30) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium", "cyrene", partitions=30) as cluster, client_of(cluster) as client:
         await client.put_many({b"key-%d" % n: b"" for n in range(500)})
         for node in cluster.nodes.values():
             (frame,) = node.frames
@@ -82,7 +67,7 @@ async def test_a_batch_goes_to_each_node_once(data_cluster: Make) -> None:
 
 
 async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=3) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=3) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         frames = cluster.nodes["athens"].frames
         frames.clear()
@@ -96,14 +81,14 @@ async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: M
 
 
 async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         athens, bound = cluster.nodes["athens"], _lane.MAX_FRAMES_UNDER_WAY
         athens.go_on.clear()
         tasks = []
         for n in range(40):
             tasks.append(asyncio.create_task(client.put(cluster.key_of(0, n), b"v")))
             if n < bound:
-                await _until(lambda: len(athens.frames) == len(tasks))
+                await until(lambda: len(athens.frames) == len(tasks))
             await client.get(cluster.key_of(1))  # enough time to send the put, too
         assert len(athens.frames) == bound
         tasks[-1].cancel()
@@ -114,71 +99,20 @@ async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
 
 
 async def test_reads_do_not_wait_for_writes(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         await client.put("key", b"v")
         athens.holds_writes = asyncio.Event()
         writing = [asyncio.create_task(client.put(b"key-%d" % n, b"w")) for n in range(100)]
-        await _until(lambda: len(athens.frames) > 1)
+        await until(lambda: len(athens.frames) > 1)
         assert await client.get("key") == b"v"
         assert not any(task.done() for task in writing)
         athens.holds_writes.set()
         await asyncio.gather(*writing)
 
 
-async def test_a_refusal_with_newer_rows_is_enough_to_find_the_new_leader(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
-        await client.put(cluster.key_of(0), b"old")
-        cluster.lead(0, "byzantium")
-        given = sum(node.tables_given for node in cluster.nodes.values())
-        await client.put(cluster.key_of(0), b"new")
-        await client.put_many({cluster.key_of(0, n): b"new" for n in range(5)})
-        assert sum(node.tables_given for node in cluster.nodes.values()) == given
-        assert cluster.nodes["byzantium"].writes[cluster.key_of(0)] == 2
-
-
-async def test_a_stale_generation_is_replaced(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
-        await client.put(cluster.key_of(0), b"old")
-        cluster.lead(0, "athens")
-        await client.put(cluster.key_of(0), b"new")
-        assert [frame.groups[0].generation for frame in cluster.nodes["athens"].frames] == [1, 1, 2]
-
-
-async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
-        await client.put(cluster.key_of(0), b"old")
-        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
-        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
-        asked, given = athens.tables_asked, byzantium.tables_given
-        writing = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
-        await _until(lambda: byzantium.tables_given > given + 4)
-        assert athens.tables_asked == asked
-        cluster.lead(0, "byzantium", told=["byzantium"])
-        await writing
-        assert byzantium.writes[cluster.key_of(0)] == 1
-
-
-async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
-    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table may be fetched for another call, and the next try may be far away."""
-    monkeypatch.setattr(_call, "delay_s", lambda attempt, rng: 1000.0)
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
-        await client.put(cluster.key_of(0), b"old")
-        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
-        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
-        given, frames = byzantium.tables_given, len(athens.frames)
-        waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
-        await _until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
-        cluster.lead(0, "byzantium", told=["byzantium"])
-        await client.put(cluster.key_of(0, 1), b"new")
-        await waiting
-        assert [byzantium.writes[cluster.key_of(0, n)] for n in range(2)] == [1, 1]
-
-
 async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium", "cyrene") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium", "cyrene") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
         await cluster.nodes["athens"].stop()
         with pytest.raises(MinkaError):  # until the client has noticed, a write's outcome is unknown
@@ -186,7 +120,7 @@ async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Ma
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
         writing = asyncio.create_task(client.put(cluster.key_of(0, 1), b"new"))
         given = cluster.nodes["cyrene"].tables_given
-        await _until(lambda: cluster.nodes["cyrene"].tables_given > given + 2)
+        await until(lambda: cluster.nodes["cyrene"].tables_given > given + 2)
         assert not reading.done()
         assert not writing.done()
         cluster.lead(0, "cyrene")
@@ -196,7 +130,7 @@ async def test_a_dead_nodes_partition_is_found_at_its_new_owner(data_cluster: Ma
 
 
 async def test_when_the_stream_breaks_reads_are_repeated_and_writes_are_not(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         key, athens = cluster.key_of(0), cluster.nodes["athens"]
         await client.put(key, b"v")
         athens.frames.clear()
@@ -214,7 +148,7 @@ async def test_when_the_stream_breaks_reads_are_repeated_and_writes_are_not(data
 
 
 async def test_a_call_ends_at_its_deadline(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster, timeout=0.2) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster, timeout=0.2) as client:
         await client.put("key", b"v")
         cluster.nodes["athens"].go_on.clear()
         for call in (client.put("key", b"w"), client.get("key")):
@@ -228,7 +162,7 @@ async def test_a_call_ends_at_its_deadline(data_cluster: Make) -> None:
 
 
 async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(1), b"v")
         cluster.lead(0, "")
         cluster.nodes["athens"].refuse = lambda group: (
@@ -244,7 +178,7 @@ async def test_an_offline_partition_is_waited_for(data_cluster: Make) -> None:
 
 
 async def test_a_batch_says_which_keys_failed_where_and_why(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         cluster.nodes["byzantium"].refuse = lambda group: (
             MinkaError(Code.STORAGE_FAILED, "the disk is full") if group.partition_id == 3 else None
         )
@@ -262,7 +196,7 @@ async def test_a_batch_says_which_keys_failed_where_and_why(data_cluster: Make) 
 
 
 async def test_the_error_of_a_batch_is_bounded(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=100) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=100) as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.STORAGE_FAILED, "no " * 10_000)
         with pytest.raises(BatchError) as caught:
             await client.put_many({b"k" * 1000 + b"%d" % n: b"v" for n in range(1000)})
@@ -271,7 +205,7 @@ async def test_the_error_of_a_batch_is_bounded(data_cluster: Make) -> None:
 
 
 async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         large = b"v" * (wire.MAX_VALUE_BYTES + 1)
         third = b"v" * (wire.MAX_BODY_BYTES // 3)
         for call in (
@@ -300,7 +234,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
 
 
 async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=2) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         pairs = {b"key-%d" % n: b"%d" % n * 20_000 for n in range(200)}
         await client.put_many(pairs, timeout=20)
         assert cluster.data == pairs
@@ -310,7 +244,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
 
 
 async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         pairs = {b"key-%d" % n: b"v" * 100 for n in range(64)}
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
@@ -326,127 +260,23 @@ async def test_a_full_queue_refuses_and_the_client_tries_again(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_lane, "MAX_QUEUED_BYTES", 1000)
-    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await asyncio.gather(*(client.put(b"key-%d" % n, b"v" * 100) for n in range(100)))
         assert len(cluster.data) == 100
         assert max(len(frame.groups[0].body) for frame in cluster.nodes["athens"].frames) < 2000
-
-
-async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
-            await client.keyspace("flight").get("key")
-        async with Client(cluster.endpoints) as without:
-            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
-                await without.get("key")
-            await without.keyspace("flights").put("key", b"v")
-
-
-async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
-        await client.put("key", b"v")
-        athens = cluster.nodes["athens"]
-        table = athens.table
-        writing = asyncio.create_task(client.keyspace("crews").put("key", b"w"))
-        await _until(lambda: athens.tables_given > 3)  # athens' table lags behind the cluster's
-        table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
-        table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
-        table.version += 1
-        await writing
-        assert athens.frames[-1].groups[0].partition_id == 90
-
-
-async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
-    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 10)
-    monkeypatch.setattr(_wanted, "MAX_SLOTS", 20)
-    async with data_cluster("athens", partitions=200) as cluster, _client(cluster) as client:
-        athens = cluster.nodes["athens"]
-        await client.put(cluster.key_of(7), b"v")
-        await client.put(cluster.key_of(7, 1), b"v")
-        assert athens.rows_given == [0, 1], "the keyspace, then the slot's row"
-        await client.put_many({cluster.key_of(slot): b"v" for slot in range(5, 10)})
-        assert athens.rows_given == [0, 1, 4]
-        await client.put_many({cluster.key_of(slot): b"v" for slot in range(50)})
-        assert athens.rows_given == [0, 1, 4, 200], "who needs many gets all"
-        assert len(cluster.data) == 51
-
-
-async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, refresh_interval=0.02) as client:
-        await client.put(cluster.key_of(0), b"v")
-        cluster.lead(0, "byzantium")
-        nodes = cluster.nodes.values()
-        asked = sum(node.tables_given for node in nodes)
-        await _until(lambda: sum(node.tables_given for node in nodes) > asked + 4)
-        frames = len(cluster.nodes["athens"].frames)
-        assert await client.get(cluster.key_of(0)) == b"v"
-        assert len(cluster.nodes["athens"].frames) == frames
-        assert sorted(count for node in nodes for count in node.rows_given) == [0, 1, 1]
-
-
-async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that(
-    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
-    async with data_cluster("athens") as cluster, _client(cluster, refresh_interval=1000) as client:
-        await client.put(cluster.key_of(0), b"v")
-        athens = cluster.nodes["athens"]
-        asked = athens.tables_asked
-        athens.go_on.clear()
-        writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
-        await _until(lambda: athens.tables_asked == asked + 1)
-        client._core.refresh_soon()
-        athens.go_on.set()
-        await writing
-        await _until(lambda: athens.tables_asked == asked + 2)
-
-
-async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
-        athens = cluster.nodes["athens"]
-        athens.table.keyspaces.append(
-            Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5)
-        )
-        athens.table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1))
-        await client.put("key", b"v")
-        await client.keyspace("crews").put("key", b"w")
-        await client.put("key", b"x")
-        assert athens.rows_given == [6, 1]
-
-
-async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster:
-        athens = cluster.nodes["athens"]
-        table = PartitionTable()
-        table.CopyFrom(athens.table)
-        for rng in map(Random, range(4)):  # whichever node is asked first
-            athens.table.Clear()
-            async with Client(cluster.endpoints, keyspace="flights", rng=rng) as client:
-                await client.put(cluster.key_of(1), b"v")
-            async with Client([athens.address], keyspace="flights", rng=rng) as client:
-                with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table.*no partition table yet"):
-                    await client.get("key", timeout=0.1)
-                writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
-                asked = athens.tables_asked
-                await _until(functools.partial(lambda before: athens.tables_asked > before + 2, asked))
-                athens.table.CopyFrom(table)
-                await writing
 
 
 async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
         asked, given = athens.tables_asked, byzantium.tables_given
         athens.go_on.clear()
         reading = asyncio.create_task(client.get(cluster.key_of(0)))
-        await _until(lambda: byzantium.tables_given > given + 4)
+        await until(lambda: byzantium.tables_given > given + 4)
         assert not reading.done()
         assert athens.tables_asked == asked, "other nodes are asked about a silent one"
         cluster.lead(0, "byzantium", told=["byzantium"])
@@ -460,7 +290,7 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
     node.
     """
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
         given = byzantium.tables_given
@@ -470,7 +300,7 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
             writing.append(asyncio.create_task(client.put(cluster.key_of(0), b"w%d" % number)))
             await asyncio.sleep(0)
             await asyncio.sleep(0.005)
-        await _until(lambda: byzantium.tables_given > given + 4)
+        await until(lambda: byzantium.tables_given > given + 4)
         assert not any(task.done() for task in writing)
         cluster.lead(0, "byzantium", told=["byzantium"])
         outcomes = await asyncio.gather(*writing, return_exceptions=True)
@@ -490,13 +320,13 @@ async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
         for node in byzantium.table.nodes:
             node.state = NodeState.NODE_STATE_LIVE
         athens.table.CopyFrom(byzantium.table)
-        async with _client(cluster, timeout=8) as client:
+        async with client_of(cluster, timeout=8) as client:
             await client.put(cluster.key_of(0), b"v")
             athens.go_on.clear()
             writing = asyncio.create_task(client.put(cluster.key_of(0), b"w"))
             cluster.lead(0, "byzantium", told=["byzantium"])
             given = byzantium.tables_given
-            await _until(lambda: byzantium.tables_given > given + 4)
+            await until(lambda: byzantium.tables_given > given + 4)
             assert not writing.done()
             athens.go_on.set()
             await writing
@@ -505,7 +335,7 @@ async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
 async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
     monkeypatch.setattr(_stream, "OVERDUE_S", 0.1)
-    async with data_cluster("athens") as cluster, _client(cluster, timeout=0.1) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster, timeout=0.1) as client:
         await client.put("key", b"v")
         athens = cluster.nodes["athens"]
         athens.go_on.clear()
@@ -519,27 +349,15 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         await client.put("key", b"y", timeout=5)
 
 
-async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, refresh_interval=0.02) as client:
-        await client.get(cluster.key_of(0))
-        cluster.lead(0, "byzantium")
-        given = sum(node.tables_given for node in cluster.nodes.values())
-        await _until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 4)
-        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first table, and the new one"
-        frames = len(cluster.nodes["athens"].frames)
-        await client.get(cluster.key_of(0))
-        assert len(cluster.nodes["athens"].frames) == frames
-
-
 async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster:
-        client = _client(cluster)
+        client = client_of(cluster)
         await client.put("key", b"v")
         for node in cluster.nodes.values():
             node.go_on.clear()
         reading, writing = asyncio.create_task(client.get("key")), asyncio.create_task(client.put("key", b"w"))
         frames = [node.frames for node in cluster.nodes.values()]
-        await _until(lambda: sum(len(frame.groups) for some in frames for frame in some) == 3)
+        await until(lambda: sum(len(frame.groups) for some in frames for frame in some) == 3)
         await client.close()
         with pytest.raises(MinkaError, match=r"UNREACHABLE.*the client was closed"):
             await reading
@@ -551,7 +369,7 @@ async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
 
 
 async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
         ok = wire.GroupResult(None, None)
         answers: list[Callable[[wire.Request], bytes]] = [
@@ -577,53 +395,12 @@ async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make)
         assert await client.get("key") == b"w"
 
 
-async def test_another_clusters_table_is_not_used(data_cluster: Make, caplog: pytest.LogCaptureFixture) -> None:
-    async with data_cluster("athens") as cluster, data_cluster("sparta") as other:
-        other.nodes["sparta"].table.cluster.id = "other"
-        other.nodes["sparta"].table.version = 99
-        async with _client(cluster, refresh_interval=0.01) as client:
-            await client.put("key", b"v")
-            cluster.nodes["athens"].table.nodes.add(id="sparta", address=other.endpoints[0])
-            cluster.nodes["athens"].table.version += 1
-            with caplog.at_level(logging.WARNING, logger="minka"):
-                await _until(lambda: "CLUSTER_MISMATCH" in caplog.text)
-            assert await client.get("key") == b"v"
-
-
-async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
-    endpoints = [free_address(), free_address()]
-    start = time.monotonic()
-    async with Client(endpoints, keyspace="flights") as client:
-        with pytest.raises(MinkaError, match="UNREACHABLE") as caught:
-            await client.get("key")
-    assert time.monotonic() - start < 5
-    for endpoint in endpoints:
-        assert f"{endpoint}: Connection refused" in caught.value.message
-
-
-async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
-    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The call's deadline counts, not that of one question."""
-    monkeypatch.setattr("minka._core._TABLE_TIMEOUT_S", 0.05)
-    async with data_cluster("athens") as cluster, _client(cluster) as client, _client(cluster) as other:
-        athens = cluster.nodes["athens"]
-        athens.go_on.clear()
-        call = asyncio.create_task(client.get("key"))
-        await _until(lambda: athens.tables_asked == 3)
-        athens.go_on.set()
-        assert await call is None
-        athens.go_on.clear()
-        with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table in time: .* did not answer"):
-            await other.get("key", timeout=0.5)
-
-
 async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
         cluster.nodes["athens"].go_on.clear()
         tasks = [asyncio.create_task(client.get("key")) for _ in range(3)]
-        await _until(lambda: len(cluster.nodes["athens"].frames) == 2)
+        await until(lambda: len(cluster.nodes["athens"].frames) == 2)
         tasks[1].cancel()
         cluster.nodes["athens"].go_on.set()
         assert await tasks[0] == await tasks[2] == b"v"
@@ -642,7 +419,7 @@ async def test_connections_to_nodes_that_have_gone_are_closed(data_cluster: Make
             for node in (athens, byzantium):
                 del node.table.nodes[1]
                 node.table.version += 1
-            await _until(lambda: byzantium.streams == 0)
+            await until(lambda: byzantium.streams == 0)
             assert athens.streams == 1
             await client.put_many({b"key-%d" % n: b"v" for n in range(20)})
 

@@ -1,26 +1,20 @@
-"""Conditions, versions, counters and lifetimes in `minka.aio.Client`, against the servers of `test_aio.py`."""
+"""Conditions, versions, counters and lifetimes in `minka.aio.Client`, against the servers of `conftest.py`."""
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 import pytest
 
 from minka import _operate, _stream, wire
-from minka.aio import BatchError, Client, VersionedValue, Written
+from minka.aio import BatchError, VersionedValue, Written
 from minka.errors import Code, Conflict, InvalidArgument, MinkaError, OutcomeUnknown
 from minka.operations import MAX_OPERATIONS, Add, Expire, If, Lifetime, OnlyIf, Operation, Set, decode_operations
 from minka.stored import LOAD_VERSIONS
-
-Make = Callable[..., Any]
-
-
-def _client(cluster: Any, **options: Any) -> Client:
-    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
+from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
@@ -29,14 +23,8 @@ def _operations(node: Any) -> list[list[Operation]]:
     return [decode_operations(group.body) for group in groups]
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for happens in another part of the library
-            await asyncio.sleep(0.002)
-
-
 async def test_conditional_writes(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         first = await client.put("key", b"1", if_absent=True)
         assert first
         assert await client.get_versioned("key") == VersionedValue(b"1", first.version, None)
@@ -58,7 +46,7 @@ async def test_conditional_writes(data_cluster: Make) -> None:
 
 
 async def test_what_is_sent(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("k", b"v", if_value=b"", ttl=1.5)
         await client.put("k", b"v", ttl=timedelta(minutes=1))
         await client.delete("k", if_version=LOAD_VERSIONS + 7)
@@ -76,7 +64,7 @@ async def test_what_is_sent(data_cluster: Make) -> None:
 
 
 async def test_plain_writes_are_what_they_were(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         assert await client.put("key", b"v", timeout=5) is None  # type: ignore[func-returns-value]
         assert await client.delete("key") is None  # type: ignore[func-returns-value]
@@ -85,7 +73,7 @@ async def test_plain_writes_are_what_they_were(data_cluster: Make) -> None:
 
 
 async def test_increments(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         assert await client.increment("n") == 1
         assert await client.increment(b"n", by=41) == 42
         assert await client.increment("n", -2) == 40
@@ -97,7 +85,7 @@ async def test_increments(data_cluster: Make) -> None:
 
 
 async def test_lifetimes(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         athens.now_ms = round(time.time() * 1000)
         assert await client.put("key", b"v", ttl=60)
@@ -118,7 +106,7 @@ async def test_lifetimes(data_cluster: Make) -> None:
 
 
 async def test_batches(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         pairs = {f"key-{n}": b"%d" % n for n in range(100)}
         await client.put_many(pairs, ttl=5)
         assert set(cluster.nodes["athens"].expires_ms.values()) == {5000}
@@ -132,7 +120,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> None:
     """Groups are decided as wholes, and each caller gets its own outcome."""
-    async with data_cluster("athens", partitions=2) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
         athens.frames.clear()
@@ -148,7 +136,7 @@ async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
     """Else it would make others' groups too large for the node."""
-    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (wire.MAX_BODY_BYTES // 2 - 1000)
         writing = [client.put(b"key-%d" % n, b"v" * 1000, ttl=9) for n in range(500)]
@@ -160,7 +148,7 @@ async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
 
 
 async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
-    async with data_cluster("athens", partitions=1) as cluster, _client(cluster) as client:
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         pairs = {b"%d" % n: b"" for n in range(MAX_OPERATIONS + 1)}
         await client.put_many(pairs, ttl=9, timeout=30)
         assert cluster.data == pairs
@@ -170,7 +158,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
 
 
 async def test_a_refusal_is_followed_and_an_increment_counts_once(data_cluster: Make) -> None:
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         key = cluster.key_of(0)
         assert await client.increment(key) == 1
         cluster.lead(0, "byzantium")
@@ -183,7 +171,7 @@ async def test_a_refusal_is_followed_and_an_increment_counts_once(data_cluster: 
 
 @pytest.mark.parametrize("what", ["increment", "put", "delete", "expire", "put_many"])
 async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster: Make, what: str) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         await client.put("key", b"1")
         athens.frames.clear()
@@ -212,7 +200,7 @@ async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster:
 
 async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> None:
     """The leader has appended it, and has lost its leadership."""
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key b'n' at athens"):
             await client.increment("n")
@@ -220,7 +208,7 @@ async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> Non
 
 
 async def test_an_operation_without_an_answer_may_have_been_done(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.increment("n")
         cluster.nodes["athens"].go_on.clear()
         with pytest.raises(OutcomeUnknown, match=r"DEADLINE_EXCEEDED.*the write may or may not have been done"):
@@ -234,13 +222,13 @@ async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
 ) -> None:
     """It is not sent to the new leader; a read is, and so is the next operation."""
     monkeypatch.setattr(_stream, "QUIET_S", 0.05)
-    async with data_cluster("athens", "byzantium") as cluster, _client(cluster, timeout=8) as client:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]
         assert await client.increment(key) == 1
         frames, given = len(athens.frames), byzantium.tables_given
         athens.go_on.clear()
         adding, reading = asyncio.create_task(client.increment(key)), asyncio.create_task(client.get_versioned(key))
-        await _until(lambda: len(athens.frames) == frames + 2 and byzantium.tables_given > given)
+        await until(lambda: len(athens.frames) == frames + 2 and byzantium.tables_given > given)
         cluster.lead(0, "byzantium", told=["byzantium"])
         with pytest.raises(OutcomeUnknown, match="is silent, and leads the partition no longer"):
             await adding
@@ -254,19 +242,19 @@ async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
 
 async def test_closing_ends_an_operation_under_way(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster:
-        client = _client(cluster)
+        client = client_of(cluster)
         await client.increment("n")
         cluster.nodes["athens"].go_on.clear()
         frames = len(cluster.nodes["athens"].frames)
         adding = asyncio.create_task(client.increment("n"))
-        await _until(lambda: len(cluster.nodes["athens"].frames) > frames)
+        await until(lambda: len(cluster.nodes["athens"].frames) > frames)
         await client.close()
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*the client was closed"):
             await adding
 
 
 async def test_a_split_divides_a_batch(range_cluster: Make) -> None:
-    async with range_cluster("athens", "byzantium") as cluster, _client(cluster) as client:
+    async with range_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         pairs = {b"a%d" % n: b"v" for n in range(10)} | {b"z%d" % n: b"w" for n in range(10)}
         await client.put_many(pairs, ttl=9)
         cluster.split(b"m", "byzantium")
@@ -277,7 +265,7 @@ async def test_a_split_divides_a_batch(range_cluster: Make) -> None:
 
 
 async def test_a_nodes_answer_that_makes_no_sense(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.increment("n")
         for outcomes in ([], [1], [[True, 1], [True, 1]]):
             results = [wire.GroupResult(None, wire.encode(outcomes))]
@@ -291,7 +279,7 @@ async def test_a_nodes_answer_that_makes_no_sense(data_cluster: Make) -> None:
 
 
 async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) -> None:
-    async with data_cluster("athens") as cluster, _client(cluster) as client:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
         large, half = b"v" * (wire.MAX_VALUE_BYTES + 1), b"v" * wire.MAX_VALUE_BYTES
         for call in (
             client.put("key", large, ttl=1),

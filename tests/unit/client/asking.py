@@ -1,0 +1,22 @@
+"""A client of the servers in `conftest.py`, and how tests wait for what it does."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from minka.aio import Client
+
+Make = Callable[..., Any]
+
+
+def client_of(cluster: Any, **options: Any) -> Client:
+    """A client of the keyspace that the servers have."""
+    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds. Raises TimeoutError after 10 s."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for happens in another part of the library
+            await asyncio.sleep(0.002)

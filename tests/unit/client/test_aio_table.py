@@ -1,0 +1,224 @@
+"""How the asynchronous client gets its partition table, and newer rows of it."""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from minka import _call, _wanted
+from minka.aio import Client
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
+from tests.unit.client.asking import Make, client_of, until
+
+
+async def test_a_refusal_with_newer_rows_is_enough_to_find_the_new_leader(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        cluster.lead(0, "byzantium")
+        given = sum(node.tables_given for node in cluster.nodes.values())
+        await client.put(cluster.key_of(0), b"new")
+        await client.put_many({cluster.key_of(0, n): b"new" for n in range(5)})
+        assert sum(node.tables_given for node in cluster.nodes.values()) == given
+        assert cluster.nodes["byzantium"].writes[cluster.key_of(0)] == 2
+
+
+async def test_a_stale_generation_is_replaced(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        cluster.lead(0, "athens")
+        await client.put(cluster.key_of(0), b"new")
+        assert [frame.groups[0].generation for frame in cluster.nodes["athens"].frames] == [1, 1, 2]
+
+
+async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
+        asked, given = athens.tables_asked, byzantium.tables_given
+        writing = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
+        await until(lambda: byzantium.tables_given > given + 4)
+        assert athens.tables_asked == asked
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        await writing
+        assert byzantium.writes[cluster.key_of(0)] == 1
+
+
+async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table may be fetched for another call, and the next try may be far away."""
+    monkeypatch.setattr(_call, "delay_s", lambda attempt, rng: 1000.0)
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
+        await client.put(cluster.key_of(0), b"old")
+        athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
+        athens.refuse = lambda _: MinkaError(Code.NO_CLEARANCE, "athens has no clearance")
+        given, frames = byzantium.tables_given, len(athens.frames)
+        waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
+        await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
+        cluster.lead(0, "byzantium", told=["byzantium"])
+        await client.put(cluster.key_of(0, 1), b"new")
+        await waiting
+        assert [byzantium.writes[cluster.key_of(0, n)] for n in range(2)] == [1, 1]
+
+
+async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
+            await client.keyspace("flight").get("key")
+        async with Client(cluster.endpoints) as without:
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
+                await without.get("key")
+            await without.keyspace("flights").put("key", b"v")
+
+
+async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        await client.put("key", b"v")
+        athens = cluster.nodes["athens"]
+        table = athens.table
+        writing = asyncio.create_task(client.keyspace("crews").put("key", b"w"))
+        await until(lambda: athens.tables_given > 3)  # athens' table lags behind the cluster's
+        table.keyspaces.append(Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5))
+        table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1, generation=1))
+        table.version += 1
+        await writing
+        assert athens.frames[-1].groups[0].partition_id == 90
+
+
+async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 10)
+    monkeypatch.setattr(_wanted, "MAX_SLOTS", 20)
+    async with data_cluster("athens", partitions=200) as cluster, client_of(cluster) as client:
+        athens = cluster.nodes["athens"]
+        await client.put(cluster.key_of(7), b"v")
+        await client.put(cluster.key_of(7, 1), b"v")
+        assert athens.rows_given == [0, 1], "the keyspace, then the slot's row"
+        await client.put_many({cluster.key_of(slot): b"v" for slot in range(5, 10)})
+        assert athens.rows_given == [0, 1, 4]
+        await client.put_many({cluster.key_of(slot): b"v" for slot in range(50)})
+        assert athens.rows_given == [0, 1, 4, 200], "who needs many gets all"
+        assert len(cluster.data) == 51
+
+
+async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, refresh_interval=0.02) as client:
+        await client.put(cluster.key_of(0), b"v")
+        cluster.lead(0, "byzantium")
+        nodes = cluster.nodes.values()
+        asked = sum(node.tables_given for node in nodes)
+        await until(lambda: sum(node.tables_given for node in nodes) > asked + 4)
+        frames = len(cluster.nodes["athens"].frames)
+        assert await client.get(cluster.key_of(0)) == b"v"
+        assert len(cluster.nodes["athens"].frames) == frames
+        assert sorted(count for node in nodes for count in node.rows_given) == [0, 1, 1]
+
+
+async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    async with data_cluster("athens") as cluster, client_of(cluster, refresh_interval=1000) as client:
+        await client.put(cluster.key_of(0), b"v")
+        athens = cluster.nodes["athens"]
+        asked = athens.tables_asked
+        athens.go_on.clear()
+        writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
+        await until(lambda: athens.tables_asked == asked + 1)
+        client._core.refresh_soon()
+        athens.go_on.set()
+        await writing
+        await until(lambda: athens.tables_asked == asked + 2)
+
+
+async def test_a_second_keyspace_comes_without_the_first(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        athens = cluster.nodes["athens"]
+        athens.table.keyspaces.append(
+            Keyspace(id=2, name="crews", partition_count=1, hash=HashFunction.HASH_FUNCTION_MD5)
+        )
+        athens.table.partitions.append(Partition(id=90, keyspace_id=2, leader="athens", partition_epoch=1))
+        await client.put("key", b"v")
+        await client.keyspace("crews").put("key", b"w")
+        await client.put("key", b"x")
+        assert athens.rows_given == [6, 1]
+
+
+async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster:
+        athens = cluster.nodes["athens"]
+        table = PartitionTable()
+        table.CopyFrom(athens.table)
+        for rng in map(Random, range(4)):  # whichever node is asked first
+            athens.table.Clear()
+            async with Client(cluster.endpoints, keyspace="flights", rng=rng) as client:
+                await client.put(cluster.key_of(1), b"v")
+            async with Client([athens.address], keyspace="flights", rng=rng) as client:
+                with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table.*no partition table yet"):
+                    await client.get("key", timeout=0.1)
+                writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
+                asked = athens.tables_asked
+                await until(functools.partial(lambda before: athens.tables_asked > before + 2, asked))
+                athens.table.CopyFrom(table)
+                await writing
+
+
+async def test_the_table_is_refreshed_periodically(data_cluster: Make) -> None:
+    async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, refresh_interval=0.02) as client:
+        await client.get(cluster.key_of(0))
+        cluster.lead(0, "byzantium")
+        given = sum(node.tables_given for node in cluster.nodes.values())
+        await until(lambda: sum(node.tables_given for node in cluster.nodes.values()) > given + 4)
+        assert sum(node.whole_tables_given for node in cluster.nodes.values()) == 2, "the first table, and the new one"
+        frames = len(cluster.nodes["athens"].frames)
+        await client.get(cluster.key_of(0))
+        assert len(cluster.nodes["athens"].frames) == frames
+
+
+async def test_another_clusters_table_is_not_used(data_cluster: Make, caplog: pytest.LogCaptureFixture) -> None:
+    async with data_cluster("athens") as cluster, data_cluster("sparta") as other:
+        other.nodes["sparta"].table.cluster.id = "other"
+        other.nodes["sparta"].table.version = 99
+        async with client_of(cluster, refresh_interval=0.01) as client:
+            await client.put("key", b"v")
+            cluster.nodes["athens"].table.nodes.add(id="sparta", address=other.endpoints[0])
+            cluster.nodes["athens"].table.version += 1
+            with caplog.at_level(logging.WARNING, logger="minka"):
+                await until(lambda: "CLUSTER_MISMATCH" in caplog.text)
+            assert await client.get("key") == b"v"
+
+
+async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
+    endpoints = [free_address(), free_address()]
+    start = time.monotonic()
+    async with Client(endpoints, keyspace="flights") as client:
+        with pytest.raises(MinkaError, match="UNREACHABLE") as caught:
+            await client.get("key")
+    assert time.monotonic() - start < 5
+    for endpoint in endpoints:
+        assert f"{endpoint}: Connection refused" in caught.value.message
+
+
+async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call's deadline counts, not that of one question."""
+    monkeypatch.setattr("minka._core._TABLE_TIMEOUT_S", 0.05)
+    async with data_cluster("athens") as cluster, client_of(cluster) as client, client_of(cluster) as other:
+        athens = cluster.nodes["athens"]
+        athens.go_on.clear()
+        call = asyncio.create_task(client.get("key"))
+        await until(lambda: athens.tables_asked == 3)
+        athens.go_on.set()
+        assert await call is None
+        athens.go_on.clear()
+        with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table in time: .* did not answer"):
+            await other.get("key", timeout=0.5)

@@ -1,10 +1,8 @@
 """Collects figures and shows them: percentiles, the machine, one table, and one JSON line a figure."""
 
 import argparse
-import contextlib
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import minka
+from benchmarks.machine import load, machine, usable_processors
 
 MINKA: Final = "minka"
 QUIET_LOAD: Final = 0.7  # over the last minute; above it other work disturbs the figures
@@ -100,6 +98,7 @@ class Report:
         self.notes: list[str] = []
         self._cases: dict[tuple[str, str], Case] = {}
         self._load = load()
+        self._processors = usable_processors()
 
     def case(self, name: str, unit: str, peer: str = "", goal: Goal | None = None) -> Case:
         """The case of this name and unit; made at its first use, and shown in that order."""
@@ -125,7 +124,10 @@ class Report:
         for peer, reason in self.absent.items():
             yield f"{peer}: {reason}"
         yield from self.notes
-        yield f"Median of {self.options.rounds}. Load of the machine {self._load:.2f} before, {load():.2f} after."
+        yield (
+            f"Median of {self.options.rounds}. Load of the machine {self._load:.2f} before, {load():.2f} after; of its "
+            f"{os.cpu_count()} processors {self._processors:.2f} before, {usable_processors():.2f} after."
+        )
 
     def _row(self, case: Case) -> tuple[str, ...]:
         own, peer = case.median(MINKA), case.median(case.peer)
@@ -163,7 +165,11 @@ class Report:
             figure |= {"peer": case.peer, "ratio": sample.value / peer.value}
         if system == MINKA and case.goal is not None:
             figure |= {"goal": str(case.goal), "met": case.goal.met(sample.value, peer.value if peer else None)}
-        return figure | sample.details | {"load": self._load, "machine": machine(), "time": int(time.time())}
+        return (
+            figure
+            | sample.details
+            | {"load": self._load, "processors": self._processors, "machine": machine(), "time": int(time.time())}
+        )
 
 
 def main(benchmark: str, description: str, run: Callable[[Report], None]) -> None:
@@ -253,18 +259,3 @@ def latencies(sample: Sample) -> str:
 def say(text: str) -> None:
     """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def load() -> float:
-    """How many processes wanted a processor, on average over the last minute."""
-    return os.getloadavg()[0]
-
-
-def machine() -> str:
-    """What the figures depend on, in a line."""
-    cpu = platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        cpu = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    versions = f"Python {platform.python_version()}, Linux {platform.release()}, minka {minka.__version__}"
-    return f"{os.cpu_count()} x {cpu}, {versions}"

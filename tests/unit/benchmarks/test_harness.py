@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def test_median_of_rounds_in_table_and_json(report: Report, tmp_path: Path, caps
     report.finish()
     table = capsys.readouterr().out
     assert "put" in table
+    assert 0 < float(table.split("processors ")[1].split(" before")[0]) <= (os.cpu_count() or 1)
     assert " ".join(table.splitlines()[3].split()) == "put keys/s 200 1/2 redis 50 4.00x >= 2x met syncs 0.5"
     own, peer = map(json.loads, (tmp_path / "figures").read_text().splitlines())
     assert (

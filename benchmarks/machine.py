@@ -1,0 +1,53 @@
+"""What the figures depend on: the machine, what else it does, and how much of its processors a shared host leaves."""
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import minka
+
+_SPIN_S: Final = 0.2
+_SPIN: Final = f"""
+import time
+end = time.perf_counter() + {_SPIN_S}
+rounds = 0
+while time.perf_counter() < end:
+    rounds += sum(range(1000)) > 0
+print(rounds)
+"""
+
+
+def load() -> float:
+    """How many processes wanted a processor, on average over the last minute."""
+    return os.getloadavg()[0]
+
+
+def machine() -> str:
+    """Processors and versions, in a line."""
+    cpu = platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        cpu = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    versions = f"Python {platform.python_version()}, Linux {platform.release()}, minka {minka.__version__}"
+    return f"{os.cpu_count()} x {cpu}, {versions}"
+
+
+def usable_processors() -> float:
+    """How many times the work of one process a process on each processor does at the same time.
+
+    It is less than there are while other work runs, and on a virtual machine also while its host gives its processors
+    to others, which no load average shows.
+    """
+    alone, together = _spin(1), _spin(os.cpu_count() or 1)
+    return sum(together) / max(*alone, *together)
+
+
+def _spin(processes: int) -> list[int]:
+    """How much each of so many processes does at the same time."""
+    command = [sys.executable, "-I", "-S", "-c", _SPIN]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return [int(process.communicate()[0]) for process in running]

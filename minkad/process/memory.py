@@ -35,7 +35,7 @@ class Memory:
         self._trim = trim
         self._trimming: asyncio.Future[None] | None = None
         self._shares: set[Share] = set()
-        self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
+        self._waiting: dict[asyncio.Future[None], tuple[Share, int, Callable[[], int]]] = {}
         self._is_admitting = False
         self._relief: asyncio.TimerHandle | None = None
 
@@ -76,11 +76,13 @@ class Memory:
         """Whether a share waits for memory, and so comes first."""
         return bool(self._waiting)
 
-    async def wait(self, share: "Share", size: int, timeout: float | None) -> bool:
-        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long."""
+    async def wait(self, share: "Share", size: int, timeout: float | None, own: Callable[[], int]) -> bool:
+        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long. `own`: see
+        `Share.fits`.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting[future] = share, size
+        self._waiting[future] = share, size, own
         self._admit_soon()
         if self._relief is None:
             self._relief = loop.call_later(_RELIEF_S, self._relieve)
@@ -102,8 +104,8 @@ class Memory:
     def _admit(self) -> None:
         self._is_admitting = False
         now = self._clock()
-        for future, (share, size) in sorted(self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)):
-            if share.fits(size):
+        for future, (share, size, own) in sorted(self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)):
+            if share.fits(size, own()):
                 share.take(size)
                 del self._waiting[future]
                 future.set_result(None)
@@ -165,27 +167,30 @@ class Share:
         limit = self._memory.limit
         return self._memory.used * 2 <= limit and self.held * 64 <= limit
 
-    def has_room(self, size: int) -> bool:
-        """Whether it may take so many bytes more now."""
-        return self.has_plenty or (not self._memory.is_waited_for and self.fits(size))
+    def has_room(self, size: int, own: int = 0) -> bool:
+        """Whether it may take so many bytes more now. `own`: see `fits`."""
+        return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, own))
 
-    def fits(self, size: int) -> bool:
-        """Whether it may take so many bytes more when it is its turn."""
+    def fits(self, size: int, own: int) -> bool:
+        """Whether it may take so many bytes more when it is its turn. `own`: of what it holds, the bytes that leave
+        together with these, and so would never make room for them.
+        """
         free = self._memory.limit - self._memory.used
-        if self.held <= _LITTLE:
+        held = self.held - own
+        if held <= _LITTLE:
             others = self._memory.used - self.held
             return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # however large, if alone
-        return (self.held + size) * _MORE_PART <= free
+        return (held + size) * _MORE_PART <= free
 
-    async def reserve(self, size: int, until: float | None = None) -> bool:
+    async def reserve(self, size: int, until: float | None = None, own: Callable[[], int] = lambda: 0) -> bool:
         """Take so many bytes as soon as there is room. False if there is none by `until`, a time of the loop's
-        clock.
+        clock. `own`: see `fits`.
         """
-        if self.has_room(size):
+        if self.has_room(size, own()):
             self.take(size)
             return True
         left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
-        return await self._memory.wait(self, size, left)
+        return await self._memory.wait(self, size, left, own)
 
     def take(self, size: int) -> None:
         """Count so many bytes that are here, whether there was room or not."""

@@ -70,6 +70,7 @@ class CheckpointReceiver:
             await self._receive(incoming, messages)
             await replica.data.detach_children()
             async with replica.lock:
+                await replica.data.detach_children()  # a split's marker may have made one before the lock was free
                 if self._following(header) is not replica:
                     raise MinkaError(Code.NOT_LEADER, f"partition {replica.id} has changed hands")
                 self._kept.pop(replica.id, None)

@@ -40,6 +40,7 @@ class Damage:
         self._replicas = replicas
         self._committer = committer
         self._store = around.store
+        self._log_db = around.log_db
         self._new_data = new_data
         self._notify = notify
         self._on_found = around.observer.damage_found
@@ -100,6 +101,7 @@ class Damage:
             async with replica.lock:
                 if replica.damage is not None and replica.role is not Role.REMOVED and replica.is_in_log:
                     await replica.data.close()
+                    await self._log_db.sync()  # that it was, for children which were attached to it
                     await self._store.remove(replica.id)
                     replica.replace_data(self._new_data(replica.id))
         except MinkaError as error:

@@ -71,6 +71,7 @@ class Deletions:
             if replica is not None:
                 await replica.data.detach_children()
                 async with replica.lock:
+                    await replica.data.detach_children()  # a split's marker may have made one before the lock was free
                     await self.delete_replica(replica)
             await self._receiver.discard(row.id)
             async with self.folder(row.id):

@@ -178,7 +178,7 @@ class Requests:
                 self._spawn(self._begin_when_open(replica, group, ticket, index, deadline))
             elif group.op == Op.OPERATE:
                 self._writing.operate(replica, group.body, ticket, index)
-            elif not (has_reserved or ticket.share.has_plenty or ticket.share.has_room(_expected(replica, group))):
+            elif not (has_reserved or ticket.share.has_plenty or ticket.has_room(_expected(replica, group))):
                 self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
             elif group.op in (Op.READ, Op.READ_VERSIONED):
                 self._read(replica, group, ticket, index, deadline)
@@ -235,7 +235,7 @@ class Requests:
             self._begin(group, ticket, index, deadline)
 
     async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        if await ticket.share.reserve(size, deadline):
+        if await ticket.share.reserve(size, deadline, lambda: ticket.size):
             self._begin(group, ticket, index, deadline, has_reserved=True)
             ticket.share.give(size)
         else:

@@ -13,9 +13,10 @@ carried out while the data is shared: a mark may take keys away, or bring others
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
@@ -69,9 +70,11 @@ class Splitting:
         self._changed = changed
         self._making: dict[int, asyncio.Task[None]] = {}  # by parent
         self._detaching: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     async def close(self) -> None:
         """Stop; what is half made is made again after the next start."""
+        self._closing = True
         tasks = [*self._making.values(), *self._detaching]
         for task in tasks:
             task.cancel()
@@ -142,7 +145,8 @@ class Splitting:
 
     def _attach(self, child: Replica, parent: Replica, at: Applied, versions: Versions) -> None:
         copy, detached = partial(self._copy, child, parent, at.offset), partial(self.record, child)
-        child.data.attach(Attachment(parent.data, parent.id, at, versions, copy, detached))
+        lost = partial(self._lost, child, parent.id)
+        child.data.attach(Attachment(parent.data, parent.id, at, versions, copy, detached, lost))
 
     # After a start
 
@@ -151,6 +155,7 @@ class Splitting:
         parent = self._replicas.get(meta.attached_to)
         if parent is None or not parent.is_complete or parent.log.end < meta.base:
             text = f"partition {child.id}: partition {meta.attached_to}, to which it was attached, is gone"
+            child.lose_data()
             child.data.condemn(MinkaError(Code.CORRUPT_DATA, text))
             return
         parent.high_watermark = max(parent.high_watermark, meta.base)  # else there would be no child
@@ -160,7 +165,10 @@ class Splitting:
     # A database of its own
 
     def _detach_soon(self, child: Replica, parent_id: int) -> None:
-        task = asyncio.create_task(self._detach(child, parent_id), name=f"detaching {child.id}")
+        self._begin(self._detach(child, parent_id), f"detaching {child.id}")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._detaching.add(task)
         task.add_done_callback(self._detaching.discard)
 
@@ -179,7 +187,24 @@ class Splitting:
                 log.error("a child could not be detached", extra={"partition": child.id, "reason": str(error)})
             if error.code is Code.STORAGE_FAILED:
                 self._log_db.fail(error)
-        self._core.detached(child.id, parent_id, self._clock())
+        if not data.is_attached:
+            self._core.detached(child.id, parent_id, self._clock())
+
+    def _lost(self, child: Replica, parent_id: int) -> None:
+        """The child was condemned. Otherwise a crash would attach it again, and its parent's data may lack its keys by
+        then, or be another one's copy.
+        """
+        if self._closing or child.role is Role.REMOVED:
+            return  # it is attached again at the next start, or its deletion lets go
+        child.lose_data()
+        child.stage_meta(self._log_db)
+        self._begin(self._let_go(child, child.data, parent_id), f"giving up {child.id}")
+
+    async def _let_go(self, child: Replica, data: DataDatabase, parent_id: int) -> None:
+        with suppress(MinkaError):  # the log database has failed, and the node ends
+            await self._log_db.sync()
+            data.let_go()
+            self._core.detached(child.id, parent_id, self._clock())
 
     async def _copy(self, child: Replica, parent: Replica, offset: int) -> None:
         """Put a copy of the parent's data, as it is at this offset or later, where the child's database is opened."""
@@ -209,7 +234,7 @@ class Splitting:
         """The child has a database of its own."""
         if child.still_has(child.data):  # the meta of a deleted replica would make it a replica again
             child.stage_meta(self._log_db)
-            await self._log_db.sync()
+        await self._log_db.sync()
 
 
 def _lacks(child: Replica) -> bool:

@@ -37,6 +37,16 @@ class Ticket:
         """The results of a ticket that is done."""
         return [result for result in self.results if result is not None]
 
+    def has_room(self, size: int) -> bool:
+        """Whether there is memory for an answer of this size now. Raises TOO_LARGE if there is none and other answers
+        are here already: they leave when all do, so to wait with them in hand would hold up those that wait, too.
+        """
+        if self.share.has_room(size, self.size):
+            return True
+        if self.size:
+            raise too_large()
+        return False
+
     def fill(self, index: int, result: GroupResult) -> None:
         """Set the result of a group; only the first one counts."""
         if self.results[index] is not None:

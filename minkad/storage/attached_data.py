@@ -26,6 +26,7 @@ class Attachment:
 
     `copy` puts a copy of the parent's data, as it is then or later, where the child's database is opened. `detached` is
     awaited when that has become durable with all that belongs to it; the parent has to keep the rows until it returns.
+    `lost` is called when the child was condemned: the parent has to keep the rows until the child is told to let go.
     """
 
     parent: "DataDatabase"
@@ -34,6 +35,7 @@ class Attachment:
     versions: Versions
     copy: Callable[[], Awaitable[None]]
     detached: Callable[[], Awaitable[None]]
+    lost: Callable[[], None]
 
 
 class AttachedData:

@@ -178,7 +178,8 @@ class DataDatabase:
         """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""
         if self.damage is None:
             self.damage = error
-            self._let_go()
+            if self.attachment is not None:
+                self.attachment.lost()
             self._on_damage()
 
     async def open(self) -> None:
@@ -242,10 +243,10 @@ class DataDatabase:
         await rocks.flush()
         self.attachment = None
         await attachment.detached()
-        self._let_go()
+        self.let_go()
 
-    def _let_go(self) -> None:
-        """It is not a part of its parent's data any more."""
+    def let_go(self) -> None:
+        """It is not a part of its parent's data any more, which may change from now on."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
@@ -329,7 +330,7 @@ class DataDatabase:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         self._size, self._memory = self.size(), None
-        self._let_go()
+        self.let_go()
         for child in list(self._children):
             child.condemn(MinkaError(Code.CORRUPT_DATA, f"{self.path}, to which {child.path} is attached, is gone"))
         if (rocks := self._rocks) is not None:

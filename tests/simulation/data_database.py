@@ -130,14 +130,15 @@ class SimDataDatabase:
         await self._flush()
         self.attachment = None
         await attachment.detached()
-        self._let_go()
+        self.let_go()
 
     def _read(self, image: Image) -> None:
         self.rows, self.applied, self.loads = dict(image.rows), image.applied, image.loads
         self.versions = image.versions
         self._size = _size_of(self.rows)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """It is not a part of its parent's data any more."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
@@ -176,7 +177,8 @@ class SimDataDatabase:
         """Mark the data as damaged."""
         if self.damage is None:
             self.damage = error
-            self._let_go()
+            if self.attachment is not None:
+                self.attachment.lost()
             self._on_damage()
 
     async def open(self) -> None:
@@ -445,7 +447,7 @@ class SimDataDatabase:
             self._detaching.cancel()
             await asyncio.wait([self._detaching])
         self._over_parent = None
-        self._let_go()
+        self.let_go()
         for child in list(self._children):
             child.condemn(MinkaError(Code.CORRUPT_DATA, f"{self.path}, to which {child.path} is attached, is gone"))
         async with self._opening, self._disk_lock:

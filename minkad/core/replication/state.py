@@ -41,7 +41,7 @@ class Copy(Enum):
     MAKING = "making"  # a split has made the data, and the log's beginning isn't durable yet
     RECEIVING = "receiving"  # whole; a checkpoint that is to take its place is being received
     REPLACING = "replacing"  # a checkpoint takes its place
-    INCOMPLETE = "incomplete"  # the replacement broke off: the data can't be used
+    INCOMPLETE = "incomplete"  # the replacement broke off, or what it was attached to is lost: it can't be used
     REBUILDING = "rebuilding"  # it was damaged, and is made again of the log
 
 
@@ -177,6 +177,10 @@ class ReplicaState:
         if self.is_receiving:
             self.copy = Copy.WHOLE if self.is_complete else Copy.INCOMPLETE
 
+    def lose_data(self) -> None:
+        """The data can't be used any more, also after a start."""
+        self.copy = Copy.REPLACING if self.is_receiving else Copy.INCOMPLETE
+
     @property
     def is_in_log(self) -> bool:
         """Whether its log has all that was ever written to it, so that its data can be made of the log."""
@@ -232,7 +236,8 @@ class ReplicaState:
 
     def _check_data(self) -> None:
         if not self.is_complete:
-            raise MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: the copy was being replaced, which broke off")
+            text = f"partition {self.id}: the copy was being replaced, or was attached to another one that is gone"
+            raise MinkaError(Code.CORRUPT_DATA, text)
         if self.log.base > 0 and not self.data.exists():
             raise MinkaError(
                 Code.CORRUPT_DATA,

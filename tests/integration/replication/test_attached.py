@@ -327,3 +327,36 @@ async def test_a_child_is_lost_with_its_parent_and_comes_again(
         elect_both(c, "byzantium", without=("athens", "cyrene"))
         await c.tell_all(1, 2)
         await assert_halves(byzantium)
+
+
+async def test_a_child_that_is_lost_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint has taken the place of its parent's data, and lacks its keys. Its own has not come yet."""
+    async with cluster(tmp_path) as c:
+        cyrene = await cyrene_attached(c)
+        athens = c.nodes["athens"]
+        for part in (LOWER, UPPER):  # what is flushed twice is no longer in the log
+            await athens.put(1, part)
+            await applied(cyrene, athens.replica().log.end)
+            await cyrene.manager.flusher.flush(cyrene.replica())
+        received: list[int] = []
+        receiver = cyrene.manager.checkpoint_receiver
+        replace = receiver.replace
+
+        async def replace_parent(replica: Replica, incoming: Incoming) -> None:
+            received.append(replica.id)
+            if replica.id == 2:
+                await asyncio.Event().wait()
+            await replace(replica, incoming)
+            received.append(-replica.id)
+
+        monkeypatch.setattr(receiver, "replace", replace_parent)
+        async with attached(cyrene):
+            await begin(c)
+            await ended(c)
+            await until(lambda: has_child(cyrene))
+            await until(lambda: not athens.replica(1).trim.has_foreign)
+            cyrene.replica(1).data.condemn(MinkaError(Code.CORRUPT_DATA, "a block is damaged"))
+        await until(lambda: {-1, 2} <= set(received))
+        await restart_from(cyrene, crashed_copy(cyrene.path, tmp_path / "left"))
+        await c.tell_all(1, 2)
+        await cyrene_has_all(c)

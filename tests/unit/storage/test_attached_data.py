@@ -33,10 +33,12 @@ class Halves:
         self.may_record.set()
         self.is_recording = asyncio.Event()
         self.recorded: list[bool] = []  # whether it was still attached each time
+        self.lost: list[bool] = []  # likewise
         self.parent.write([WriteBody(list(rows), list(rows.values()))], AT)
 
     def attach(self, at: Applied = AT) -> None:
-        self.child.attach(Attachment(self.parent, 1, at, Versions(3), self._copy, self._record))
+        lost = lambda: self.lost.append(self.child.is_attached)  # noqa: E731
+        self.child.attach(Attachment(self.parent, 1, at, Versions(3), self._copy, self._record, lost))
 
     async def _copy(self) -> None:
         await self.go_on.wait()
@@ -220,5 +222,8 @@ async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: boo
         await halves.child.detach()
     assert error.value.code is Code.CORRUPT_DATA
     assert halves.child.damage is not None
+    assert halves.lost == [True]
+    assert halves.parent.is_shared(8), "a crash would attach it again"
+    halves.child.let_go()
     assert not halves.parent.is_shared(8), "its log can go on"
     await halves.child.close()

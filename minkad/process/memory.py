@@ -171,7 +171,7 @@ class Share:
         """Whether it may take so many bytes more now. `own`: see `fits`."""
         return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, own))
 
-    def fits(self, size: int, own: int) -> bool:
+    def fits(self, size: int, own: int = 0) -> bool:
         """Whether it may take so many bytes more when it is its turn. `own`: of what it holds, the bytes that leave
         together with these, and so would never make room for them.
         """

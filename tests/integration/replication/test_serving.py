@@ -1,6 +1,7 @@
 """Writes and reads at one node: routing, waiting, limits, refusals."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from minka import wire
 from minka.data_port import Hello, Purpose
 from minka.errors import Code, MinkaError
 from minka.ranges import MAX_KEY_BYTES
+from minka.v1.errors_pb2 import Error
+from minkad.process.memory import Memory
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, share
@@ -61,6 +64,23 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
         bodies = [result.body for result in response.results]
         assert [wire.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
         assert (await athens.manager.handle(wire.Request(11, 5000, []), share())).results == []
+
+
+@pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
+async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
+    """They leave together. What doesn't fit with them is refused at once, so that they can leave."""
+    async with cluster(tmp_path) as c:
+        athens = await started(c, 1, 2, 3)
+        for id_ in (1, 2, 3):
+            await athens.put(id_, {b"k": b"v" * 8 * MIB})
+        memory = Memory((256 if not others else 64) * MIB, time.monotonic)
+        memory.share().take(others)
+        groups = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (1, 2, 3)]
+        async with asyncio.timeout(5):
+            results = (await athens.manager.handle(wire.Request(9, 60_000, groups), memory.share())).results
+        errors = [MinkaError.from_proto(Error.FromString(result.error)) for result in results if result.error]
+        assert [error.code for error in errors] == [Code.TOO_LARGE] * refused
+        assert results[0].error is None
 
 
 async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:

@@ -325,20 +325,28 @@ class RespConnection:
         self,
         keys: list[bytes],
         finish: Callable[[list[bytes | None]], bytes],
+        *,
+        only_presence: bool = False,
     ) -> bytes | Slot:
-        """Read keys; `finish` makes the answer of the values. Raises RespError."""
+        """Read keys; `finish` makes the answer of the values. With `only_presence` it may get any others in their
+        place, and the values may have any size together. Raises RespError.
+        """
         self.check_keys(keys)
         if self.reads:
             self.service.gets.run()  # so that what is read later isn't older
         values = self._values(keys) if len(keys) <= _RUN_KEYS else None
         if values is not None:
             return finish(values)
-        return self.read_later(keys, Op.READ, cast("Callable[[list[object]], bytes]", finish))
+        made = cast("Callable[[list[object]], bytes]", finish)
+        return self.read_later(keys, Op.READ, made, only_presence=only_presence)
 
-    def read_later(self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes]) -> Slot:
+    def read_later(
+        self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes], *, only_presence: bool = False
+    ) -> Slot:
         """Read checked keys by requests; the results are those of `op`."""
         joined = Joined(self, len(keys), finish, is_write=False)
-        self.service.reads.begin(self.view, op, self.share, joined, keys, self.is_readonly)
+        begin = self.service.reads.begin
+        begin(self.view, op, self.share, joined, keys, self.is_readonly, only_presence=only_presence)
         return joined
 
     def set(self, key: bytes, value: bytes) -> Slot:

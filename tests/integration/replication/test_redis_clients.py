@@ -391,6 +391,35 @@ async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -
             assert await asyncio.gather(*map(Client.get, many, alone)) == [[small[key]] for (key,) in alone]
 
 
+@pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
+async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
+    """They are more than an answer may have, in each partition and in all, and may be more than there is memory for."""
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = memory_mib << 20
+        await c.add("athens", "byzantium")
+        await c.create(leader, 1, 2, 3)
+        for id_, (start, end) in {1: (b"", b"3"), 2: (b"3", b"6"), 3: (b"6", b"")}.items():
+            row = c.change(id_, lambda row, start=start, end=end: set_range(row, start, end))  # type: ignore[misc]
+            await c.nodes[leader].tell(row)
+        keys = [b"%d-%d" % (number, place) for number in (0, 4, 9) for place in range(5)]
+        for key in keys:
+            await c.nodes[leader].put(1 + (key[:1] > b"3") + (key[:1] > b"6"), {key: bytes(8 << 20)})
+        names = b" ".join(keys).decode()
+        async with client(c.nodes["athens"], table_of(c, RANGES)) as redis:
+            assert await redis.say(f"EXISTS {names} 0-0 none", "TYPE 0-0", "TYPE none") == [
+                b":16",
+                b"+string",
+                b"+none",
+            ]
+            assert await redis.say(*["TYPE 4-0"] * 9, f"TOUCH {names}") == [b"+string"] * 9 + [b":15"]
+            await c.nodes[leader].put(2, {b"4-0": None})
+            assert await redis.say(f"EXISTS {names}") == [b":14"]
+
+
+def set_range(row: Partition, start: bytes, end: bytes) -> None:
+    row.start_key, row.end_key = start, end
+
+
 async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,17 @@ async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: by
             assert await redis.say_last(commands + last) == answers + answered
 
 
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.1", b"hOST: athens", b"*1\r\n$4\r\npost"])
+async def test_nothing_is_done_for_a_web_page(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with clients(athens, table_of(c, RANGES), 2) as (page, redis):
+            assert await page.say_last(b"PING\r\n" + line + b"\r\nSET a 1\r\nPING\r\n*1\r\n:1\r\n") == b"+PONG\r\n"
+            assert await redis.say("EXISTS a") == [b":0"]
+        assert [one.levelname for one in caplog.records if "POST" in one.message] == ["WARNING"]
+
+
 async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

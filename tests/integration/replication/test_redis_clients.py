@@ -402,6 +402,38 @@ async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -
             assert await asyncio.gather(*map(Client.get, many, alone)) == [[small[key]] for (key,) in alone]
 
 
+GETEX = b"SET a b\r\nGETEX a EX x ex 20\r\nEXPIRE a 20 NX\r\nGETEX a PERSIST persist\r\nTTL a\r\n"
+SYNTAX, INFINITE = b"-ERR syntax error\r\n", b"-ERR increment would produce NaN or Infinity\r\n"
+INVALID = b"-ERR value is not a valid float\r\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "answers"),
+    [
+        (GETEX, b"+OK\r\n$1\r\nb\r\n:0\r\n$1\r\nb\r\n:-1\r\n"),
+        (b"GETEX a EX 5 PX 5\r\nGETEX a PERSIST EX 5\r\nGETEX a EX 5 EX\r\nGETEX a KEEPTTL\r\n", SYNTAX * 4),
+        (b'APPEND a bc\r\nSETRANGE a 99999999999 ""\r\nSETRANGE b 9223372036854775807 ""\r\n', b":2\r\n:2\r\n:0\r\n"),
+        (b"SET a b\r\nINCRBYFLOAT a inf\r\nINCRBYFLOAT b -inf\r\n", b"+OK\r\n" + INVALID + INFINITE),
+        (b"SET a 1.5\r\nINCRBYFLOAT a infinity\r\nSTRLEN a\r\n", b"+OK\r\n" + INFINITE + b":3\r\n"),
+    ],
+)
+async def test_options_and_limits_are_those_of_redis(tmp_path: Path, commands: bytes, answers: bytes) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert await redis.say_last(commands) == answers
+
+
+async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            settings = await redis.bulks("CONFIG GET port bind cluster-enabled")
+            assert settings == [b"bind", b"127.0.0.1", b"cluster-enabled", b"no", b"port", b"%d" % athens.port]
+
+
 @pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
 async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
     """They are more than an answer may have, in each partition and in all, and may be more than there is memory for."""

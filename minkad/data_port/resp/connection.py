@@ -1,6 +1,7 @@
 """One connection of a Redis client: commands in, answers out, in the same order."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from minkad.data_port.resp.replies import OK, RespError, bulk, internal
 from minkad.data_port.resp.service import Service
 from minkad.data_port.resp.slots import Joined, Part, SetSlot, Slot
 
+log: Final = logging.getLogger(__name__)
+
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
 _UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, the client counts as not taking its answers
 _ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when memory is short
@@ -29,6 +32,7 @@ _PROGRESS_S: Final = 0.5
 _READS_AT_ONCE: Final = 64  # that have to wait
 _RUN_SETS: Final = 1000  # that follow each other
 _RUN_KEYS: Final = 64  # that are read at once
+_HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
 
@@ -109,7 +113,7 @@ class RespConnection:
             self._unanswered += len(data)
             if self._unanswered > _UNCOUNTED_BYTES:
                 self._count()
-        elif self._is_ending:
+        elif self._is_ending and not self._is_over:
             self._end()
         if parser.partial > _UNCOUNTED_BYTES or self._counted:
             self._count()
@@ -170,6 +174,9 @@ class RespConnection:
                 continue
             index += 1
             try:
+                if command is None and words[0].upper() in _HTTP:
+                    self._refuse_http()
+                    break
                 if command is None:
                     raise unknown(words)
                 if len(words) != command.arity and (command.arity > 0 or len(words) < -command.arity):
@@ -184,6 +191,12 @@ class RespConnection:
                 break
         service.commands_done += index
         return index
+
+    def _refuse_http(self) -> None:
+        """End the connection, as Redis does: a web page can have a browser send commands in the body of a POST."""
+        log.warning("%s sent POST or Host: to the port for Redis clients: its connection is ended", self.address)
+        self._has_quit = True
+        self.close()
 
     def _has_to_wait_for_more(self, kind: Kind) -> bool:
         """Whether it has to wait for more than what can be read at once."""
@@ -325,20 +338,28 @@ class RespConnection:
         self,
         keys: list[bytes],
         finish: Callable[[list[bytes | None]], bytes],
+        *,
+        only_presence: bool = False,
     ) -> bytes | Slot:
-        """Read keys; `finish` makes the answer of the values. Raises RespError."""
+        """Read keys; `finish` makes the answer of the values. With `only_presence` it may get any others in their
+        place, and the values may have any size together. Raises RespError.
+        """
         self.check_keys(keys)
         if self.reads:
             self.service.gets.run()  # so that what is read later isn't older
         values = self._values(keys) if len(keys) <= _RUN_KEYS else None
         if values is not None:
             return finish(values)
-        return self.read_later(keys, Op.READ, cast("Callable[[list[object]], bytes]", finish))
+        made = cast("Callable[[list[object]], bytes]", finish)
+        return self.read_later(keys, Op.READ, made, only_presence=only_presence)
 
-    def read_later(self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes]) -> Slot:
+    def read_later(
+        self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes], *, only_presence: bool = False
+    ) -> Slot:
         """Read checked keys by requests; the results are those of `op`."""
         joined = Joined(self, len(keys), finish, is_write=False)
-        self.service.reads.begin(self.view, op, self.share, joined, keys, self.is_readonly)
+        begin = self.service.reads.begin
+        begin(self.view, op, self.share, joined, keys, self.is_readonly, only_presence=only_presence)
         return joined
 
     def set(self, key: bytes, value: bytes) -> Slot:

@@ -25,11 +25,19 @@ def _count_done(outcomes: list[Outcome]) -> bytes:
 
 
 def _exists(connection: RespConnection, words: Words) -> bytes | Slot:
-    return connection.read(words[1:], lambda found: integer(sum(value is not None for value in found)))
+    return connection.read(words[1:], _count_present, only_presence=True)
+
+
+def _count_present(found: list[bytes | None]) -> bytes:
+    return integer(sum(value is not None for value in found))
 
 
 def _type(connection: RespConnection, words: Words) -> bytes | Slot:
-    return connection.read(words[1:], lambda found: b"+none\r\n" if found[0] is None else b"+string\r\n")
+    return connection.read(words[1:], _type_of, only_presence=True)
+
+
+def _type_of(found: list[bytes | None]) -> bytes:
+    return b"+none\r\n" if found[0] is None else b"+string\r\n"
 
 
 def _expire(option: bytes, name: str) -> Callable[[RespConnection, Words], Slot]:

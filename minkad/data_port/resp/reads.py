@@ -1,20 +1,24 @@
 """Reads for Redis clients: at once where this node leads and nothing stands against it, else as errands."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from minka import wire
+from minka.errors import Code, MinkaError
 from minka.operations import decode_versioned
 from minka.routing import Route
 from minka.wire import Op
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
-from minkad.data_port.resp.slots import Joined
+from minkad.data_port.resp.slots import Joined, Parts
 from minkad.process.memory import Share
 
 STALE_MS: Final = 5000
 """A replica that may be older than this doesn't answer a connection with READONLY."""
+
+_TOO_MUCH: Final = frozenset({Code.TOO_LARGE, Code.OVERLOADED})
 
 
 class Read(Errand):
@@ -23,7 +27,7 @@ class Read(Errand):
     __slots__ = ("_joined", "_keys", "_positions")
 
     def __init__(
-        self, means: Means, view: View, op: Op, share: Share, joined: Joined, keys: list[bytes], positions: list[int]
+        self, means: Means, view: View, op: Op, share: Share, joined: Parts, keys: list[bytes], positions: list[int]
     ) -> None:
         super().__init__(means, view, op, share)
         self._joined = joined
@@ -71,6 +75,85 @@ class Read(Errand):
         self._send()
 
 
+class Presence:
+    """The parts of an answer for which it only counts whether keys are there: no value is kept. What is too much to be
+    read at once is read in pieces, one after the other, when nothing else of the answer is under way.
+    """
+
+    def __init__(self, joined: Joined, under_way: int) -> None:
+        """`under_way`: how many looks are sent at once."""
+        self._joined = joined
+        self._under_way = under_way
+        self._waiting: list[Look] = []
+
+    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+        """Values have come."""
+        self._joined.have(positions, [None if value is None else b"" for value in results])
+        self._ended()
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These can't be had, so those that wait needn't be."""
+        waiting, self._waiting = self._waiting, []
+        for some in (positions, *(look.positions for look in waiting)):
+            self._joined.lack(some, error)
+        self._ended()
+
+    def wait(self, looks: Sequence["Look"]) -> None:
+        """A look has ended without an answer: these are sent in its place, when it is their turn."""
+        self._waiting += looks
+        self._ended()
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+        if not self._under_way and self._waiting:
+            self._under_way = 1
+            asyncio.get_running_loop().call_soon(self._waiting.pop().send)  # others are served in between
+
+
+class Look(Read):
+    """A look whether some keys of one partition are there."""
+
+    __slots__ = ("_is_alone", "_presence")
+
+    def __init__(
+        self,
+        means: Means,
+        view: View,
+        op: Op,
+        share: Share,
+        presence: Presence,
+        keys: list[bytes],
+        positions: list[int],
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """`is_alone`: no other look of the same answer is under way."""
+        super().__init__(means, view, op, share, presence, keys, positions)
+        self._presence = presence
+        self._is_alone = is_alone
+
+    @property
+    def positions(self) -> list[int]:
+        """The places of the keys in the answer."""
+        return self._positions
+
+    def divided(self) -> None:
+        """Look in pieces."""
+        size = (len(self._keys) + 1) // 2
+        pieces = [slice(start, start + size) for start in range(0, len(self._keys), size)]
+        made = (self._means, self.view, self._op, self._share, self._presence)
+        self._presence.wait([Look(*made, self._keys[piece], self._positions[piece], is_alone=True) for piece in pieces])
+
+    def _retry_or_fail(self, error: MinkaError) -> None:
+        if error.code not in _TOO_MUCH:
+            super()._retry_or_fail(error)
+        elif len(self._keys) > 1 or not self._is_alone:
+            self.divided()
+        else:
+            # One value fits into any answer, unless other connections' reads are passed on together with it.
+            super()._retry_or_fail(MinkaError(Code.OVERLOADED, error.message))
+
+
 class Reads:
     """What connections read by. `read` is called for nearly every command, so it does no more than it must."""
 
@@ -106,17 +189,32 @@ class Reads:
     def _leads(self, route: Route) -> bool:
         return route.leader == self._node_id
 
-    def begin(self, view: View, op: Op, share: Share, joined: Joined, keys: list[bytes], is_readonly: bool) -> None:
-        """Read the keys for a joined answer, by position."""
+    def begin(
+        self,
+        view: View,
+        op: Op,
+        share: Share,
+        joined: Joined,
+        keys: list[bytes],
+        is_readonly: bool,
+        *,
+        only_presence: bool = False,
+    ) -> None:
+        """Read the keys for a joined answer, by position. With `only_presence` it gets something instead of values."""
         parts = _by_route(view, keys)
         if parts is None:
             joined.lack(range(len(keys)), RespError("TRYAGAIN a partition is not known yet"))
             return
+        presence = Presence(joined, len(parts)) if only_presence else None
         for route, positions in list(parts.values()):
             some = [keys[position] for position in positions]
             is_follower = is_readonly and route.leader != self._node_id and self._node_id in route.readable
             stale = is_follower and view.is_cluster and op is Op.READ
-            Read(self._means, view, Op.READ_STALE if stale else op, share, joined, some, positions).send()
+            sent_op = Op.READ_STALE if stale else op
+            if presence is not None:
+                Look(self._means, view, sent_op, share, presence, some, positions).send()
+            else:
+                Read(self._means, view, sent_op, share, joined, some, positions).send()
 
 
 def _by_route(view: View, keys: list[bytes]) -> dict[int, tuple[Route, list[int]]] | None:

@@ -37,7 +37,7 @@ def _config(connection: RespConnection, words: Words) -> bytes:
         if len(words) < 3:
             raise wrong_number("config|get")
         patterns = [word.decode("utf-8", "replace").lower() for word in words[2:]]
-        settings = _CONFIG | {"maxclients": str(connection.service.memory.max_shares)}
+        settings = _CONFIG | _settings(connection)
         found: dict[str, Reply] = {
             name: value for name, value in settings.items() if any(fnmatchcase(name, one) for one in patterns)
         }
@@ -47,6 +47,17 @@ def _config(connection: RespConnection, words: Words) -> bytes:
     if what in (b"SET", b"REWRITE"):
         raise RespError("ERR a node of Minka is set by its configuration file; see docs/operations.md")
     raise unknown_subcommand("CONFIG", words[1])
+
+
+def _settings(connection: RespConnection) -> dict[str, str]:
+    service = connection.service
+    host, port = split_address(service.own_address)
+    return {
+        "bind": host,
+        "cluster-enabled": "yes" if service.is_cluster(connection) else "no",
+        "maxclients": str(service.memory.max_shares),
+        "port": str(port),
+    }
 
 
 def _info(connection: RespConnection, words: Words) -> bytes:

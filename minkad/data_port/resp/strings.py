@@ -17,6 +17,7 @@ from minka.operations import (
     SetRange,
 )
 from minka.wire import MAX_VALUE_BYTES
+from minkad.core.operations.numbers import decimal
 from minkad.data_port.resp.command import (
     NOT_A_FLOAT,
     NOT_AN_INTEGER,
@@ -75,12 +76,9 @@ def _set(connection: RespConnection, words: Words) -> bytes | Slot:
             condition = _IF[option]
         elif option == b"GET":
             wants_value = True
-        elif option == b"KEEPTTL" and timing in ([], [option]):
-            timing = [option]
-        elif option in _TIMES and timing[:1] in ([], [option]) and at + 1 < len(words):
-            timing, at = [option, words[at + 1]], at + 1
         else:
-            raise syntax_error()
+            timing = _timing(words, at, timing, b"KEEPTTL")
+            at += len(timing) - 1
         at += 1
     lifetime = KEPT if timing else UNLIMITED
     if len(timing) == 2:
@@ -88,6 +86,19 @@ def _set(connection: RespConnection, words: Words) -> bytes | Slot:
     key, value = words[1], _check_value(words[2])
     operation = Set(key, value, condition, lifetime=lifetime.lifetime, ms=lifetime.ms, wants_value=wants_value)
     return connection.operate([(key, operation, len(value))], _set_answer(connection, wants_value))
+
+
+def _timing(words: Words, at: int, before: Words, flag: bytes) -> Words:
+    """The option about expiry at this place, which is `flag` or one with a time, in as many words as it has. `before`:
+    the one that was there so far, which may come again. Raises RespError.
+    """
+    option = words[at].upper()
+    if before[:1] in ([], [option]):
+        if option == flag:
+            return [option]
+        if option in _TIMES and at + 1 < len(words):
+            return [option, words[at + 1]]
+    raise syntax_error()
 
 
 def _set_answer(connection: RespConnection, wants_value: bool) -> Callable[[list[Outcome]], bytes]:
@@ -128,19 +139,20 @@ def _getdel(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _getex(connection: RespConnection, words: Words) -> bytes | Slot:
-    key, option = words[1], words[2].upper() if len(words) > 2 else b""
+    key, timing, at = words[1], list[bytes](), 2
+    while at < len(words):
+        timing = _timing(words, at, timing, b"PERSIST")
+        at += len(timing)
     operation, finish = _unchanged(key), _set_answer(connection, True)
-    if option == b"PERSIST" and len(words) == 3:
+    if len(timing) == 1:
         operation = Expire(key, UNLIMITED.lifetime, wants_value=True)
-    elif option in _TIMES and len(words) == 4:
+    elif timing:
         try:
-            until = lifetime_of(option, words[3], "getex")
+            until = lifetime_of(timing[0], timing[1], "getex")
         except RespError as error:
             finish = _refused_if_present(connection.resp3, error)
         else:
             operation = Expire(key, until.lifetime, until.ms, wants_value=True)
-    elif len(words) > 2:
-        raise syntax_error()
     return connection.operate([(key, operation, 0)], finish)
 
 
@@ -205,6 +217,8 @@ def _setrange(connection: RespConnection, words: Words) -> bytes | Slot:
     offset = integer_of(words[2])
     if offset < 0:
         raise RespError("ERR offset is out of range")
+    if not words[3]:
+        offset = 0  # nothing is written, so any is right
     if offset + len(words[3]) > MAX_VALUE_BYTES:
         raise too_large()
     return connection.operate([(words[1], SetRange(words[1], offset, words[3]), len(words[3]))], _number)
@@ -242,16 +256,18 @@ def _incrbyfloat(connection: RespConnection, words: Words) -> bytes | Slot:
         raise NOT_A_FLOAT from None
     if words[2] != words[2].strip() or b"_" in words[2] or number != number:
         raise NOT_A_FLOAT
-    if number in (float("inf"), float("-inf")):
-        raise RespError("ERR increment would produce NaN or Infinity")
+    key, is_infinite = words[1], number in (float("inf"), float("-inf"))
 
     def finish(outcomes: list[Outcome]) -> bytes:
-        if outcomes[0].refusal is Refusal.OVERFLOW:
+        outcome = outcomes[0]
+        if is_infinite and outcome.value is not None and decimal(outcome.value) is None:
+            raise NOT_A_FLOAT
+        if is_infinite or outcome.refusal is Refusal.OVERFLOW:
             raise RespError("ERR increment would produce NaN or Infinity")
-        refused(outcomes[0])
-        return bulk(outcomes[0].value or b"0", connection.resp3)
+        refused(outcome)
+        return bulk(outcome.value or b"0", connection.resp3)
 
-    return connection.operate([(words[1], AddFloat(words[1], words[2]), 20)], finish)
+    return connection.operate([(key, _unchanged(key) if is_infinite else AddFloat(key, words[2]), 20)], finish)
 
 
 _R, _W = Kind.READ, Kind.WRITE

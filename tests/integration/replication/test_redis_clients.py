@@ -220,6 +220,17 @@ async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: by
             assert await redis.say_last(commands + last) == answers + answered
 
 
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.1", b"hOST: athens", b"*1\r\n$4\r\npost"])
+async def test_nothing_is_done_for_a_web_page(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with clients(athens, table_of(c, RANGES), 2) as (page, redis):
+            assert await page.say_last(b"PING\r\n" + line + b"\r\nSET a 1\r\nPING\r\n*1\r\n:1\r\n") == b"+PONG\r\n"
+            assert await redis.say("EXISTS a") == [b":0"]
+        assert [one.levelname for one in caplog.records if "POST" in one.message] == ["WARNING"]
+
+
 async def test_lines_and_arrays_in_one_piece(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -389,6 +400,67 @@ async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -
                 assert said == [[values.get(key) for key in keys] for keys in asked]
             alone = [[key] for key in list(small)[: len(many)]]
             assert await asyncio.gather(*map(Client.get, many, alone)) == [[small[key]] for (key,) in alone]
+
+
+GETEX = b"SET a b\r\nGETEX a EX x ex 20\r\nEXPIRE a 20 NX\r\nGETEX a PERSIST persist\r\nTTL a\r\n"
+SYNTAX, INFINITE = b"-ERR syntax error\r\n", b"-ERR increment would produce NaN or Infinity\r\n"
+INVALID = b"-ERR value is not a valid float\r\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "answers"),
+    [
+        (GETEX, b"+OK\r\n$1\r\nb\r\n:0\r\n$1\r\nb\r\n:-1\r\n"),
+        (b"GETEX a EX 5 PX 5\r\nGETEX a PERSIST EX 5\r\nGETEX a EX 5 EX\r\nGETEX a KEEPTTL\r\n", SYNTAX * 4),
+        (b'APPEND a bc\r\nSETRANGE a 99999999999 ""\r\nSETRANGE b 9223372036854775807 ""\r\n', b":2\r\n:2\r\n:0\r\n"),
+        (b"SET a b\r\nINCRBYFLOAT a inf\r\nINCRBYFLOAT b -inf\r\n", b"+OK\r\n" + INVALID + INFINITE),
+        (b"SET a 1.5\r\nINCRBYFLOAT a infinity\r\nSTRLEN a\r\n", b"+OK\r\n" + INFINITE + b":3\r\n"),
+    ],
+)
+async def test_options_and_limits_are_those_of_redis(tmp_path: Path, commands: bytes, answers: bytes) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert await redis.say_last(commands) == answers
+
+
+async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, RANGES)) as redis:
+            settings = await redis.bulks("CONFIG GET port bind cluster-enabled")
+            assert settings == [b"bind", b"127.0.0.1", b"cluster-enabled", b"no", b"port", b"%d" % athens.port]
+
+
+@pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
+async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
+    """They are more than an answer may have, in each partition and in all, and may be more than there is memory for."""
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = memory_mib << 20
+        await c.add("athens", "byzantium")
+        await c.create(leader, 1, 2, 3)
+        for id_, (start, end) in {1: (b"", b"3"), 2: (b"3", b"6"), 3: (b"6", b"")}.items():
+            row = c.change(id_, lambda row, start=start, end=end: set_range(row, start, end))  # type: ignore[misc]
+            await c.nodes[leader].tell(row)
+        keys = [b"%d-%d" % (number, place) for number in (0, 4, 9) for place in range(5)]
+        for key in keys:
+            await c.nodes[leader].put(1 + (key[:1] > b"3") + (key[:1] > b"6"), {key: bytes(8 << 20)})
+        names = b" ".join(keys).decode()
+        async with client(c.nodes["athens"], table_of(c, RANGES)) as redis:
+            assert await redis.say(f"EXISTS {names} 0-0 none", "TYPE 0-0", "TYPE none") == [
+                b":16",
+                b"+string",
+                b"+none",
+            ]
+            assert await redis.say(*["TYPE 4-0"] * 9, f"TOUCH {names}") == [b"+string"] * 9 + [b":15"]
+            await c.nodes[leader].put(2, {b"4-0": None})
+            assert await redis.say(f"EXISTS {names}") == [b":14"]
+
+
+def set_range(row: Partition, start: bytes, end: bytes) -> None:
+    row.start_key, row.end_key = start, end
 
 
 async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(

@@ -20,6 +20,8 @@ from minka._lane import FRAME_BYTES
 from minka._operate import OPERATION_BYTES, VersionedValue, Written
 from minka._scan import rows_of, scan_pages
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import clipped
+from minka.names import name_problem
 from minka.operations import Add, Expire, Lifetime, Outcome, Set
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.routing import PairBucket
@@ -368,11 +370,13 @@ class Client(_Operations):
         tls: Tls | None = None,
     ) -> None:
         core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random(), tls)
-        super().__init__(core, keyspace, _checked_timeout(timeout))
+        super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), _checked_timeout(timeout))
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
-        return Keyspace(self._core, name, self._timeout)
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
+        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """
+        return Keyspace(self._core, _checked_keyspace(name), self._timeout)
 
     async def close(self) -> None:
         """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with
@@ -427,6 +431,15 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
     if total > MAX_BATCH_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"the batch has {total} bytes; {MAX_BATCH_BYTES} is the limit")
     return total
+
+
+def _checked_keyspace(name: str) -> str:
+    """The name of a keyspace. Raises INVALID_ARGUMENT if nodes would refuse it, or it can't even be sent."""
+    if not isinstance(name, str):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace is {type(name).__name__}, not str")
+    if problem := name_problem(name):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace {problem}: {clipped(repr(name))}")
+    return name
 
 
 def _checked_timeout(seconds: float) -> float:

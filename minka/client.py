@@ -249,7 +249,9 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
+        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,25 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
                 await without.get("key")
             await without.keyspace("flights").put("key", b"v")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (5, "is int, not str"),
+        (b"flights", "is bytes, not str"),
+        ("k" * 64, "must have 63 characters at most, not 64: 'kkk"),
+        ("\ud800", "must have no control characters"),
+        ("a\nb", "must have no control characters"),
+    ],
+)
+async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster: Make, name: Any, why: str) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
+            client.keyspace(name)
+        with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
+            Client(cluster.endpoints, keyspace=name)
+        assert cluster.nodes["athens"].tables_asked == 0
 
 
 async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:

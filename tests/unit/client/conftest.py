@@ -113,6 +113,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.rows_given: list[int] = []  # by whole table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
+        self.refused_keyspaces: set[str] = set()  # requests for their rows are refused as a whole
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
         self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
@@ -149,6 +150,10 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
     async def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> admin_pb2.GetTableResponse:
         self.tables_asked += 1
         await self.go_on.wait()
+        if refused := self.refused_keyspaces & {one.keyspace for one in request.keyspaces}:
+            error = MinkaError(Code.INVALID_ARGUMENT, f"no keyspace has such a name: {sorted(refused)}")
+            details = (("minka-error-bin", error.to_proto().SerializeToString()),)
+            await context.abort(grpc.StatusCode[error.code.info.grpc_status], error.message, details)
         self.tables_given += 1
         if request.known_version == self.table.version:
             return admin_pb2.GetTableResponse()

@@ -13,6 +13,7 @@ import pytest
 from minka import _call, _wanted
 from minka.aio import Client
 from minka.errors import Code, MinkaError
+from minka.routing import RoutingTable
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 from tests.unit.client.asking import Make, client_of, until
 
@@ -95,6 +96,37 @@ async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster:
         with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
             Client(cluster.endpoints, keyspace=name)
         assert cluster.nodes["athens"].tables_asked == 0
+
+
+async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
+    """Their version may have other rules for names than the client's."""
+    async with data_cluster("athens") as cluster, Client(cluster.endpoints, rng=Random(1)) as client:
+        athens = cluster.nodes["athens"]
+        athens.refused_keyspaces = {"crews", "fares"}
+        for _ in range(2):  # without a table, and with one
+            flights = client.keyspace("flights").get("key")
+            refused = [client.keyspace(name).get("key") for name in ("crews", "fares", "crews")]
+            *errors, value = await asyncio.gather(*refused, flights, return_exceptions=True)
+            assert value is None
+            assert [error.code for error in errors if isinstance(error, MinkaError)] == [Code.INVALID_ARGUMENT] * 3
+        asked = athens.tables_asked
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: no node took the request: .*crews"):
+            await client.keyspace("crews").get("key")
+        assert athens.tables_asked <= asked + 1, "it is asked for once, and nothing is left of the earlier calls"
+        assert await client._core.refresh_soon() is None
+
+
+async def test_an_error_that_nobody_has_thought_of_does_not_end_the_refreshes(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster, refresh_interval=0.02) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(RoutingTable, "add", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await client.get("key")
+        assert await client.get("key") is None
+        given = cluster.nodes["athens"].tables_given
+        await until(lambda: cluster.nodes["athens"].tables_given > given + 2)
 
 
 async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:

@@ -5,8 +5,8 @@ async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights
     value = await client.get("UA1545")
 """
 
-import math
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -32,6 +32,7 @@ __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "Version
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
+_Item = TypeVar("_Item")
 
 OneKey = Set | Add | Expire
 
@@ -113,6 +114,8 @@ class _Operations:
         """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
+        if type(if_absent) is not bool:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"if_absent is {type(if_absent).__name__}, not bool")
         if not if_absent and if_value is None and if_version is None and ttl is None:
             await self._one(Op.WRITE, _bytes(key), value, timeout)
             return None
@@ -222,19 +225,19 @@ class _Operations:
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
         """Remove many keys, within the limits of `put_many` and with what it promises."""
-        await self._write_many(Op.WRITE, dict.fromkeys(_keys(keys)), (), timeout)
+        await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
         """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
         that have no value are left out.
         """
-        return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, list(keys), timeout))
+        return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 
     async def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
         """As `get_many`, with the values' versions and when they expire."""
-        found = await self._read_many(Op.READ_VERSIONED, list(keys), timeout)
+        found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
         return {key: VersionedValue.of(value) for key, value in found.items()}
 
     def scan(
@@ -266,9 +269,9 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
-        if limit is not None and limit < 1:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {limit}")
-        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {clipped(repr(limit))}")
+        timeout = self._chosen_timeout(timeout)
         wanted = KeyRange(_bytes(start), _bytes(end))
         return scan_pages(self._core, self._checked_name(), wanted, limit, reverse, timeout)
 
@@ -292,6 +295,7 @@ class _Operations:
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
         """What is found, by the keys as they were given."""
+        timeout = self._chosen_timeout(timeout)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
             return {}
@@ -310,6 +314,7 @@ class _Operations:
         self, op: Op, batch: Mapping[bytes, Any], values: Collection[bytes], timeout: float | None
     ) -> None:
         """Write values, None or operations, by their keys."""
+        timeout = self._chosen_timeout(timeout)
         if not batch:
             return
         extra = OPERATION_BYTES if op is Op.OPERATE else 0
@@ -323,9 +328,10 @@ class _Operations:
         await call.outcome(len(batch))
 
     async def _begin(self, op: Op, timeout: float | None) -> Call:
-        name = self._checked_name()
-        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
-        return await self._core.begin(name, op, timeout)
+        return await self._core.begin(self._checked_name(), op, self._chosen_timeout(timeout))
+
+    def _chosen_timeout(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else _checked_timeout(timeout)
 
     def _checked_name(self) -> str:
         if self._name is None:
@@ -350,8 +356,8 @@ class Client(_Operations):
     them raises INVALID_CONFIG.
 
     Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
-    within `timeout` seconds (None: the client's). It raises `MinkaError`; a batch raises `BatchError`, which says which
-    keys failed at which node and why. The codes are:
+    within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises
+    `BatchError`, which says which keys failed at which node and why. The codes are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats it, since
       somebody else's write may have come in between. Reads are repeated until the deadline.
@@ -404,13 +410,31 @@ def _bytes(key: Key) -> bytes:
     return key
 
 
-def _keys(keys: Iterable[Key]) -> list[bytes]:
-    keys = list(keys)
+def _listed(keys: Iterable[AnyKey]) -> list[AnyKey]:
+    return list(_items(keys, "several keys"))
+
+
+def _items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
+    """The items of what a caller gives. Raises INVALID_ARGUMENT for what has none, and for a str or bytes, whose parts
+    would count as items.
+    """
+    if not isinstance(given, str | bytes):
+        with contextlib.suppress(TypeError):
+            return iter(given)
+    raise MinkaError(Code.INVALID_ARGUMENT, f"{wanted} are wanted, not {type(given).__name__}")
+
+
+def _keys(keys: Sequence[Key]) -> list[bytes]:
     return cast(list[bytes], keys) if set(map(type, keys)) <= {bytes} else [_bytes(key) for key in keys]
 
 
 def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[bytes, bytes]:
-    batch = dict(pairs)
+    # The caller's iterator runs outside of `try`, so that what it raises itself stays as it is.
+    given: Any = pairs if hasattr(pairs, "keys") else list(_items(pairs, "pairs of keys and values"))
+    try:
+        batch = dict(given)
+    except (TypeError, ValueError) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"pairs of keys and values are wanted: {error}") from None
     if set(map(type, batch)) <= {bytes}:
         return batch
     return {_bytes(key): value for key, value in batch.items()}
@@ -442,9 +466,11 @@ def _checked_keyspace(name: str) -> str:
     return name
 
 
-def _checked_timeout(seconds: float) -> float:
-    if not 0 < seconds < math.inf:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a time of {seconds} s is not positive and finite")
+def _checked_timeout(seconds: Any) -> float:
+    # Only what is a number can be compared, and no more than the frames to the nodes can tell is sensible.
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _operate.MAX_TTL_S:
+        shown = clipped(repr(seconds))
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{shown} is no positive time in seconds, up to {_operate.MAX_TTL_S:,}")
     return seconds
 
 

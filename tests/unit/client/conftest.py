@@ -1,12 +1,15 @@
 """Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
 
 import asyncio
+import functools
 import itertools
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 import grpc
@@ -34,6 +37,7 @@ from minka.ranges import KeyRange, ranges_at
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minkactl.playground import free_addresses
+from tests.unit.client.asking import BadCalls
 
 _versions = itertools.count(1000)
 
@@ -448,3 +452,30 @@ def data_cluster() -> Callable[..., DataCluster]:
         return DataCluster(names, partitions)
 
     return make
+
+
+@pytest.fixture
+def bad_calls() -> BadCalls:
+    """Calls that a client refuses with INVALID_ARGUMENT since an argument is of a kind that it doesn't take."""
+    times: list[Any] = ["5", timedelta(seconds=1), -1, math.nan, math.inf, 1e300, 10**400]
+    calls: BadCalls = [
+        (lambda client: client.put_many([1, 2]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many([("a", b"1", b"2")]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many([([], b"1")]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many(None), "pairs of keys and values are wanted, not NoneType"),
+        (lambda client: client.put_many(""), "pairs of keys and values are wanted, not str"),
+        (lambda client: client.put("a", b"v", if_absent="no"), "if_absent is str, not bool"),
+        (lambda client: client.put("a", b"v", if_absent=0), "if_absent is int, not bool"),
+    ]
+    for method in ("get_many", "get_many_versioned", "delete_many"):
+        for keys in ("abc", b"abc", "", None, 5):
+            why = f"several keys are wanted, not {type(keys).__name__}"
+            calls.append((functools.partial(_call, method, keys), why))
+    for method, argument in (("get", "a"), ("put_many", {}), ("delete_many", []), ("get_many", []), ("increment", "a")):
+        for time in times:
+            calls.append((functools.partial(_call, method, argument, timeout=time), "is no positive time in seconds"))
+    return calls
+
+
+def _call(method: str, argument: Any, client: Any, **options: Any) -> Any:
+    return getattr(client, method)(argument, **options)

@@ -110,7 +110,8 @@ class _Operations:
         A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
         (0: no value). The partition's leader decides that together with the write, and the result says whether it was
         done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before.
+        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        than 32 MiB together.
         """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
@@ -453,7 +454,9 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BATCH_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"the batch has {total} bytes; {MAX_BATCH_BYTES} is the limit")
+        # One key and one value never have so many.
+        what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
+        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BATCH_BYTES} is the limit")
     return total
 
 

@@ -89,7 +89,8 @@ class _Operations:
         A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
         (0: no value). The partition's leader decides that together with the write, and the result says whether it was
         done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before.
+        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        than 32 MiB together.
         """
         put: _Write = self._handle.put
         conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}

@@ -203,6 +203,8 @@ class Core:
             error = refresh.result()
             if self._wanted.has(name):
                 return
+            if error is not None and _is_final(error) and not self._wanted.lacks(name):  # so that was refused
+                raise error
             missing_from += error is None and not self.table.knows(name)
             if missing_from == _KEYSPACE_TRIES:
                 self._wanted.forget(name)
@@ -212,10 +214,10 @@ class Core:
             await asyncio.sleep(delay_s(attempt, self.rng))
 
     async def _refresh_table(self, avoid: str) -> MinkaError | None:
-        if self._wants_newer:
-            await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
-        error = None
+        error, goes_on = None, True
         try:
+            if self._wants_newer:
+                await asyncio.sleep(self._refreshed_at + _REFRESH_GAP_S - self.loop.time())
             if await self._fetch(avoid):
                 for part in self._moved_reads():
                     part.call.reroute(part)
@@ -225,17 +227,26 @@ class Core:
             await self._forget_nodes()
         except MinkaError as caught:
             error = caught  # calls that need a newer table go on asking until their deadline
-            if not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED:
+            if _is_final(error):
                 _log.warning("the partition table can't be used: %s", error)
-        self._refreshed_at = self.loop.time()
-        self._refresh, self._fetches_newer = None, False
-        if self._wants_newer:  # since then
+        except (asyncio.CancelledError, GeneratorExit):
+            goes_on = False  # the client ends, or its loop
+            raise
+        finally:  # also after an error that nobody has thought of: a refresh that stayed would be the last one
+            self._refreshed_at = self.loop.time()
+            self._refresh, self._fetches_newer = None, False
+            if goes_on:
+                self._plan_refresh()
+        return error
+
+    def _plan_refresh(self) -> None:
+        """Refresh the table at once if newer rows are wanted by now, and when it is time."""
+        if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:
             self._timer.cancel()
         after = self._refresh_interval * self.rng.uniform(0.8, 1.2)
         self._timer = self.loop.call_later(after, self.refresh_soon)
-        return error
 
     async def _fetch(self, avoid: str) -> bool:
         """Fetch the rows that are missing, and what is newer if that is wanted; return whether any route changed."""
@@ -243,12 +254,40 @@ class Core:
         self._wants_newer = changed = False
         if (missing := self._wanted.missing()) is not None:
             wants_newer = wants_newer and self.table.version > 0
-            table = (await self._fetch_table(missing, avoid)).table
-            changed = self.table.add(table)
-            self._wanted.came(missing, list(table.keyspaces))
+            changed = await self._fetch_missing(missing, avoid)
         if wants_newer:
             request = self._wanted.newer(self.table.version, self.table.cluster_id)
             changed |= self.table.take(await self._fetch_table(request, avoid))
+        return changed
+
+    async def _fetch_missing(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
+        """Fetch these rows; return whether any route changed. A keyspace for which that is refused is forgotten."""
+        try:
+            table = (await self._fetch_table(missing, avoid)).table
+        except MinkaError as error:
+            if not _is_final(error):
+                raise
+            if len(missing.keyspaces) > 1:
+                return await self._fetch_one_by_one(missing, avoid)
+            self._wanted.forget(missing.keyspaces[0].keyspace)
+            raise
+        changed = self.table.add(table)
+        self._wanted.came(missing, list(table.keyspaces))
+        return changed
+
+    async def _fetch_one_by_one(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
+        """Fetch the rows of each keyspace apart: if one is refused, the others come nevertheless."""
+        changed, refusal = False, None
+        for keyspace in missing.keyspaces:
+            alone = admin_pb2.GetTableRequest(keyspaces=[keyspace], accepts_zlib=missing.accepts_zlib)
+            try:
+                changed |= await self._fetch_missing(alone, avoid)
+            except MinkaError as error:
+                if not _is_final(error):
+                    raise
+                refusal = error
+        if refusal is not None:
+            raise refusal
         return changed
 
     async def _fetch_table(self, request: admin_pb2.GetTableRequest, avoid: str) -> admin_pb2.GetTableResponse:
@@ -318,3 +357,8 @@ class Core:
                 data_address, self._tls, self.table.cluster_id, self.loop, lambda: self._on_quiet(address)
             )
         return stream
+
+
+def _is_final(error: MinkaError) -> bool:
+    """Whether the same request would be refused again."""
+    return not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED

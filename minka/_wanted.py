@@ -30,6 +30,10 @@ class Wanted:
         """Whether rows of the keyspace have come; those of a large one by hash come when slots are needed."""
         return keyspace in self._has
 
+    def lacks(self, keyspace: str) -> bool:
+        """Whether rows of the keyspace are yet to come."""
+        return keyspace in self._lacks
+
     def need(self, keyspace: str) -> None:
         """The client uses the keyspace."""
         if keyspace not in self._has:

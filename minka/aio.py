@@ -5,8 +5,8 @@ async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights
     value = await client.get("UA1545")
 """
 
-import math
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -20,6 +20,8 @@ from minka._lane import FRAME_BYTES
 from minka._operate import OPERATION_BYTES, VersionedValue, Written
 from minka._scan import rows_of, scan_pages
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import clipped
+from minka.names import name_problem
 from minka.operations import Add, Expire, Lifetime, Outcome, Set
 from minka.ranges import MAX_KEY_BYTES, KeyRange
 from minka.routing import PairBucket
@@ -30,6 +32,7 @@ __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "Version
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
+_Item = TypeVar("_Item")
 
 OneKey = Set | Add | Expire
 
@@ -107,10 +110,13 @@ class _Operations:
         A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
         (0: no value). The partition's leader decides that together with the write, and the result says whether it was
         done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before.
+        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        than 32 MiB together.
         """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
+        if type(if_absent) is not bool:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"if_absent is {type(if_absent).__name__}, not bool")
         if not if_absent and if_value is None and if_version is None and ttl is None:
             await self._one(Op.WRITE, _bytes(key), value, timeout)
             return None
@@ -220,19 +226,19 @@ class _Operations:
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
         """Remove many keys, within the limits of `put_many` and with what it promises."""
-        await self._write_many(Op.WRITE, dict.fromkeys(_keys(keys)), (), timeout)
+        await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
         """The values of many keys (up to a million, and up to 32 MiB of keys), by the keys as they were given. Keys
         that have no value are left out.
         """
-        return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, list(keys), timeout))
+        return cast(dict[AnyKey, bytes], await self._read_many(Op.READ, _listed(keys), timeout))
 
     async def get_many_versioned(
         self, keys: Iterable[AnyKey], *, timeout: float | None = None
     ) -> dict[AnyKey, VersionedValue]:
         """As `get_many`, with the values' versions and when they expire."""
-        found = await self._read_many(Op.READ_VERSIONED, list(keys), timeout)
+        found = await self._read_many(Op.READ_VERSIONED, _listed(keys), timeout)
         return {key: VersionedValue.of(value) for key, value in found.items()}
 
     def scan(
@@ -264,9 +270,9 @@ class _Operations:
         timeout: float | None = None,
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
-        if limit is not None and limit < 1:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {limit}")
-        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise MinkaError(Code.INVALID_ARGUMENT, f"a limit of {clipped(repr(limit))}")
+        timeout = self._chosen_timeout(timeout)
         wanted = KeyRange(_bytes(start), _bytes(end))
         return scan_pages(self._core, self._checked_name(), wanted, limit, reverse, timeout)
 
@@ -290,6 +296,7 @@ class _Operations:
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
         """What is found, by the keys as they were given."""
+        timeout = self._chosen_timeout(timeout)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
             return {}
@@ -308,6 +315,7 @@ class _Operations:
         self, op: Op, batch: Mapping[bytes, Any], values: Collection[bytes], timeout: float | None
     ) -> None:
         """Write values, None or operations, by their keys."""
+        timeout = self._chosen_timeout(timeout)
         if not batch:
             return
         extra = OPERATION_BYTES if op is Op.OPERATE else 0
@@ -321,9 +329,10 @@ class _Operations:
         await call.outcome(len(batch))
 
     async def _begin(self, op: Op, timeout: float | None) -> Call:
-        name = self._checked_name()
-        timeout = self._timeout if timeout is None else _checked_timeout(timeout)
-        return await self._core.begin(name, op, timeout)
+        return await self._core.begin(self._checked_name(), op, self._chosen_timeout(timeout))
+
+    def _chosen_timeout(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else _checked_timeout(timeout)
 
     def _checked_name(self) -> str:
         if self._name is None:
@@ -348,8 +357,8 @@ class Client(_Operations):
     them raises INVALID_CONFIG.
 
     Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
-    within `timeout` seconds (None: the client's). It raises `MinkaError`; a batch raises `BatchError`, which says which
-    keys failed at which node and why. The codes are:
+    within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises
+    `BatchError`, which says which keys failed at which node and why. The codes are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats it, since
       somebody else's write may have come in between. Reads are repeated until the deadline.
@@ -368,11 +377,13 @@ class Client(_Operations):
         tls: Tls | None = None,
     ) -> None:
         core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random(), tls)
-        super().__init__(core, keyspace, _checked_timeout(timeout))
+        super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), _checked_timeout(timeout))
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
-        return Keyspace(self._core, name, self._timeout)
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
+        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """
+        return Keyspace(self._core, _checked_keyspace(name), self._timeout)
 
     async def close(self) -> None:
         """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with
@@ -400,13 +411,31 @@ def _bytes(key: Key) -> bytes:
     return key
 
 
-def _keys(keys: Iterable[Key]) -> list[bytes]:
-    keys = list(keys)
+def _listed(keys: Iterable[AnyKey]) -> list[AnyKey]:
+    return list(_items(keys, "several keys"))
+
+
+def _items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
+    """The items of what a caller gives. Raises INVALID_ARGUMENT for what has none, and for a str or bytes, whose parts
+    would count as items.
+    """
+    if not isinstance(given, str | bytes):
+        with contextlib.suppress(TypeError):
+            return iter(given)
+    raise MinkaError(Code.INVALID_ARGUMENT, f"{wanted} are wanted, not {type(given).__name__}")
+
+
+def _keys(keys: Sequence[Key]) -> list[bytes]:
     return cast(list[bytes], keys) if set(map(type, keys)) <= {bytes} else [_bytes(key) for key in keys]
 
 
 def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[bytes, bytes]:
-    batch = dict(pairs)
+    # The caller's iterator runs outside of `try`, so that what it raises itself stays as it is.
+    given: Any = pairs if hasattr(pairs, "keys") else list(_items(pairs, "pairs of keys and values"))
+    try:
+        batch = dict(given)
+    except (TypeError, ValueError) as error:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"pairs of keys and values are wanted: {error}") from None
     if set(map(type, batch)) <= {bytes}:
         return batch
     return {_bytes(key): value for key, value in batch.items()}
@@ -425,13 +454,26 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
     if total > MAX_BATCH_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"the batch has {total} bytes; {MAX_BATCH_BYTES} is the limit")
+        # One key and one value never have so many.
+        what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
+        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BATCH_BYTES} is the limit")
     return total
 
 
-def _checked_timeout(seconds: float) -> float:
-    if not 0 < seconds < math.inf:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a time of {seconds} s is not positive and finite")
+def _checked_keyspace(name: str) -> str:
+    """The name of a keyspace. Raises INVALID_ARGUMENT if nodes would refuse it, or it can't even be sent."""
+    if not isinstance(name, str):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace is {type(name).__name__}, not str")
+    if problem := name_problem(name):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace {problem}: {clipped(repr(name))}")
+    return name
+
+
+def _checked_timeout(seconds: Any) -> float:
+    # Only what is a number can be compared, and no more than the frames to the nodes can tell is sensible.
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _operate.MAX_TTL_S:
+        shown = clipped(repr(seconds))
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{shown} is no positive time in seconds, up to {_operate.MAX_TTL_S:,}")
     return seconds
 
 

@@ -89,7 +89,8 @@ class _Operations:
         A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
         (0: no value). The partition's leader decides that together with the write, and the result says whether it was
         done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before.
+        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        than 32 MiB together.
         """
         put: _Write = self._handle.put
         conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}
@@ -249,7 +250,9 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. If there is none, the handle's first call raises UNKNOWN_KEYSPACE."""
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
+        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """
         return Keyspace(self._client.keyspace(name), self._loop)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from minka.duties.limits import MAX_CHANGES, MAX_ID_CHARS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
+from minka.names import name_problem
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.raft_pb2 import MessageType
 from minkad.config.addresses import address_problem, is_wildcard
@@ -94,7 +95,7 @@ def share(value: float) -> str:
 _LOAD_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
 _SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
-_NAME: Final = text(63)  # a name that is looked up: an unknown one is refused by the handler
+_NAME: Final = name_problem  # a name that is looked up: an unknown one is refused by the handler
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
 _ID: Final = text(MAX_ID_CHARS)  # of a duty, a shard

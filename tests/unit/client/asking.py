@@ -8,6 +8,7 @@ from typing import Any
 from minka.aio import Client
 
 Make = Callable[..., Any]
+BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client of either kind, and what its error says
 
 
 def client_of(cluster: Any, **options: Any) -> Client:

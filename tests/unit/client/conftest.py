@@ -1,12 +1,15 @@
 """Counterparts of the client library: real gRPC servers on 127.0.0.1 that behave as a test tells them."""
 
 import asyncio
+import functools
 import itertools
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 import grpc
@@ -34,6 +37,7 @@ from minka.ranges import KeyRange, ranges_at
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minkactl.playground import free_addresses
+from tests.unit.client.asking import BadCalls
 
 _versions = itertools.count(1000)
 
@@ -113,6 +117,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.rows_given: list[int] = []  # by whole table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
+        self.refused_keyspaces: set[str] = set()  # requests for their rows are refused as a whole
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
         self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
@@ -149,6 +154,10 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
     async def GetTable(self, request: admin_pb2.GetTableRequest, context: Any) -> admin_pb2.GetTableResponse:
         self.tables_asked += 1
         await self.go_on.wait()
+        if refused := self.refused_keyspaces & {one.keyspace for one in request.keyspaces}:
+            error = MinkaError(Code.INVALID_ARGUMENT, f"no keyspace has such a name: {sorted(refused)}")
+            details = (("minka-error-bin", error.to_proto().SerializeToString()),)
+            await context.abort(grpc.StatusCode[error.code.info.grpc_status], error.message, details)
         self.tables_given += 1
         if request.known_version == self.table.version:
             return admin_pb2.GetTableResponse()
@@ -443,3 +452,30 @@ def data_cluster() -> Callable[..., DataCluster]:
         return DataCluster(names, partitions)
 
     return make
+
+
+@pytest.fixture
+def bad_calls() -> BadCalls:
+    """Calls that a client refuses with INVALID_ARGUMENT since an argument is of a kind that it doesn't take."""
+    times: list[Any] = ["5", timedelta(seconds=1), -1, math.nan, math.inf, 1e300, 10**400]
+    calls: BadCalls = [
+        (lambda client: client.put_many([1, 2]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many([("a", b"1", b"2")]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many([([], b"1")]), "pairs of keys and values are wanted: "),
+        (lambda client: client.put_many(None), "pairs of keys and values are wanted, not NoneType"),
+        (lambda client: client.put_many(""), "pairs of keys and values are wanted, not str"),
+        (lambda client: client.put("a", b"v", if_absent="no"), "if_absent is str, not bool"),
+        (lambda client: client.put("a", b"v", if_absent=0), "if_absent is int, not bool"),
+    ]
+    for method in ("get_many", "get_many_versioned", "delete_many"):
+        for keys in ("abc", b"abc", "", None, 5):
+            why = f"several keys are wanted, not {type(keys).__name__}"
+            calls.append((functools.partial(_call, method, keys), why))
+    for method, argument in (("get", "a"), ("put_many", {}), ("delete_many", []), ("get_many", []), ("increment", "a")):
+        for time in times:
+            calls.append((functools.partial(_call, method, argument, timeout=time), "is no positive time in seconds"))
+    return calls
+
+
+def _call(method: str, argument: Any, client: Any, **options: Any) -> Any:
+    return getattr(client, method)(argument, **options)

@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from minka import _lane, _stream, wire
 from minka.aio import BatchError, Client
-from minka.errors import Code, MinkaError
+from minka.errors import Code, InvalidArgument, MinkaError
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.cluster_pb2 import NodeState
-from tests.unit.client.asking import Make, client_of, until
+from tests.unit.client.asking import BadCalls, Make, client_of, until
 
 
 async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> None:
@@ -231,6 +233,36 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
                 await bad
         assert cluster.nodes["athens"].frames == []
+
+
+async def test_what_is_no_argument_is_refused_before_anything_is_sent(data_cluster: Make, bad_calls: BadCalls) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        await client.put_many({"abc": b"1", "a": b"2", "d": b"3"})
+        frames = len(cluster.nodes["athens"].frames)
+        for call, why in bad_calls:
+            with pytest.raises(InvalidArgument, match=why) as caught:
+                await call(client)
+            assert caught.value.code is Code.INVALID_ARGUMENT
+        assert len(cluster.nodes["athens"].frames) == frames
+        for bad in ("5", timedelta(seconds=1), 0, 1e300, None):
+            with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
+                Client(cluster.endpoints, timeout=bad)  # type: ignore[arg-type]  # the mistake under test
+            with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
+                Client(cluster.endpoints, refresh_interval=bad)  # type: ignore[arg-type]
+        for limit in (0, "5", 1.5):
+            with pytest.raises(InvalidArgument, match="a limit of"):
+                client.scan(limit=limit)  # type: ignore[arg-type]
+
+
+async def test_an_error_of_the_callers_own_iterator_reaches_the_caller(data_cluster: Make) -> None:
+    def broken() -> Iterator[Any]:
+        yield ("key", b"v")
+        raise ValueError("no more")
+
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        for call in (client.put_many(broken()), client.get_many(broken()), client.delete_many(broken())):
+            with pytest.raises(ValueError, match=r"^no more$"):
+                await call
 
 
 async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:

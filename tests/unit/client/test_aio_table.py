@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from minka import _call, _wanted
 from minka.aio import Client
 from minka.errors import Code, MinkaError
+from minka.routing import RoutingTable
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 from tests.unit.client.asking import Make, client_of, until
 
@@ -75,6 +77,56 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
                 await without.get("key")
             await without.keyspace("flights").put("key", b"v")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (5, "is int, not str"),
+        (b"flights", "is bytes, not str"),
+        ("k" * 64, "must have 63 characters at most, not 64: 'kkk"),
+        ("\ud800", "must have no control characters"),
+        ("a\nb", "must have no control characters"),
+    ],
+)
+async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster: Make, name: Any, why: str) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
+            client.keyspace(name)
+        with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
+            Client(cluster.endpoints, keyspace=name)
+        assert cluster.nodes["athens"].tables_asked == 0
+
+
+async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
+    """Their version may have other rules for names than the client's."""
+    async with data_cluster("athens") as cluster, Client(cluster.endpoints, rng=Random(1)) as client:
+        athens = cluster.nodes["athens"]
+        athens.refused_keyspaces = {"crews", "fares"}
+        for _ in range(2):  # without a table, and with one
+            flights = client.keyspace("flights").get("key")
+            refused = [client.keyspace(name).get("key") for name in ("crews", "fares", "crews")]
+            *errors, value = await asyncio.gather(*refused, flights, return_exceptions=True)
+            assert value is None
+            assert [error.code for error in errors if isinstance(error, MinkaError)] == [Code.INVALID_ARGUMENT] * 3
+        asked = athens.tables_asked
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: no node took the request: .*crews"):
+            await client.keyspace("crews").get("key")
+        assert athens.tables_asked <= asked + 1, "it is asked for once, and nothing is left of the earlier calls"
+        assert await client._core.refresh_soon() is None
+
+
+async def test_an_error_that_nobody_has_thought_of_does_not_end_the_refreshes(
+    data_cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster, refresh_interval=0.02) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(RoutingTable, "add", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await client.get("key")
+        assert await client.get("key") is None
+        given = cluster.nodes["athens"].tables_given
+        await until(lambda: cluster.nodes["athens"].tables_given > given + 2)
 
 
 async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> None:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,9 +18,8 @@ import pytest
 import minka
 from minka import _loop
 from minka.client import Client
-from minka.errors import MinkaError
-
-Make = Callable[..., Any]
+from minka.errors import InvalidArgument, MinkaError
+from tests.unit.client.asking import BadCalls, Make
 
 
 @pytest.fixture
@@ -77,6 +76,18 @@ def test_errors_reach_the_caller(cluster: Any) -> None:
             client.keyspace("trains").get("key")
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT: endpoint 'athens'"):
         Client(["athens"])
+    assert _tasks_end()
+
+
+def test_what_is_no_argument_is_refused(cluster: Any, bad_calls: BadCalls) -> None:
+    with Client(cluster.endpoints, keyspace="flights") as client:
+        for call, why in bad_calls:
+            with pytest.raises(InvalidArgument, match=why):
+                call(client)
+        with pytest.raises(InvalidArgument, match="the name of a keyspace is int, not str"):
+            client.keyspace(5)  # type: ignore[arg-type]  # the mistake under test
+        with pytest.raises(InvalidArgument, match="the name of a keyspace must have 63 characters at most"):
+            Client(cluster.endpoints, keyspace="k" * 64)
     assert _tasks_end()
 
 

@@ -291,6 +291,8 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
         ):
             with pytest.raises(InvalidArgument, match="TOO_LARGE"):
                 await call
+        with pytest.raises(InvalidArgument, match="the key, the value and if_value together have 33554435 bytes"):
+            await client.put("key", half, if_value=half)
         bad: list[Any] = [
             client.put("key", b"v", if_absent=True, if_version=1),  # type: ignore[call-overload]
             client.put("key", b"v", if_value=b"v", if_version=1),  # type: ignore[call-overload]

@@ -1,0 +1,14 @@
+"""What a name may be when it is looked up, of a node or a keyspace. Names that are given must be stricter, see
+`minkad.core.state.names`.
+"""
+
+from typing import Final
+
+MAX_NAME_CHARS: Final = 63
+
+
+def name_problem(name: str) -> str:
+    """Why nothing can have the name; "" if something may. Text that is no UTF-8 is not printable, either."""
+    if len(name) > MAX_NAME_CHARS:
+        return f"must have {MAX_NAME_CHARS} characters at most, not {len(name)}"
+    return "" if name.isprintable() else "must have no control characters"

@@ -1,0 +1,53 @@
+"""Which garbage is collected when."""
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from minkad.process import garbage
+
+
+class Cycle:
+    """An object that only a collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # the collector tells nobody
+            await asyncio.sleep(0.001)
+
+
+async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_POLL_S", 0.001)
+    monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
+    blocks, looks = [1000], [0]
+
+    def allocated() -> int:
+        looks[0] += 1
+        return blocks[0]
+
+    monkeypatch.setattr(sys, "getallocatedblocks", allocated)
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    collector = asyncio.create_task(garbage.collect())
+    try:
+        await _until(lambda: looks[0] > 0)  # it was set aside
+        del cycle
+        seen = looks[0]
+        blocks[0] = 1250
+        await _until(lambda: looks[0] >= seen + 3)
+        assert gone() is not None
+        blocks[0] = 1251
+        await _until(lambda: gone() is None)
+    finally:
+        collector.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collector
+    assert gc.get_freeze_count() == 0

@@ -20,7 +20,7 @@ from minkad.replication.deadlines import Deadlines
 from minkad.replication.load import page_operations
 from minkad.replication.replica import Replica
 from minkad.replication.routing import Routing
-from minkad.replication.ticket import Ticket, too_large
+from minkad.replication.ticket import Ticket, no_memory, too_large
 from minkad.replication.writing import Writing
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import MAX_PASSED
@@ -239,8 +239,7 @@ class Requests:
             self._begin(group, ticket, index, deadline, has_reserved=True)
             ticket.share.give(size)
         else:
-            text = "answers that clients have not taken yet leave no memory for this one"
-            ticket.fail(index, MinkaError(Code.OVERLOADED, text))
+            ticket.fail(index, no_memory())
 
     # Reading
 

@@ -38,13 +38,13 @@ class Ticket:
         return [result for result in self.results if result is not None]
 
     def has_room(self, size: int) -> bool:
-        """Whether there is memory for an answer of this size now. Raises TOO_LARGE if there is none and other answers
+        """Whether there is memory for an answer of this size now. Raises OVERLOADED if there is none and other answers
         are here already: they leave when all do, so to wait with them in hand would hold up those that wait, too.
         """
         if self.share.has_room(size, self.size):
             return True
         if self.size:
-            raise too_large()
+            raise no_memory()
         return False
 
     def fill(self, index: int, result: GroupResult) -> None:
@@ -80,3 +80,8 @@ class Ticket:
 def too_large() -> MinkaError:
     """The error for an answer that would be larger than one may be."""
     return MinkaError(Code.TOO_LARGE, f"an answer of more than {wire.MAX_ANSWER_BYTES >> 20} MiB")
+
+
+def no_memory() -> MinkaError:
+    """The error for an answer for which there is no memory."""
+    return MinkaError(Code.OVERLOADED, "answers that clients have not taken yet leave no memory for this one")

@@ -79,7 +79,7 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
         async with asyncio.timeout(5):
             results = (await athens.manager.handle(wire.Request(9, 60_000, groups), memory.share())).results
         errors = [MinkaError.from_proto(Error.FromString(result.error)) for result in results if result.error]
-        assert [error.code for error in errors] == [Code.TOO_LARGE] * refused
+        assert [error.code for error in errors] == [Code.OVERLOADED] * refused
         assert results[0].error is None
 
 

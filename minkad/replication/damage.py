@@ -101,7 +101,7 @@ class Damage:
             async with replica.lock:
                 if replica.damage is not None and replica.role is not Role.REMOVED and replica.is_in_log:
                     await replica.data.close()
-                    await self._log_db.sync()  # that it was, for children which were attached to it
+                    await self._log_db.sync()  # a child that was attached to it is lost durably first
                     await self._store.remove(replica.id)
                     replica.replace_data(self._new_data(replica.id))
         except MinkaError as error:

@@ -191,8 +191,8 @@ class Splitting:
             self._core.detached(child.id, parent_id, self._clock())
 
     def _lost(self, child: Replica, parent_id: int) -> None:
-        """The child was condemned. Otherwise a crash would attach it again, and its parent's data may lack its keys by
-        then, or be another one's copy.
+        """The child was condemned. This is made durable before its parent's data may change: otherwise a crash would
+        attach the child again, to data without its keys.
         """
         if self._closing or child.role is Role.REMOVED:
             return  # it is attached again at the next start, or its deletion lets go

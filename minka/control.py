@@ -1,6 +1,5 @@
 """The control calls that minkactl makes: unary, synchronous, with little to import."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import grpc
 from minka._channels import Channels
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import checked_endpoints, error_from_call, unreachable
+from minka.partition_list import Partitions
 from minka.table_changes import with_changes
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2, load_api_pb2, loads_pb2
@@ -91,7 +91,7 @@ class Control:
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
 
-    def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> "Partitions":
+    def partitions(self, wanted: admin_pb2.PartitionFilter | None = None, limit: int = 0) -> Partitions:
         """The partitions that fit (None: all), by the same view; `limit` of them at most (0: all), while the others
         are counted. They come while they are read.
         """
@@ -508,74 +508,6 @@ class Control:
             return rpc(self._channels.to(address, timeout))(request, timeout=timeout)
         except grpc.RpcError as error:
             raise error_from_call(error, address, repeatable=repeatable) from error
-
-
-class Partitions:
-    """Partitions that a node lists, to be read once. `status` has no partitions; when all are read, `matching` says how
-    many there are, and `whole` is for those who want them together.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        call: "grpc._CallIterator[admin_pb2.ListPartitionsResponse]",
-        first_s: float,
-        timeout: float,
-    ) -> None:
-        """The first answer may take `first_s` seconds, each other one `timeout`; the reader takes the time it takes."""
-        self.status = admin_pb2.GetStatusResponse()
-        self.matching: Sequence[admin_pb2.MatchingCount] = ()
-        self._address: Final = address
-        self._call: Final = call
-        self._first_s: Final = first_s
-        self._timeout: Final = timeout
-
-    def begun(self) -> Self:
-        """This, once the node has answered. Raises MinkaError, as everything here does."""
-        first = self._next(self._first_s)
-        if first is not None:
-            self.status = first.status
-        return self
-
-    def __iter__(self) -> Iterator[admin_pb2.ListPartitionsResponse]:
-        while (page := self._next(self._timeout)) is not None:
-            if page.partitions:
-                yield page
-            else:
-                self.matching = page.matching
-
-    def whole(self) -> admin_pb2.GetStatusResponse:
-        """The status with these partitions, and what is reported of them."""
-        for page in self:
-            self.status.table.partitions.extend(page.partitions)
-            self.status.replicas.extend(page.replicas)
-            self.status.damaged.extend(page.damaged)
-        return self.status
-
-    def close(self) -> None:
-        """Read no further."""
-        self._call.cancel()
-
-    def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
-        # A deadline would be over while somebody pages through what was printed.
-        overdue = threading.Event()
-
-        def give_up() -> None:
-            overdue.set()
-            self._call.cancel()
-
-        timer = threading.Timer(timeout, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            return next(self._call, None)
-        except grpc.RpcError as error:
-            if overdue.is_set():
-                text = f"{self._address} did not answer in time"
-                raise MinkaError(Code.DEADLINE_EXCEEDED, text, address=self._address) from error
-            raise error_from_call(error, self._address, repeatable=True) from error
-        finally:
-            timer.cancel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,7 @@ from minkad.core.state import DutyState, State
 
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
+TEN = [f"d{number}" for number in range(10)]  # ids of duties
 PIECES = 1000  # steps until all that follows must be done
 
 

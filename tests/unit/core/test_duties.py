@@ -8,12 +8,9 @@ from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, Shard
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
 from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
 from minkad.core.controller.duties.decide import duty_facts
-from minkad.core.controller.duties.distribution import FORGOTTEN_PREPARATION_MS, JOINED_MS, TIMER_MS
+from minkad.core.controller.duties.distribution import JOINED_MS, TIMER_MS
 from minkad.core.controller.duties.health import HALF_LIFE_MS
-from minkad.core.controller.duties.mover import PREPARED_WITHIN_MS
-from tests.unit.core.duty_world import DutyWorld
-
-TEN = [f"d{number}" for number in range(10)]
+from tests.unit.core.duty_world import TEN, DutyWorld
 
 
 @pytest.fixture
@@ -489,22 +486,6 @@ def test_a_canary_gets_its_share(world: DutyWorld) -> None:
     assert world.rebalance("feeds") == 0
 
 
-def test_a_warm_hand_over_prepares_first(world: DutyWorld) -> None:
-    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
-    world.join("s1")
-    world.create("feeds", TEN)
-    world.settle()
-    world.join("s2")
-    assert world.rebalance("feeds") == 5
-    world.follow()
-    prepares = list(world.duties.on_shard["s2"].values())
-    assert len(prepares) == 5
-    assert world.counts() == {"s1": 10, "s2": 0}
-    world.settle()
-    assert world.counts() == {"s1": 5, "s2": 5}
-    world.check_tables()
-
-
 def test_a_target_that_dies_leaves_its_duties_where_they_are(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", TEN)
@@ -549,94 +530,6 @@ def test_the_next_controller_goes_on_where_a_shard_is_half_failed(grace_ms: int,
         world.join("s1")
         world.settle()
         assert world.counts() == {"s1": 600, "s2": 0}
-    world.check_tables()
-
-
-def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorld) -> None:
-    world.change_pallet("feeds", warm=True, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
-    world.join("s1")
-    world.create("feeds", TEN)
-    world.settle()
-    world.join("s2")
-    world.rebalance("feeds")
-    world.follow()
-    world.kill("s1")
-    world.settle()
-    assert world.counts() == {"s2": 10}
-    assert not world.state.unended_operations()
-    world.check_tables()
-
-
-def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
-    """Empty the shard s1, while s2 prepares for its duties, so many at a time."""
-    round_robin = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)
-    world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=round_robin)
-    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
-    world.join("s1", node="athens")
-    world.create("feeds", TEN)
-    world.settle()
-    world.join("s2")
-    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
-    world.now_ms += 1000
-    world.follow()
-    assert len(world.duties.on_shard["s2"]) == (moves_per_shard or 10)
-
-
-def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> None:
-    _draining_warm(world)
-    world.fail_to_attach("s2", "d1")
-    assert [one.shard for one in world.row("d1").quarantines] == ["s2"]
-    world.settle()
-    assert world.counts() == {"s1": 1, "s2": 9}, "there is no other place"
-    world.join("s3")
-    world.settle()
-    assert world.counts() == {"s1": 0, "s2": 9, "s3": 1}
-    world.check_tables()
-
-
-def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: DutyWorld) -> None:
-    _draining_warm(world)
-    source = world.processes["s1"]
-    world.now_ms += PREPARED_WITHIN_MS - 1
-    world.follow()
-    assert not world.work(source)
-    world.now_ms += TIMER_MS
-    world.follow()
-    assert world.work(source)
-    world.settle()
-    assert world.counts() == {"s1": 0, "s2": 10}
-    world.check_tables()
-
-
-def test_a_shard_is_left_in_waves_also_where_others_prepare_first(world: DutyWorld) -> None:
-    _draining_warm(world, 2)
-    target = world.processes["s2"]
-    for _ in range(5):
-        world.follow()
-        assert len(world.duties.preparing) == 2
-        world.work(target)
-    world.settle()
-    assert world.counts() == {"s1": 0, "s2": 10}
-
-
-def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> None:
-    _draining_warm(world)
-    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
-    world.now_ms += FORGOTTEN_PREPARATION_MS
-    world.follow()
-    assert not world.duties.on_shard["s2"]
-    world.settle()
-    assert world.counts() == {"s1": 10, "s2": 0}
-    world.check_tables()
-
-
-def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
-    """A drained node's shard is emptied by warm hand-overs, while its pallet is rebalanced."""
-    _draining_warm(world)
-    assert world.rebalance("feeds")
-    world.settle()
-    assert world.counts() == {"s1": 0, "s2": 10}
-    assert not world.state.unended_operations()
     world.check_tables()
 
 

@@ -1,0 +1,79 @@
+"""The partitions that a node lists, page by page."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final, Self
+
+import grpc
+
+from minka.errors import Code, MinkaError
+from minka.grpc_calls import error_from_call
+from minka.v1 import admin_pb2
+
+
+class Partitions:
+    """Partitions that a node lists, to be read once. `status` has no partitions; when all are read, `matching` says how
+    many there are, and `whole` is for those who want them together.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        call: "grpc._CallIterator[admin_pb2.ListPartitionsResponse]",
+        first_s: float,
+        timeout: float,
+    ) -> None:
+        """The first answer may take `first_s` seconds, each other one `timeout`; the reader takes the time it takes."""
+        self.status = admin_pb2.GetStatusResponse()
+        self.matching: Sequence[admin_pb2.MatchingCount] = ()
+        self._address: Final = address
+        self._call: Final = call
+        self._first_s: Final = first_s
+        self._timeout: Final = timeout
+
+    def begun(self) -> Self:
+        """This, once the node has answered. Raises MinkaError, as everything here does."""
+        first = self._next(self._first_s)
+        if first is not None:
+            self.status = first.status
+        return self
+
+    def __iter__(self) -> Iterator[admin_pb2.ListPartitionsResponse]:
+        while (page := self._next(self._timeout)) is not None:
+            if page.partitions:
+                yield page
+            else:
+                self.matching = page.matching
+
+    def whole(self) -> admin_pb2.GetStatusResponse:
+        """The status with these partitions, and what is reported of them."""
+        for page in self:
+            self.status.table.partitions.extend(page.partitions)
+            self.status.replicas.extend(page.replicas)
+            self.status.damaged.extend(page.damaged)
+        return self.status
+
+    def close(self) -> None:
+        """Read no further."""
+        self._call.cancel()
+
+    def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
+        # A deadline would be over while somebody pages through what was printed.
+        overdue = threading.Event()
+
+        def give_up() -> None:
+            overdue.set()
+            self._call.cancel()
+
+        timer = threading.Timer(timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            return next(self._call, None)
+        except grpc.RpcError as error:
+            if overdue.is_set():
+                text = f"{self._address} did not answer in time"
+                raise MinkaError(Code.DEADLINE_EXCEEDED, text, address=self._address) from error
+            raise error_from_call(error, self._address, repeatable=True) from error
+        finally:
+            timer.cancel()

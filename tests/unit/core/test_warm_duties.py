@@ -1,0 +1,120 @@
+"""Warm hand-overs as the controller decides: a shard prepares for a duty while another still has it."""
+
+import pytest
+
+from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.duties_pb2 import Balancer, BalancerKind
+from minkad.core.controller.duties.distribution import FORGOTTEN_PREPARATION_MS, TIMER_MS
+from minkad.core.controller.duties.mover import PREPARED_WITHIN_MS
+from tests.unit.core.duty_world import TEN, DutyWorld
+
+ROUND_ROBIN = Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN)
+
+
+@pytest.fixture
+def world() -> DutyWorld:
+    """A world with a pallet whose duties are handed over warm."""
+    world = DutyWorld()
+    world.pallet("feeds", warm=True, balancer=ROUND_ROBIN)
+    return world
+
+
+def test_a_warm_hand_over_prepares_first(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    assert world.rebalance("feeds") == 5
+    world.follow()
+    prepares = list(world.duties.on_shard["s2"].values())
+    assert len(prepares) == 5
+    assert world.counts() == {"s1": 10, "s2": 0}
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 5}
+    world.check_tables()
+
+
+def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorld) -> None:
+    world.join("s1")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    world.rebalance("feeds")
+    world.follow()
+    world.kill("s1")
+    world.settle()
+    assert world.counts() == {"s2": 10}
+    assert not world.state.unended_operations()
+    world.check_tables()
+
+
+def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
+    """Empty the shard s1, while s2 prepares for its duties, so many at a time."""
+    world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=ROUND_ROBIN)
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.join("s1", node="athens")
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.now_ms += 1000
+    world.follow()
+    assert len(world.duties.on_shard["s2"]) == (moves_per_shard or 10)
+
+
+def test_what_cannot_be_prepared_for_is_tried_elsewhere(world: DutyWorld) -> None:
+    _draining_warm(world)
+    world.fail_to_attach("s2", "d1")
+    assert [one.shard for one in world.row("d1").quarantines] == ["s2"]
+    world.settle()
+    assert world.counts() == {"s1": 1, "s2": 9}, "there is no other place"
+    world.join("s3")
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 9, "s3": 1}
+    world.check_tables()
+
+
+def test_a_shard_that_is_left_waits_only_so_long_for_those_that_prepare(world: DutyWorld) -> None:
+    _draining_warm(world)
+    source = world.processes["s1"]
+    world.now_ms += PREPARED_WITHIN_MS - 1
+    world.follow()
+    assert not world.work(source)
+    world.now_ms += TIMER_MS
+    world.follow()
+    assert world.work(source)
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+    world.check_tables()
+
+
+def test_a_shard_is_left_in_waves_also_where_others_prepare_first(world: DutyWorld) -> None:
+    _draining_warm(world, 2)
+    target = world.processes["s2"]
+    for _ in range(5):
+        world.follow()
+        assert len(world.duties.preparing) == 2
+        world.work(target)
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+
+
+def test_what_a_shard_keeps_after_all_nobody_prepares_for(world: DutyWorld) -> None:
+    _draining_warm(world)
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    world.now_ms += FORGOTTEN_PREPARATION_MS
+    world.follow()
+    assert not world.duties.on_shard["s2"]
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
+    world.check_tables()
+
+
+def test_a_duty_for_which_a_shard_prepares_is_not_moved_besides(world: DutyWorld) -> None:
+    """A drained node's shard is emptied by warm hand-overs, while its pallet is rebalanced."""
+    _draining_warm(world)
+    assert world.rebalance("feeds")
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+    assert not world.state.unended_operations()
+    world.check_tables()

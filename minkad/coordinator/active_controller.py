@@ -186,6 +186,15 @@ class ActiveController:
         else:
             await self._committed_by(lambda: self._perform(command))
 
+    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
+        """The same for a command that is made when its turn has come, from what is known then; None for none."""
+
+        async def perform() -> asyncio.Future[None] | None:
+            made = command()
+            return None if made is None else await self._perform(made)
+
+        await self._committed_by(perform)
+
     async def begin(self, command: Command) -> Operation | None:
         """The same for a command that begins an operation. Returns the operation, or None if there was nothing to
         do.
@@ -225,10 +234,15 @@ class ActiveController:
 
     async def register_shard(self, shard: Shard) -> None:
         """Register a shard's process. Raises SHARD_NAME_TAKEN while another may hold the shard's clearance."""
+
+        async def perform() -> asyncio.Future[None] | None:
+            proposal = await self._perform(RegisterShard(shard, self.shards.is_alive(shard.name)))
+            self.shards.heard(shard.name)
+            return proposal
+
         self.shards.registering(shard.name, 1)
         try:
-            alive = self.shards.is_alive(shard.name)
-            await self._committed_by(lambda: self._perform(RegisterShard(shard, alive)))
+            await self._committed_by(perform)
             self.shards.heard(shard.name)
         finally:
             self.shards.registering(shard.name, -1)

@@ -64,6 +64,9 @@ class Controller(Protocol):
     async def submit(self, command: Command) -> None:
         """Decide and record."""
 
+    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
+        """The same for a command that is made when its turn has come; None for none."""
+
     async def begin(self, command: Command) -> Operation | None:
         """The same for a command that begins an operation; None if there was nothing to do."""
 
@@ -87,11 +90,12 @@ class ShardControl:
         self._now = now
         self.in_thread = in_thread
         # Silent shards are no reason for this node to suspect itself, so `patience` is 1; silent nodes are.
-        self._detector = FailureDetector(
+        self.detector = FailureDetector(
             settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, tick, patience=1
         )
         self._registering: dict[str, int] = {}
         self._judging: asyncio.Task[None] | None = None
+        self._failing: frozenset[str] = frozenset()  # the verdict stands, and is being recorded
         self._flaps: set[asyncio.Task[None]] = set()
         self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
@@ -115,15 +119,15 @@ class ShardControl:
 
     def heard(self, shard: str) -> None:
         """Note that the shard's process was heard from."""
-        self._detector.heard(shard, self._now())
+        self.detector.heard(shard, self._now())
 
     def is_alive(self, shard: str) -> bool:
         """Whether the shard may hold a clearance."""
-        return self._detector.is_alive(shard, self._now())
+        return self.detector.is_alive(shard, self._now())
 
     def silence(self, shard: str) -> float:
         """Seconds since the shard was last heard from."""
-        return self._detector.silence(shard, self._now())
+        return self.detector.silence(shard, self._now())
 
     def heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
         """Renew clearances. A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this
@@ -133,12 +137,17 @@ class ShardControl:
         refused = []
         for sign in request.signs:
             row = shards.get(sign.shard)
-            if row is None or not is_registered(row) or row.incarnation != sign.incarnation:
+            if (
+                row is None
+                or not is_registered(row)
+                or row.incarnation != sign.incarnation
+                or row.name in self._failing
+            ):
                 refused.append(sign.shard)
                 continue
-            if self._detector.silence(sign.shard, now) > FLAP_SHARE * self.settings.clearance:
+            if self.detector.silence(sign.shard, now) > FLAP_SHARE * self.settings.clearance:
                 self._note_flap(row)
-            self._detector.heard(sign.shard, now)
+            self.detector.heard(sign.shard, now)
         remaining = self._controller.confirmed_at + self.settings.clearance - now
         return ShardHeartbeatsResponse(clearance_ms=int(max(0.0, remaining) * 1000), refused=refused)
 
@@ -155,7 +164,7 @@ class ShardControl:
 
     def turn(self) -> None:
         """Note that the loop runs; to be called each tick."""
-        self._detector.turn(self._now())
+        self.detector.turn(self._now())
 
     def judge(self) -> None:
         """A quorum has just confirmed that this node leads: fail the shards that were silent until then."""
@@ -168,14 +177,26 @@ class ShardControl:
             return []
         shards = self._controller.decided.duties.shards.values()
         others = [shard.name for shard in shards if is_registered(shard) and shard.name not in self._registering]
-        return self._detector.silent(others, self._controller.confirmed_at)
+        return self.detector.silent(others, self._controller.confirmed_at)
 
     async def _fail_silent(self) -> None:
+        try:
+            await self._controller.submit_when_due(self._verdict)
+        except MinkaError as error:
+            log.info("silent shards were not failed", extra={"reason": str(error)})
+        finally:
+            self._failing = frozenset()
+
+    def _verdict(self) -> FailShards | None:
+        """Who is silent when the verdict is to be recorded: one that was heard while other commands had their turns is
+        not. From now on nobody among them gets a clearance, since to record them may take several turns of the loop.
+        """
         now = self._now()
-        reasons = {name: f"no heartbeat for {self._detector.silence(name, now):.1f} s" for name in self._silent()}
+        reasons = {name: f"no heartbeat for {self.detector.silence(name, now):.1f} s" for name in self._silent()}
         for name, reason in reasons.items():
             log.warning("shard failed", extra={"shard": name, "reason": reason})
-        await self._submit(FailShards(reasons))
+        self._failing = frozenset(reasons)
+        return FailShards(reasons) if reasons else None
 
     # Balance
 

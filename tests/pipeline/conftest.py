@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 # Small and quick to start: tests of speed, or with much data, are benchmarks.
 CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
-# Of every Spark that a test starts, in its own process or another: one start takes 12 s of processor time instead of 19.
+# For every JVM that a test starts: a start of Spark takes 12 s of processor time instead of 19.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -38,7 +38,7 @@ def fail_the_late() -> Sequence[Patch]:
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
         original(self, *arguments, **named)
-        self._detector.timeout = 0.6 * self.settings.clearance
+        self.detector.timeout = 0.6 * self.settings.clearance
 
     return [(ShardControl, "__init__", init)]
 
@@ -49,7 +49,7 @@ def no_wait_after_failover() -> Sequence[Patch]:
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
         original(self, *arguments, **named)
-        detector = self._detector
+        detector = self.detector
         detector.clearances_end = detector.started_at
         detector._since = detector.started_at - detector.timeout
 
@@ -74,7 +74,7 @@ def _no_chance() -> Sequence[Patch]:
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
         original(self, *arguments, **named)
-        self._detector._since = self._detector.started_at - self._detector.timeout
+        self.detector._since = self.detector.started_at - self.detector.timeout
 
     return [(ShardControl, "__init__", init)]
 

@@ -17,6 +17,7 @@ from minka.v1.coordinator_pb2 import (
     UpdateReplicasRequest,
     UpdateReplicasResponse,
 )
+from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
@@ -271,7 +272,7 @@ async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness
     monkeypatch.setattr(active_controller, "TICK", 0.001)
     monkeypatch.setattr(active_controller, "LOOK_INTERVAL_S", 0.001)
     h = Harness(settings=JUDGING, raft_id=raft_id)
-    h.controller.detector.tick = STEP
+    h.controller.detector.tick = h.controller.shards.detector.tick = STEP
     await h.begin("a", "b", "c", "d", "e", replicas=3)
     await h.pass_time(1.0)
     return h
@@ -279,6 +280,22 @@ async def judge(monkeypatch: pytest.MonkeyPatch, *, raft_id: int = 0) -> Harness
 
 def failed(h: Harness) -> list[str]:
     return [node.id for node in h.state.nodes.values() if node.state == NodeState.NODE_STATE_FAILED]
+
+
+async def test_of_two_processes_that_register_a_shard_at_once_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = await judge(monkeypatch)
+    await h.pass_time(8.0)
+    h.hold()
+    shards = [Shard(name="s", incarnation=incarnation) for incarnation in ("1", "2")]
+    asked = [asyncio.create_task(h.controller.register_shard(shard)) for shard in shards]
+    await h.look_around()
+    h.release()
+    first, second = await asyncio.gather(*asked, return_exceptions=True)
+    assert first is None
+    assert isinstance(second, MinkaError)
+    assert second.code is Code.SHARD_NAME_TAKEN
+    assert h.state.duties.shards["s"].incarnation == "1"
+    h.controller.close()
 
 
 async def test_who_is_silent_at_once_is_failed_by_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What the active controller does automatically for the balance of duties."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ class Controller:
 
     async def submit(self, command: Command) -> None:
         raise AssertionError(command)
+
+    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
+        raise AssertionError(command())
 
     async def begin(self, command: Command) -> Operation | None:
         self.begun.put_nowait(command)

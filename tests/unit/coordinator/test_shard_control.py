@@ -38,6 +38,9 @@ class Harness:
         self.confirmed_at = self.clock.now
         self.nodes_are_silent = False
         self.submitted: list[Command] = []
+        self.turn = asyncio.Lock()
+        self.recorded = asyncio.Event()
+        self.recorded.set()
         self.control = ShardControl(
             self,
             SETTINGS,
@@ -57,6 +60,14 @@ class Harness:
     async def submit(self, command: Command) -> None:
         """Note the command."""
         self.submitted.append(command)
+
+    async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
+        """Note the command when the turn is free, and wait until it is recorded."""
+        async with self.turn:
+            made = command()
+            if made is not None:
+                self.submitted.append(made)
+                await self.recorded.wait()
 
     async def begin(self, command: Command) -> Operation | None:
         """Fail, since no test asks for it."""
@@ -115,6 +126,29 @@ async def test_a_silent_shard_is_failed_after_its_clearance_and_not_before(h: Ha
     h.pass_time(0.2)
     await asyncio.sleep(0)
     assert h.failed()
+
+
+async def test_a_shard_that_is_heard_while_another_command_has_its_turn_is_not_failed(h: Harness) -> None:
+    h.beat()
+    async with h.turn:
+        h.pass_time(3.7)
+        await asyncio.sleep(0)
+        assert h.beat().clearance_ms == 3000
+    await asyncio.sleep(0)
+    assert not h.failed()
+    h.pass_time(3.7)
+    await asyncio.sleep(0)
+    assert h.failed()
+
+
+async def test_a_shard_gets_no_clearance_while_its_failure_is_recorded(h: Harness) -> None:
+    h.beat()
+    h.recorded.clear()
+    h.pass_time(3.7)
+    await asyncio.sleep(0)
+    assert h.failed()
+    assert list(h.beat().refused) == ["s1"]
+    h.recorded.set()
 
 
 async def test_no_shard_is_failed_while_many_nodes_are_silent_or_nobody_confirms(h: Harness) -> None:

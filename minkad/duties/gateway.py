@@ -243,8 +243,12 @@ def _is_recognised(change: DutyChange) -> bool:
     return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 
 
-def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]) -> Iterable[bytes]:
-    """The payloads that certainly no row names after this change."""
+def _unnamed(
+    request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]
+) -> Iterable[tuple[int, bytes]]:
+    """The payloads that certainly no row names after this change, or once the deleted duty's row is gone: each with its
+    duty's number.
+    """
     rows = {(row.pallet, row.id): row for row in after}
     for change, old in zip(request.changes, before, strict=True):
         if change.HasField("delete"):
@@ -252,7 +256,7 @@ def _unnamed(request: ChangeDutiesRequest, before: Sequence[Duty | None], after:
         elif old is None or (new := rows.get((old.pallet, old.id))) is None or old.version + 1 != new.version:
             continue
         if old is not None and old.payload_bytes:
-            yield old.payload_id
+            yield old.number, old.payload_id
 
 
 def _fitting(duties: Sequence[DutyStatus]) -> int:

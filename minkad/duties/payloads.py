@@ -1,7 +1,8 @@
 """The payloads of duties, in a keyspace of the cluster's own, under ids that are never used again.
 
 A payload is stored before the record that names it is proposed, and is never changed. Once no row names it, it is
-deleted: a little later by the node that replaced it, or else by a sweep at the active controller's node.
+deleted: a little later by the node through which it was replaced or its duty deleted, or else by a sweep at the active
+controller's node.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ class PayloadStore:
         self._tls = tls
         self._client: Client | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._doomed: deque[tuple[float, bytes]] = deque()  # when they may be deleted, in seconds of `boottime`
+        # When each may be deleted, in seconds of `boottime`; the duty that had it; its id.
+        self._doomed: deque[tuple[float, int, bytes]] = deque()
 
     async def put_many(self, payloads: Sequence[bytes], timeout: float) -> list[bytes]:
         """Store payloads durably. Returns their ids; an empty payload has an id, too, and is not stored. `timeout` in
@@ -74,12 +76,14 @@ class PayloadStore:
         found = await self._connected().get_many(keys, timeout=timeout)
         return {_id(key): payload for key, payload in found.items()}
 
-    def delete_later(self, ids: Iterable[bytes]) -> None:
-        """Delete payloads that no committed row names. It may fail; the sweep finds what is left over."""
+    def delete_later(self, payloads: Iterable[tuple[int, bytes]]) -> None:
+        """Delete payloads as soon as no row names them: each is given as its duty's number and its id. It may fail; the
+        sweep finds what is left over.
+        """
         due = boottime() + _DELETE_AFTER_S
-        for id_ in ids:
+        for number, id_ in payloads:
             if len(self._doomed) < _MAX_DOOMED:
-                self._doomed.append((due, id_))
+                self._doomed.append((due, number, id_))
 
     async def run(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool]) -> None:
         """Delete what no row names, again and again. `duties` are the rows that are committed; only the node of the
@@ -89,17 +93,24 @@ class PayloadStore:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self._delete_doomed()
+                await self.delete_doomed(duties(), boottime())
                 if boottime() >= next_sweep and duties() and is_active():
                     next_sweep = boottime() + _SWEEP_EVERY_S
                     await self.sweep(duties, is_active, unix_ms())
             except MinkaError as error:
                 log.info("payloads that nothing names were not deleted", extra={"reason": str(error)})
 
-    async def _delete_doomed(self) -> None:
+    async def delete_doomed(self, duties: Mapping[int, Duty], now: float) -> None:
+        """Delete what is due. What a row still names waits again: a duty that is deleted is there, and is read, until
+        its shard has released it. `now` is in seconds of `boottime`. Raises MinkaError.
+        """
         due: list[bytes] = []
-        while self._doomed and self._doomed[0][0] <= boottime():
-            due.append(self._doomed.popleft()[1])
+        while self._doomed and self._doomed[0][0] <= now:
+            _, number, id_ = self._doomed.popleft()
+            if (row := duties.get(number)) is not None and row.payload_id == id_:
+                self._doomed.append((now + _DELETE_AFTER_S, number, id_))
+            else:
+                due.append(id_)
         for some in slices(due, _ROWS_A_PIECE):
             await self._delete(some)
 

@@ -28,6 +28,7 @@ from minkactl.playground import free_addresses
 from minkad.core.state import State
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore, _id, _key, is_old, new_id
+from minkad.process.clock import boottime
 
 T = TypeVar("T")
 LOST = "lost"  # an answer that doesn't arrive
@@ -63,7 +64,7 @@ class Shelf(PayloadStore):
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
         self.content: dict[bytes, bytes] = {}
-        self.doomed: list[bytes] = []
+        self.doomed: list[tuple[int, bytes]] = []
 
     async def put_many(self, payloads: Any, timeout: float) -> list[bytes]:
         ids = [new_id(1000) for _ in payloads]
@@ -234,19 +235,19 @@ async def test_a_payload_that_was_replaced_meanwhile_is_read_again() -> None:
 
 
 def row_of(version: int, payload_id: bytes) -> Duty:
-    return Duty(pallet="feeds", id="bbc", version=version, payload_id=payload_id, payload_bytes=3)
+    return Duty(number=1, pallet="feeds", id="bbc", version=version, payload_id=payload_id, payload_bytes=3)
 
 
 @pytest.mark.parametrize(
     ("after", "level", "doomed"),
     [
-        (4, Consistency.CONSISTENCY_QUORUM, [b"old"]),
+        (4, Consistency.CONSISTENCY_QUORUM, [(1, b"old")]),
         (5, Consistency.CONSISTENCY_QUORUM, []),  # another change came between, and replaced its payload
         (4, Consistency.CONSISTENCY_LEADER, []),  # it may be lost again
     ],
 )
 async def test_the_payload_that_was_replaced_is_deleted_later(
-    after: int, level: Consistency.ValueType, doomed: list[bytes]
+    after: int, level: Consistency.ValueType, doomed: list[tuple[int, bytes]]
 ) -> None:
     shelf = Shelf()
     controller = Controller(ChangeDutiesResponse(duties=[row_of(after, b"new")]))
@@ -259,7 +260,32 @@ async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
     shelf = Shelf()
     controller = Controller(ChangeDutiesResponse(duties=[row_of(3, b"old")]))
     await change(controller, changes.delete("feeds", "bbc"), shelf=shelf)
-    assert shelf.doomed == [b"old"]
+    assert shelf.doomed == [(1, b"old")]
+
+
+class Deleting(PayloadStore):
+    """A store that notes what it deletes."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", None)
+        self.deleted: list[bytes] = []
+
+    async def _delete(self, ids: Any) -> None:
+        self.deleted += ids
+
+
+async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
+    """A duty that is deleted is there until its shard has released it, which may take long."""
+    store, row = Deleting(), row_of(3, b"old")
+    store.delete_later([(1, b"old"), (2, b"other")])
+    due = boottime() + 11
+    await store.delete_doomed({1: row}, due)
+    assert store.deleted == [b"other"]
+    await store.delete_doomed({1: row}, due + 11)
+    await store.delete_doomed({}, due + 12)
+    assert store.deleted == [b"other"]
+    await store.delete_doomed({}, due + 22)
+    assert store.deleted == [b"other", b"old"]
 
 
 async def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> None:

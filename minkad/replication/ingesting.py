@@ -302,6 +302,7 @@ class Ingesting:
         taken = replica.data.loads.with_load(mark.load_number, entry.offset, mark.floor, replica.log.base)
         applied = Applied(entry.offset, entry.leader_epoch)
         await replica.data.ingest(link, Size(mark.data_bytes, mark.rows), taken, applied)
+        replica.retention.applied_bytes += mark.data_bytes
 
     async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
         """A hard link of the file, whose content was checked; None if the replica no longer has this data, or is to get

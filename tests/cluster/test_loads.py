@@ -153,6 +153,21 @@ def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: 
         eventually("nothing is left of it", is_empty)
 
 
+def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Nobody else writes to a keyspace that is loaded each night: the rows of loads count as changes that are kept."""
+    rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(1_000_000) for i in range(20)}
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        control.create_keyspace("nightly", 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+        loads = []
+        for night in range(3):
+            loads.append(client.begin(f"night-{night}", "nightly"))
+            client.commit(loads[-1], upload(client, loads[-1], "nightly", rows, tmp_path))
+            client.wait(loads[-1].id)
+        eventually("the first is gone", lambda: not any(spool_of(cluster, name, loads[0]) for name in NODES))
+        assert all(spool_of(cluster, name, loads[-1]) for name in NODES), "its changes are kept"
+
+
 @pytest.mark.timeout(120)
 def test_a_split_between_upload_and_commit(cluster: LocalCluster, tmp_path: Path) -> None:
     rows = rows_of(ROWS, "split")

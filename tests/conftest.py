@@ -1,5 +1,6 @@
 """What every test shares: the `seeds` marker with its options, and how Hypothesis runs."""
 
+import gc
 import os
 import signal
 from typing import Any
@@ -42,6 +43,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest that go to one process, those of tests/pipeline, first: another process isn't idle at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+
+
+def pytest_collection_finish() -> None:
+    """Every collection of garbage would otherwise look at all that was imported, for a quarter of a second each in a
+    process that runs the whole suite.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

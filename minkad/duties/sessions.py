@@ -93,10 +93,7 @@ class ShardSessions:
         """One session, until the shard ends it; what is on its way to it counts in `memory`. Raises MinkaError: the
         shard has to go on elsewhere, or as told.
         """
-        first = await anext(messages, None)
-        if first is None or not first.HasField("hello"):
-            raise MinkaError(Code.INVALID_ARGUMENT, "a session begins with a hello")
-        hello = first.hello
+        hello = await self._hello(messages)
         self._check_clearance()
         await self.settled(hello.known_index)
         self._check_known(hello)
@@ -111,6 +108,16 @@ class ShardSessions:
             session.close()
             if self._sessions.get(hello.shard.name) is session:
                 del self._sessions[hello.shard.name]
+
+    async def _hello(self, messages: AsyncIterator[ShardMessage]) -> ShardHello:
+        try:
+            async with asyncio.timeout(self.settings.silence):
+                first = await anext(messages, None)
+        except TimeoutError:
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"no hello within {self.settings.silence:g} s") from None
+        if first is None or not first.HasField("hello"):
+            raise MinkaError(Code.INVALID_ARGUMENT, "a session begins with a hello")
+        return first.hello
 
     def _check_clearance(self) -> None:
         if not self._has_clearance():

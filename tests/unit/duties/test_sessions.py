@@ -28,11 +28,11 @@ class Relay:
         raise MinkaError(Code.SHARD_NAME_TAKEN, "it was asked")
 
 
-def sessions_with(relay: object, state: State) -> ShardSessions:
+def sessions_with(relay: object, state: State, silence: float = 3.0) -> ShardSessions:
     return ShardSessions(
         cast(Any, relay),
         cast(Any, None),
-        SessionSettings(0.5, 3.0),
+        SessionSettings(0.5, silence),
         node_id="athens",
         state=lambda: state,
         settled_index=lambda: 7,
@@ -69,6 +69,16 @@ async def test_a_process_that_has_duties_and_is_known_no_more_is_fenced() -> Non
 @pytest.mark.parametrize(("row", "holdings"), [(None, []), (ANOTHER, []), (GONE, HAS), (GONE, [])])
 async def test_others_are_for_the_controller_to_judge(row: Shard | None, holdings: list[Holding]) -> None:
     assert await begin(row, holdings) is Code.SHARD_NAME_TAKEN
+
+
+async def test_a_session_without_a_hello_is_ended() -> None:
+    async def messages() -> AsyncIterator[ShardMessage]:
+        await asyncio.Event().wait()
+        yield ShardMessage()
+
+    sessions = sessions_with(Relay(), State(), silence=0.01)
+    with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED: no hello within"):
+        await asyncio.wait_for(sessions.serve(messages(), cast(Any, None), cast(Any, None)), 10)
 
 
 async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:

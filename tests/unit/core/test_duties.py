@@ -238,23 +238,6 @@ def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> Non
     assert world.duties.named("feeds", "b") is not None, "it isn't lazy"
 
 
-def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld) -> None:
-    world.join("s1", capacity=0)
-    world.create("feeds", ["white"], synthetic=True)
-    world.settle()
-    world.join("s2")
-    world.settle()
-    number = world.row("white").number
-    assert {one.shard for one in world.duties.of_duty[number]} == {"s1", "s2"}
-    world.kill("s1")
-    world.settle()
-    assert {one.shard for one in world.duties.of_duty[number]} == {"s2"}
-    world.delete("feeds", "white")
-    world.settle()
-    assert not world.duties.duties
-    world.check_tables()
-
-
 def test_a_weight_that_hardly_changes_is_the_same(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", ["a"], weight=100)

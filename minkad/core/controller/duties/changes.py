@@ -214,7 +214,7 @@ class _Batch:
 
     def _delete(self, row: Duty) -> None:
         """The duty is removed at once if no shard may have it, otherwise when the shards have released it."""
-        assignments = self._state.of_duty.get(row.number, ())
+        assignments = self._state.assignments(row.number)
         for one in assignments:
             if one.state in _HAS:
                 self._released.setdefault(one.shard, []).append(row.number)
@@ -245,4 +245,4 @@ def _is_stored(row: Duty, spec: DutySpec) -> bool:
 
 def removed_when_released(state: DutyState) -> Iterator[int]:
     """The deleted duties that no shard has."""
-    return (number for number in state.deleting if number not in state.of_duty)
+    return (number for number in state.deleting if not state.assignments(number))

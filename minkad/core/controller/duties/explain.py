@@ -20,7 +20,7 @@ def summary(state: State, duty: Duty, unplaced: str) -> str:
     if duty.deleting:
         return f"{name} is being deleted: its shards have yet to release it."
     if duty.synthetic:
-        count = len(state.duties.of_duty.get(duty.number, ()))
+        count = len(state.duties.assignments(duty.number))
         return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
     holder = state.duties.holder(duty.number)
     if holder is None:

@@ -320,6 +320,29 @@ def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
     assert sum(world.counts().values()) == 8
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bool) -> None:
+    """What was known about the old one's room and duties says nothing about the new one's."""
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s1", capacity=10)
+    world.create("feeds", ["big"], weight=20)
+    world.wait(5000)
+    row, seen = world.row("big"), world.duties.room["feeds"]
+    assert "no shard can take it" in world.why_unplaced("big")
+    world.delete("feeds", "big")
+    world.do(ChangePallets([PalletChange(delete="feeds")]))
+    if is_seen:
+        world.look()
+        assert not world.distributor.why_unplaced(row), "it is forgotten with its pallet"
+    world.pallet("feeds")
+    while world.duties.room["feeds"] < seen:
+        world.change_pallet("feeds", moves_per_shard=world.duties.revision)
+    world.create("feeds", ["small"])
+    world.wait(5000)
+    assert world.where("small") == "s1"
+
+
 # Shards
 
 

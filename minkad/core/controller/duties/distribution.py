@@ -8,7 +8,7 @@ room.
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard, ShardState
 from minka.v1.records_pb2 import Record
@@ -68,12 +68,30 @@ class Distributor:
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
+        self._forget_pallets(state)
         # Released duties are placed before more are released: they may take the room.
         steps = (_tidy, self._place, _waves, self._synthetic)
         found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
         if not found:
             self._looked = (seen, now_ms)
         return found
+
+    def _forget_pallets(self, state: State) -> None:
+        """Drop what was noted for pallets that are deleted."""
+        noted: tuple[dict[str, Any], ...] = (
+            self.unplaced,
+            self._room,
+            self._placed_ms,
+            self._awaited_ms,
+            self._everywhere,
+        )
+        for some in noted:
+            for pallet in some.keys() - state.duties.pallets.keys():
+                del some[pallet]
+
+    def is_waited_for(self, state: State, pallet: str) -> bool:
+        """Whether some duty of the pallet is nowhere, and it isn't known yet that it can't be placed."""
+        return not state.duties.nowhere.get(pallet, {}).keys() <= self.unplaced.get(pallet, {}).keys()
 
     def why_unplaced(self, duty: Duty) -> str:
         """Why the duty couldn't be placed; "" if no reason is known."""
@@ -93,7 +111,7 @@ class Distributor:
             self._room[pallet.id] = room
             self.unplaced[pallet.id] = {}
         unplaced = self.unplaced.setdefault(pallet.id, {})
-        if len(unplaced) >= len(nowhere):
+        if not self.is_waited_for(state, pallet.id):
             return
         waiting = (number for number in nowhere if number not in unplaced)
         free = (number for number in waiting if Placed.duty(number) not in state.under_way)

@@ -319,6 +319,7 @@ class DutyQuarantine(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
+    """empty: it couldn't be attached on so many shards with the version that no more try"""
     shard_version: _builtins.str
     """the version of the user's application on it; another version may try again"""
     reason: _builtins.str

@@ -289,8 +289,8 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """Whether this version of the shard has failed to attach the duty."""
-    return any(one.shard == shard.name and one.shard_version == shard.version for one in row.quarantines)
+    """Whether this version of the shard, or enough others with it, have failed to attach the duty."""
+    return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 
 def check_indexes(duties: DutyState) -> None:

@@ -194,14 +194,14 @@ class DutyWorld:
     def _is_synthetic(self, number: int) -> bool:
         return self.duties.duties[number].synthetic
 
-    def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds") -> None:
+    def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds", reason: str = "ValueError: no") -> None:
         """Report that the delegate has raised too often."""
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
         if one.holds:
             process.held.pop(row.number, None)
-        failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason="ValueError: no")
+        failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason=reason)
         self.report(process, ShardReport(failed=[failed]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:

@@ -15,13 +15,13 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.changes import removed_when_released
 from minkad.core.controller.duties.health import TRUSTED_FROM, score
 from minkad.core.controller.duties.mover import MOVES_PER_SHARD, PREPARED_WITHIN_MS
+from minkad.core.controller.duties.quarantines import last_failure, quarantine_of
 from minkad.core.controller.duties.rooms import (
     balancer_of,
     groups,
     may_be_placed,
     newest_version,
     placed_duty,
-    quarantined_on,
     refusal,
     rooms,
     settings_of,
@@ -430,7 +430,7 @@ def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
 def _takes(state: State, duty: Duty, name: str) -> bool:
     shard = state.duties.shards.get(name)
     takes = shard is not None and any(one.pallet == duty.pallet for one in shard.pallets)
-    return shard is not None and takes and not refusal(state, shard) and name not in quarantined_on(state, duty)
+    return shard is not None and takes and not refusal(state, shard) and quarantine_of(state, duty, shard) is None
 
 
 # Synthetic duties
@@ -449,11 +449,14 @@ def _lacking(state: State, shard: Shard, pallets: Collection[str]) -> Iterator[i
 
 def _takes_synthetic(state: State, number: int, shard: Shard) -> bool:
     row = state.duties.duties[number]
-    return not row.deleting and shard.name not in quarantined_on(state, row)
+    return not row.deleting and quarantine_of(state, row, shard) is None
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str:
     """Why no shard has the duty, for people; "" if one has."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
-    return distributor.why_unplaced(duty) or f"{duty_name(duty)} is about to be placed"
+    why = distributor.why_unplaced(duty)
+    if not why:
+        return f"{duty_name(duty)} is about to be placed"
+    return f"{why}; {last_failure(duty)}" if duty.quarantines else why

@@ -8,7 +8,8 @@ from typing import Final
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.duties_pb2 import AssignmentState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.duties.rooms import capacity_of, quarantined_on, refusal
+from minkad.core.controller.duties.quarantines import quarantine_of
+from minkad.core.controller.duties.rooms import capacity_of, refusal
 from minkad.core.controller.duties.rows import Epochs, in_state
 from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.rows import migration_in_state
@@ -140,7 +141,7 @@ def _no_target(state: State, migration: Migration) -> str | None:
         return f"there is no shard {migration.target}"
     if capacity_of(shard, row.pallet) is None:
         return f"{shard.name} takes no duties of {row.pallet}"
-    if shard.name in quarantined_on(state, row):
+    if quarantine_of(state, row, shard) is not None:
         return f"it couldn't be attached on {shard.name}"
     if why := refusal(state, shard):
         return f"{shard.name} can't take it: {why}"

@@ -10,12 +10,12 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, Rebalance
 from minka.v1.duties_pb2 import BalancerKind, Duty, Pallet
 from minka.v1.duty_api_pb2 import BalancerComparison, ComparePalletResponse, PlanRebalanceRequest, ShardLoad
 from minkad.core.controller.duties.changes import unknown_pallet
+from minkad.core.controller.duties.quarantines import quarantine_of
 from minkad.core.controller.duties.rooms import (
     balancer_name,
     balancer_of,
     groups,
     placed_duty,
-    quarantined_on,
     refusal,
     rooms,
     settings_of,
@@ -183,7 +183,7 @@ def problem_of(state: State, move: Move) -> str | None:
         return f"there is no shard {move.target}"
     if why := refusal(state, target):
         return why
-    return "it couldn't be attached there" if target.name in quarantined_on(state, row) else None
+    return "it couldn't be attached there" if quarantine_of(state, row, target) is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from minka.v1.cluster_pb2 import MigrationState
-from minka.v1.duties_pb2 import AssignmentState, Duty, DutyQuarantine, Shard, ShardState
+from minka.v1.duties_pb2 import AssignmentState, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
 from minkad.core.controller.duties.commands import ReportShards
+from minkad.core.controller.duties.quarantines import quarantine
 from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
 from minkad.core.controller.duties.shards import is_process
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
 _A = AssignmentState
-MAX_QUARANTINES: Final = 16  # remembered for one duty
-MAX_REASON: Final = 500  # characters
 WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored
 
 
@@ -31,7 +30,7 @@ def _report(state: State, shard: Shard, said: ShardReport, now_ms: int) -> Itera
     duties = state.duties
     yield from _attached(duties, shard, said.attached, now_ms)
     yield from _finished(duties, shard, said.finished, now_ms)
-    yield from _failed(duties, shard, said.failed, now_ms)
+    yield from _failed(state, shard, said.failed, now_ms)
     yield from _released(duties, shard, said.released, now_ms)
     yield from _weighed(duties, shard, [(one.holding, one.weight) for one in said.weights])
     yield from _prepared(state, shard, said.prepared, now_ms)
@@ -88,25 +87,16 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
     yield from duties_changed(removed=found)
 
 
-def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
+def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
     """Take failed duties from the shard, so that others try them. It doesn't get them again before a person clears
     that, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where it is.
     """
+    duties = state.duties
     reasons = {one.holding.duty: one.reason for one in said}
     found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
-    rows = [duty_with(duties.duties[number], _quarantine(shard, reasons[number], now_ms)) for number in found]
+    rows = [duty_with(duties.duties[number], quarantine(state, shard, reasons[number], now_ms)) for number in found]
     yield from duties_changed(rows)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
-
-
-def _quarantine(shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
-    def change(row: Duty) -> None:
-        others = [one for one in row.quarantines if one.shard != shard.name]
-        new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
-        del row.quarantines[:]
-        row.quarantines.extend([*others, new][-MAX_QUARANTINES:])
-
-    return change
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:

@@ -19,6 +19,7 @@ from minka.v1.duties_pb2 import (
 from minka.v1.duties_pb2 import FillBy as FillByRow
 from minka.v1.duties_pb2 import PreSort as PreSortRow
 from minkad.core.controller.duties.health import penalty
+from minkad.core.controller.duties.quarantines import quarantined_on
 from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom
 from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
@@ -108,16 +109,6 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
         is_fixed=is_fixed,
         not_on=quarantined_on(state, duty),
         only_on=duty.pinned_to if pinned is not None and not refusal(state, pinned) else "",
-    )
-
-
-def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
-    """The shards on which the duty couldn't be attached, unless they run another version of the application now."""
-    shards = state.duties.shards
-    return frozenset(
-        one.shard
-        for one in duty.quarantines
-        if one.shard not in shards or shards[one.shard].version == one.shard_version
     )
 
 

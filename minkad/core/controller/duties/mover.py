@@ -33,19 +33,23 @@ class DutyMover:
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The duty is no longer where the plan found it, or its target can't have it."""
+        """The duty is no longer where the plan found it or is kept for a shard that is away, or its target can't have
+        it.
+        """
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"
         if holder is None or holder.shard != migration.source:
             return f"it is no longer on {migration.source}"
+        if holder.state == _A.ASSIGNMENT_STATE_KEPT:
+            return f"{holder.shard} is away, and it is kept for it"
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """The source is releasing it for another reason or is away, or another shard prepares for it."""
+        """The source is releasing it for another reason, or another shard prepares for it."""
         holder = state.duties.holder(migration.duty)
         if holder is None or holder.state not in _HAS:
-            return f"{migration.source} is releasing it, or away"
+            return f"{migration.source} is releasing it"
         others = [one.shard for one in state.duties.of_duty[migration.duty] if one.shard != holder.shard]
         return f"{others[0]} prepares for it" if others else None
 

@@ -6,6 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from minka.v1.duties_pb2 import (
+    AssignmentState,
     Balancer,
     BalancerKind,
     Canary,
@@ -99,7 +100,8 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
     """The duty as the planners see it."""
     holder = state.duties.holder(duty.number)
     pinned = state.duties.shards.get(duty.pinned_to)
-    is_fixed = duty.stationary or bool(duty.pinned_to) or Placed.duty(duty.number) in state.moving
+    is_kept = holder is not None and holder.state == AssignmentState.ASSIGNMENT_STATE_KEPT
+    is_fixed = duty.stationary or bool(duty.pinned_to) or is_kept or Placed.duty(duty.number) in state.moving
     return PlacedDuty(
         number=duty.number,
         name=duty_name(duty),

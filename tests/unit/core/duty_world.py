@@ -62,7 +62,11 @@ class DutyWorld:
     def do(self, command: Command) -> None:
         """Decide and apply. Raises MinkaError."""
         for record in decide(self.state, command, self.now_ms):
-            self.state.apply(record)
+            self.apply(record)
+
+    def apply(self, record: Record) -> None:
+        """Apply a record that was decided."""
+        self.state.apply(record)
 
     def look(self) -> list[Record]:
         """The records that the controller would make for duties now, without being asked."""
@@ -75,7 +79,7 @@ class DutyWorld:
             facts = self.distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
             for record in facts:
-                self.state.apply(record)
+                self.apply(record)
             if not facts and gathered_at == self.duties.revision:
                 return
             if not facts:

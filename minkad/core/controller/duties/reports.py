@@ -9,7 +9,7 @@ from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
 from minkad.core.controller.duties.commands import ReportShards
 from minkad.core.controller.duties.quarantines import quarantine
-from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
 from minkad.core.controller.duties.shards import is_process
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
@@ -48,7 +48,7 @@ def _meant(
 def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
     found = [one.duty for one in _meant(duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_ASSIGNED)]
     begun = [row for row in map(duties.duties.__getitem__, found) if row.stationary and not row.was_attached]
-    yield from duties_changed(duty_with(row, _begin) for row in begun)
+    yield from duties_in_pieces(duty_with(row, _begin) for row in begun)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_ATTACHED, found, now_ms)
 
 
@@ -84,7 +84,7 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
             preparing.setdefault(other.shard, []).append(number)
     for name, numbers in preparing.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
-    yield from duties_changed(removed=found)
+    yield from duties_in_pieces(removed=found)
 
 
 def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
@@ -94,21 +94,21 @@ def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int)
     duties = state.duties
     reasons = {one.holding.duty: one.reason for one in said}
     found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
-    rows = [duty_with(duties.duties[number], quarantine(state, shard, reasons[number], now_ms)) for number in found]
-    yield from duties_changed(rows)
+    rows = (duty_with(duties.duties[number], quarantine(state, shard, reasons[number], now_ms)) for number in found)
+    yield from duties_in_pieces(rows)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:
     """Record reported weights; a small change is ignored, so that jitter moves nothing."""
     weights = {holding.duty: weight for holding, weight in said}
-    held = _meant(duties, shard, (holding for holding, _ in said), _may_hold)
-    rows = []
-    for one in held:
-        row, weight = duties.duties[one.duty], weights[one.duty]
-        if abs(weight - weight_of(row)) > WEIGHT_TOLERANCE * weight_of(row):
-            rows.append(duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight)))  # type: ignore[misc]
-    yield from duties_changed(rows)
+    held = list(_meant(duties, shard, (holding for holding, _ in said), _may_hold))
+    rows = ((duties.duties[one.duty], weights[one.duty]) for one in held)
+    yield from duties_in_pieces(
+        duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight))  # type: ignore[misc]
+        for row, weight in rows
+        if abs(weight - weight_of(row)) > WEIGHT_TOLERANCE * weight_of(row)
+    )
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""What follows from the reports of shards, when these are large, and what they say about weights and failures."""
+"""What follows from the reports of shards, when these are large, and when weights change."""
 
 from collections.abc import Callable
 
@@ -49,4 +49,13 @@ def test_a_large_report_makes_records_of_some_duties_each(
         sizes.append(len(changed.duties) + len(changed.removed) + len(placed.duties))
     assert max(sizes) <= DUTIES_A_RECORD
     assert sum(sizes) >= len(MANY)
+    world.check_tables()
+
+
+def test_a_weight_that_hardly_changes_is_the_same(world: DutyWorld) -> None:
+    world.create("feeds", ["a"], weight=100)
+    world.settle()
+    for weight, counted in ((109, 100), (110, 110), (100, 110), (99, 99), (0, 0), (0, 0), (1, 1), (130, 130)):
+        world.weigh("s1", "a", weight)
+        assert world.duties.load("s1", "feeds").weight == counted
     world.check_tables()

@@ -15,7 +15,7 @@ from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
 _A = AssignmentState
-WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored
+WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored, here and by the SDK
 
 
 def report(state: State, command: ReportShards, now_ms: int) -> Iterator[Record]:
@@ -107,8 +107,13 @@ def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]
     yield from duties_in_pieces(
         duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight))  # type: ignore[misc]
         for row, weight in rows
-        if abs(weight - weight_of(row)) > WEIGHT_TOLERANCE * weight_of(row)
+        if _differs(weight, weight_of(row))
     )
+
+
+def _differs(weight: int, known: int) -> bool:
+    """Whether the weight counts. The SDK decides in the same way what it tells: it doesn't tell a weight again."""
+    return weight != known and abs(weight - known) >= WEIGHT_TOLERANCE * known
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:

@@ -208,6 +208,12 @@ class DutyWorld:
         failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason=reason)
         self.report(process, ShardReport(failed=[failed]))
 
+    def release(self, name: str, id_: str, pallet: str = "feeds") -> None:
+        """Report that the process has released a duty, although it wasn't told to."""
+        row, process = self.row(id_, pallet), self.processes[name]
+        holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
+        self.report(process, ShardReport(released=[holding]))
+
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
         """Report that the delegate has ended a lazy duty."""
         row, process = self.row(id_, pallet), self.processes[name]

@@ -49,6 +49,9 @@ JOINED_MS: Final = 1000  # a shard counts as new for so long
 AWAITED_MS: Final = 5000  # more new shards are awaited for so long at most
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
+FAILED_AND_LEFT: Final = (
+    "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard, or release it"
+)
 NO_SHARD: Final = "no shard takes duties of the pallet"
 
 
@@ -124,7 +127,7 @@ class Distributor:
         given: dict[tuple[str, str], list[int]] = defaultdict(list)
         for duty in duties:
             if not may_be_placed(pallet, duty):
-                unplaced[duty.number] = "it is stationary, and its shard has failed (on_failure: leave)"
+                unplaced[duty.number] = FAILED_AND_LEFT
         to_place = [duty for duty in duties if duty.number not in unplaced]
         for number, shard, reason in _chosen(state, pallet, to_place, found, unplaced):
             given[shard, reason].append(number)

@@ -56,6 +56,10 @@ def _begin(row: Duty) -> None:
     row.was_attached = True
 
 
+def _end(row: Duty) -> None:
+    row.was_attached = False
+
+
 def _may_hold(state: int) -> bool:
     return state in (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
 
@@ -65,9 +69,14 @@ def _may_hold_or_prepare(state: int) -> bool:
 
 
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted."""
-    keeps = shard.state == ShardState.SHARD_STATE_LEAVING and shard.grace_ms > 0
+    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted. A
+    stationary duty that was released as planned hasn't failed, and begins like a new one.
+    """
+    leaves = shard.state == ShardState.SHARD_STATE_LEAVING
+    keeps = leaves and shard.grace_ms > 0
     found = list(_meant(duties, shard, said, _may_hold))
+    planned = [duties.duties[one.duty] for one in found if leaves or one.state == _A.ASSIGNMENT_STATE_RELEASING]
+    yield from duties_in_pieces(duty_with(row, _end) for row in planned if row.was_attached)
     kept = [one.duty for one in found if keeps and not duties.duties[one.duty].deleting]
     free = [one.duty for one in found if not keeps or duties.duties[one.duty].deleting]
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)

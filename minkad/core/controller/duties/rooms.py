@@ -115,7 +115,7 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
 
 
 def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
-    """Whether a duty that is nowhere may be given to a shard."""
+    """Whether a duty that is nowhere may be given to a shard: not if that is up to a person after a failure."""
     return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
 
 

@@ -50,7 +50,7 @@ AWAITED_MS: Final = 5000  # more new shards are awaited for so long at most
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 FAILED_AND_LEFT: Final = (
-    "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard, or release it"
+    "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard or release it"
 )
 NO_SHARD: Final = "no shard takes duties of the pallet"
 

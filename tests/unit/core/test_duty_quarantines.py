@@ -79,7 +79,7 @@ def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed(
     tried = fail_everywhere(world)
     assert set(tried) == set(world.processes) - {"v1-00", "v1-01"}
     text = explain.summary(world.state, world.row("bad"), "")
-    assert "on 2 shards" in text
+    assert "on 2 of the shards" in text
     assert f"on {tried[-1]}: ValueError: no" in text
 
 

@@ -23,7 +23,7 @@ def summary(state: State, duty: Duty, unplaced: str) -> str:
     if duty.synthetic:
         count = len(state.duties.assignments(duty.number))
         if duty.quarantines:
-            return f"{name} is synthetic, and on {count} shards that take pallet {duty.pallet}; {last_failure(duty)}."
+            return f"{name} is synthetic, and on {count} of the shards that take {duty.pallet}: {last_failure(duty)}."
         return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
     holder = state.duties.holder(duty.number)
     if holder is None:

@@ -133,21 +133,28 @@ def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[Shard
     """Whether duties of the pallet will leave the shard, which gets none. Those that are kept for it, are stationary or
     have no other place stay, perhaps for very long.
     """
-    shard, duties = state.duties.shards[name], state.duties
+    shard = state.duties.shards[name]
     if shard.state == ShardState.SHARD_STATE_AWAY:
         return False
-    held = [one for one in duties.on_shard[name].values() if one.holds and one.state != _KEPT]
-    rows = [(one, duties.duties[one.duty]) for one in held]
-    due = [(one, row) for one, row in rows if row.pallet == pallet.id and not (row.synthetic or row.deleting)]
-    gives_all = shard.state in (ShardState.SHARD_STATE_LEAVING, ShardState.SHARD_STATE_GONE)
-    if any(gives_all or one.state == _RELEASING for one, _ in due):
+    if shard.state in (ShardState.SHARD_STATE_LEAVING, ShardState.SHARD_STATE_GONE):
+        return any(True for _ in _held(state, pallet, name))
+    if state.duties.releasing.get(name) and any(one.state == _RELEASING for one, _ in _held(state, pallet, name)):
         return True
-    first = list(islice((row for _, row in due if not row.stationary), MOVES_PER_SHARD))
+    first = list(islice((row for _, row in _held(state, pallet, name) if not row.stationary), MOVES_PER_SHARD))
     return any(
         balancer_of(pallet).place(asked, open_, settings_of(pallet.balancer)).moves
         for some, open_ in groups(state, pallet, first, found)
         if (asked := [placed_duty(state, row) for row in some])
     )
+
+
+def _held(state: State, pallet: Pallet, name: str) -> Iterator[tuple[Assignment, Duty]]:
+    """The pallet's duties that the shard may have now, without those that are deleted or synthetic."""
+    for one in state.duties.on_shard[name].values():
+        row = state.duties.duties[one.duty]
+        is_meant = row.pallet == pallet.id and not (row.synthetic or row.deleting)
+        if is_meant and one.holds and one.state != _KEPT:
+            yield one, row
 
 
 def compare_pallet(state: State, pallet_id: str, now_ms: int) -> ComparePalletResponse:

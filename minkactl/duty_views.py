@@ -107,6 +107,13 @@ def duty_document(row: Duty, status: DutyStatus | None = None, *, with_payload: 
     return _plain(documents.duty_view(row, status, with_payload=with_payload))
 
 
+def _failed_on(quarantine: dict[str, Any]) -> str:
+    """The shard and a colon; the reason for all shards with a version names the last of them itself."""
+    if quarantine["shard"]:
+        return f"{quarantine['shard']}:"
+    return f"shards with version {quarantine['shard_version'] or 'none'}, at last on"
+
+
 def duty_row(document: Row) -> Row:
     """What a table shows of the document."""
     held = [one for one in document.get("assignments", ()) if one["state"] != "preparing"]
@@ -114,7 +121,7 @@ def duty_row(document: Row) -> Row:
     notes = [f"pinned to {document['pinned_to']}"] if document["pinned_to"] else []
     notes += ["is being deleted"] if document["deleting"] else []
     notes += [document["unplaced"]] if document.get("unplaced") else []
-    notes += [f"could not be attached on {one['shard']}: {one['reason']}" for one in document["quarantines"]]
+    notes += [f"could not be attached on {_failed_on(one)} {one['reason']}" for one in document["quarantines"]]
     states = sorted({one["state"] for one in held})
     if "assignments" in document and not held:
         states = ["nowhere"]

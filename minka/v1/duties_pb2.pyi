@@ -113,7 +113,7 @@ class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFailure.V
     ON_FAILURE_REATTACH: _OnFailure.ValueType  # 1
     """another shard gets it"""
     ON_FAILURE_LEAVE: _OnFailure.ValueType  # 2
-    """no shard gets it before a person says so"""
+    """no shard gets it before a person pins or releases it"""
 
 class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
     """What happens to a stationary duty whose shard has failed."""
@@ -123,7 +123,7 @@ ON_FAILURE_UNSPECIFIED: OnFailure.ValueType  # 0
 ON_FAILURE_REATTACH: OnFailure.ValueType  # 1
 """another shard gets it"""
 ON_FAILURE_LEAVE: OnFailure.ValueType  # 2
-"""no shard gets it before a person says so"""
+"""no shard gets it before a person pins or releases it"""
 Global___OnFailure: _TypeAlias = OnFailure  # noqa: Y015
 
 class _ShardState:
@@ -319,6 +319,7 @@ class DutyQuarantine(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
+    """empty: it couldn't be attached on so many shards with the version that no more try"""
     shard_version: _builtins.str
     """the version of the user's application on it; another version may try again"""
     reason: _builtins.str
@@ -387,7 +388,7 @@ class Duty(_message.Message):
     deleting: _builtins.bool
     """it is removed as soon as its shards have released it"""
     was_attached: _builtins.bool
-    """a stationary duty was attached to a shard before"""
+    """a stationary duty was attached to a shard, which hasn't released it as planned"""
     @_builtins.property
     def quarantines(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyQuarantine]: ...
     def __init__(

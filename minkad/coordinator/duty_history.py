@@ -1,13 +1,14 @@
 """The moves of duties that this node has seen in the log: they are shown to people, and hand-overs are measured."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState
 from minka.v1.duty_api_pb2 import DutyMoved, HandOverTimes
 from minka.v1.records_pb2 import RecordBatch
-from minkad.core.state import State
+from minka.v1.shards_pb2 import ShardReported
+from minkad.core.state import DutyState, State
 
 KEPT_MOVES: Final = 1000
 KEPT_GAPS: Final = 10_000
@@ -24,14 +25,14 @@ class _Gap(NamedTuple):
 
 
 class DutyHistory:
-    """The moves that one node has seen. `took_ms` is known only to the active controller's node."""
+    """The moves that one node has seen. How long delegates took is known only to the active controller's node."""
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
         self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
         self._left: dict[int, str] = {}  # by duty: the shard that had it last
         self._released_ms: dict[int, int] = {}  # by duty: when it was released as planned; it isn't attached yet
-        self.took_ms: dict[int, int] = {}  # by duty: to attach it, and to report that
+        self._took_ms: dict[int, int] = {}  # by duty that is about to be attached: what that took, with the report
 
     def note(self, batch: RecordBatch, before: State) -> None:
         """Note the moves in records that are about to be applied to `before`."""
@@ -42,10 +43,14 @@ class DutyHistory:
                 for number in record.duties_changed.removed:
                     self._left.pop(number, None)
                     self._released_ms.pop(number, None)
+                    self._took_ms.pop(number, None)
 
     def _note(self, changed: AssignmentsChanged, before: State) -> None:
         state = changed.state
-        if (state == _ASSIGNED and not self._left) or (state == _ATTACHED and not self._released_ms):
+        if state == _ATTACHED and not self._released_ms:
+            self._forget_times(changed.duties)
+            return
+        if state == _ASSIGNED and not self._left:
             return
         for number in changed.duties:
             row = before.duties.duties.get(number)
@@ -69,8 +74,25 @@ class DutyHistory:
                     )
                 )
             elif state == _ATTACHED and number in self._released_ms:
-                gap = changed.time_ms - self._released_ms.pop(number) - self.took_ms.pop(number, 0)
+                gap = changed.time_ms - self._released_ms.pop(number) - self._took_ms.get(number, 0)
                 self._gaps.append(_Gap(row.pallet, max(0, gap)))
+        if state == _ATTACHED:
+            self._forget_times(changed.duties)
+
+    def _forget_times(self, duties: Iterable[int]) -> None:
+        """These duties are attached, so what that took isn't asked for again."""
+        if self._took_ms:
+            for number in duties:
+                self._took_ms.pop(number, None)
+
+    def note_times(self, duties: DutyState, reported: ShardReported) -> None:
+        """Note how long it took to attach the duties that this report attaches; a repeated one attaches none."""
+        report, attached = reported.report, set[int]()
+        for holding in report.attached if report.times else ():
+            one = duties.assignment(holding.duty, reported.shard)
+            if one is not None and (one.epoch, one.state) == (holding.epoch, _ASSIGNED):
+                attached.add(holding.duty)
+        self._took_ms.update((one.duty, one.took_ms + one.waited_ms) for one in report.times if one.duty in attached)
 
     def moves(self) -> Iterator[DutyMoved]:
         """The last moves, the newest first."""

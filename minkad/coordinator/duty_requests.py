@@ -147,7 +147,7 @@ class DutyRequests:
                 continue
             counts["duties"] += 1
             counts["weight"] += weight_of(row)
-            counts["attached"] += any(one.state == _ATTACHED for one in state.duties.of_duty.get(number, ()))
+            counts["attached"] += any(one.state == _ATTACHED for one in state.duties.assignments(number))
         nowhere = state.duties.nowhere.get(pallet.id, {})
         found = rooms(state, pallet.id, unix_ms())
         return PalletSummary(
@@ -259,7 +259,7 @@ def _of_pallet(duties: DutyState, numbers: Iterable[int], pallet: str) -> Iterat
 def _status(controller: ActiveController, state: State, row: Duty) -> DutyStatus:
     return DutyStatus(
         duty=row,
-        assignments=map(assignment_row, state.duties.of_duty.get(row.number, ())),
+        assignments=map(assignment_row, state.duties.assignments(row.number)),
         unplaced=describe_unplaced(state, controller.shards.distributor, row),
     )
 

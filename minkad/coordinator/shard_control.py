@@ -224,7 +224,10 @@ class ShardControl:
         state, now = self._controller.decided, self._now()
         moving = {operation.rebalance.pallet for operation in state.running_operations()}
         due, emptied = list[str](), self._emptied()
-        for pallet in state.duties.balance:
+        for noted in (self._balanced, self._seen):
+            for pallet in noted.keys() - state.duties.pallets.keys():
+                del noted[pallet]
+        for pallet in state.duties.pallets:
             count = self._counted(pallet, emptied)
             seen, since = self._seen.get(pallet, (None, now))
             if seen != count:
@@ -237,11 +240,9 @@ class ShardControl:
 
     def _waits(self, state: State, pallet: str) -> bool:
         """Whether duties of the pallet are yet to be placed or are held back: that comes before balancing."""
-        row = state.duties.pallets.get(pallet)
-        if row is None:
+        if self.distributor.is_waited_for(state, pallet):
             return True
-        nowhere, unplaced = state.duties.nowhere.get(pallet, {}), self.distributor.unplaced.get(pallet, {})
-        return len(nowhere) > len(unplaced) or bool(held_back(state, row, rooms(state, pallet, unix_ms())))
+        return bool(held_back(state, state.duties.pallets[pallet], rooms(state, pallet, unix_ms())))
 
     async def _balance(self, pallet: str) -> None:
         plan = await self.plan(PlanRebalanceRequest(pallet=pallet, reason="to balance the pallet"))

@@ -9,7 +9,6 @@ from minka.v1.shards_pb2 import (
     ReportShardsResponse,
     ShardHeartbeatsRequest,
     ShardHeartbeatsResponse,
-    ShardReport,
 )
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import LeaveShard, ReportShards, is_process
@@ -36,7 +35,7 @@ class ShardRequests:
         """Record what shards report about their duties. The response says which of them are fenced."""
         controller = self._coordinator.controller()
         for one in request.reports:
-            self._note_times(one.report)
+            self._coordinator.history.note_times(controller.decided.duties, one)
         await controller.submit(ReportShards(request.reports))
         shards = controller.decided.duties.shards
         fenced = [
@@ -45,11 +44,6 @@ class ShardRequests:
             if one.shard not in shards or not is_process(shards[one.shard], one.incarnation)
         ]
         return ReportShardsResponse(index=self._coordinator.driver.applied_index, fenced=fenced)
-
-    def _note_times(self, report: ShardReport) -> None:
-        attached = {holding.duty for holding in report.attached}
-        took = ((one.duty, one.took_ms + one.waited_ms) for one in report.times if one.duty in attached)
-        self._coordinator.history.took_ms.update(took)
 
     async def leave_shard(self, request: LeaveShardRequest) -> LeaveShardResponse:
         """Record that a shard's process is about to stop."""

@@ -169,7 +169,7 @@ class DutyChecks:
                 raise Violation(
                     "what has room is attached",
                     f"nobody has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, and {could} "
-                    f"could; recorded is {self.duties.of_duty.get(number)}",
+                    f"could; recorded is {self.duties.assignments(number)}",
                 )
 
     def _settled(self) -> object:
@@ -289,8 +289,8 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """Whether this version of the shard has failed to attach the duty."""
-    return any(one.shard == shard.name and one.shard_version == shard.version for one in row.quarantines)
+    """Whether this version of the shard, or enough others with it, have failed to attach the duty."""
+    return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 
 def check_indexes(duties: DutyState) -> None:
@@ -304,7 +304,7 @@ def check_indexes(duties: DutyState) -> None:
         pallets[row.pallet].add(row.number)
         if row.synthetic:
             synthetic[row.pallet].add(row.number)
-        assignments = duties.of_duty.get(row.number, ())
+        assignments = duties.assignments(row.number)
         holding = [one for one in assignments if one.state != _A.ASSIGNMENT_STATE_PREPARING]
         assert row.synthetic or len(holding) <= 1, f"duty {row.number} is on {holding}"
         if not row.synthetic and not row.deleting and not holding:
@@ -330,8 +330,11 @@ def check_indexes(duties: DutyState) -> None:
     assert {k: v for k, v in duties.releasing.items() if v} == {k: v for k, v in releasing.items() if v}, "releasing"
     assert set(duties.deleting) == {row.number for row in duties.duties.values() if row.deleting}, "deleting"
     assert set(duties.pinned) == {row.number for row in duties.duties.values() if row.pinned_to}, "pinned"
-    assert set(duties.of_duty) <= set(duties.duties), "of_duty"
-    epochs = (one.epoch for some in duties.of_duty.values() for one in some)
+    assert set(duties.of_duty) <= {number for number, row in duties.duties.items() if not row.synthetic}, "of_duty"
+    assert set(duties.of_synthetic) <= {number for number, row in duties.duties.items() if row.synthetic}, (
+        "of_synthetic"
+    )
+    epochs = (one.epoch for number in duties.duties for one in duties.assignments(number))
     assert max(epochs, default=0) < duties.next_epoch, "next_epoch"
     assert max(duties.duties, default=0) < duties.next_number, "next_number"
 

@@ -139,7 +139,7 @@ def forget_the_deleted() -> Sequence[Patch]:
 
     def delete(self: changes._Batch, row: Any) -> None:
         original(self, row)
-        for one in self._state.of_duty.get(row.number, ()):
+        for one in self._state.assignments(row.number):
             self._released.pop(one.shard, None)
             self._dropped.setdefault(one.shard, []).append(row.number)
 

@@ -1,8 +1,8 @@
-"""How minkactl shows shards and their moves."""
+"""How minkactl shows shards, their moves, and duties."""
 
-from minka.v1.duties_pb2 import PalletCapacity, Shard, ShardState
+from minka.v1.duties_pb2 import Duty, DutyQuarantine, PalletCapacity, Shard, ShardState
 from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse, ShardLoad, ShardStatus
-from minkactl.duty_views import _alike, shards_page
+from minkactl.duty_views import _alike, duty_document, duty_row, shards_page
 
 LIVE, GONE = ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_GONE
 RESPONSE = GetShardsResponse(
@@ -45,3 +45,10 @@ def test_moves_of_one_reason_are_one_line() -> None:
 
 def test_one_shard_and_its_moves() -> None:
     assert [move["name"] for move in shards_page(RESPONSE, "three").document["moves"]] == ["feeds/c"]
+
+
+def test_a_duty_s_row_says_where_it_could_not_be_attached() -> None:
+    failed = [DutyQuarantine(shard="one", reason="no"), DutyQuarantine(shard_version="7", reason="two: never")]
+    row = duty_row(duty_document(Duty(pallet="feeds", id="a", quarantines=failed)))
+    assert "could not be attached on one: no" in row["note"]
+    assert "could not be attached on shards with version 7, at last on two: never" in row["note"]

@@ -1,8 +1,8 @@
 """The tables of pallets, duties and shards, and how records change them (seed: the Minka sharding library)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 from minka.v1.duties_pb2 import (
     Assignment as AssignmentRow,
@@ -18,6 +18,7 @@ from minka.v1.duties_pb2 import (
 )
 
 _A = AssignmentState
+_K = TypeVar("_K")
 
 ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
     _A.ASSIGNMENT_STATE_UNSPECIFIED: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING},
@@ -92,14 +93,19 @@ def duty_name(duty: Duty) -> str:
 class DutyState:
     """Every table. Rows are replaced, never mutated, and so are the tuples of assignments.
 
-    `room` counts, by pallet, what may have made room for duties that are nowhere, `balance` what may have made its
-    balance worse: a pallet that was looked at need not be looked at again while they are the same.
+    A duty has few assignments, which are in a tuple. A synthetic one has as many as there are shards, and they are in a
+    dictionary, so that one more costs the same however many there are.
+
+    `room` says, by pallet, at which revision something may last have made room for duties that are nowhere, `balance`
+    the same of what may have made its balance worse: a pallet that was looked at need not be looked at again while they
+    are the same. No revision comes twice, so neither does a value when a pallet is deleted and created again.
     """
 
     pallets: dict[str, Pallet] = field(default_factory=dict)
     duties: dict[int, Duty] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
-    of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)
+    of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)  # without synthetic duties
+    of_synthetic: dict[int, dict[str, Assignment]] = field(default_factory=dict)  # by synthetic duty, by shard
     next_number: int = 1
     next_epoch: int = 1
     # What follows from them
@@ -116,11 +122,13 @@ class DutyState:
     takes: dict[str, frozenset[str]] = field(
         default_factory=dict, compare=False
     )  # by shard: the pallets for which its capacity isn't zero
-    attaching: dict[int, None] = field(
+    attaching: dict[tuple[int, str], None] = field(
         default_factory=dict, compare=False
-    )  # ASSIGNED, in that order; no synthetic ones
+    )  # duties and shards: ASSIGNED, in that order
     preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # duties and shards
-    taking: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many of those it has to attach
+    taking: dict[str, int] = field(
+        default_factory=dict, compare=False
+    )  # by shard: how many of those it has to attach, without synthetic duties
     releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
     balance: dict[str, int] = field(default_factory=dict, compare=False)
@@ -133,6 +141,7 @@ class DutyState:
             dict(self.duties),
             dict(self.shards),
             dict(self.of_duty),
+            {number: dict(some) for number, some in self.of_synthetic.items()},
             self.next_number,
             self.next_epoch,
             dict(self.numbers),
@@ -163,6 +172,11 @@ class DutyState:
     def holder(self, number: int) -> Assignment | None:
         """The assignment of a duty that isn't synthetic to the shard that has it, or for which it is kept."""
         return next((one for one in self.of_duty.get(number, ()) if one.holds), None)
+
+    def assignments(self, number: int) -> Collection[Assignment]:
+        """Every assignment of the duty. To be read before the next change."""
+        some = self.of_synthetic.get(number)
+        return self.of_duty.get(number, ()) if some is None else some.values()
 
     def assignment(self, number: int, shard: str) -> Assignment | None:
         """The assignment of a duty to this shard."""
@@ -217,7 +231,7 @@ class DutyState:
             old = self.duties.get(row.number)
             self._put(row, old)
             if old is not None and old.version != row.version:
-                for one in self.of_duty.get(row.number, ()):
+                for one in self.assignments(row.number):
                     told.setdefault(one.shard, []).append(row.number)
         for number in changed.removed:
             self._remove(number)
@@ -239,7 +253,7 @@ class DutyState:
         _keep(self.deleting, row.number, row.deleting)
         _keep(self.pinned, row.number, bool(row.pinned_to))
         self._note_where(row)
-        self.balance[row.pallet] = self.balance.get(row.pallet, 0) + 1
+        self.balance[row.pallet] = self.revision
         if old is not None:
             self._note_room(row.pallet)
 
@@ -250,12 +264,12 @@ class DutyState:
             self.loads[holder.shard][row.pallet] = Load(count, weight + more)
 
     def _remove(self, number: int) -> None:
-        assert not self.of_duty.get(number), f"{number} is on {self.of_duty[number]}"
+        assert not self.assignments(number), f"{number} is on {self.assignments(number)}"
         row = self.duties.pop(number)
         del self.numbers[row.pallet, row.id], self.in_pallet[row.pallet][number]
         for index in (self.synthetic, self.nowhere):
             index.get(row.pallet, {}).pop(number, None)
-        for some in (self.deleting, self.pinned, self.attaching, self.of_duty):
+        for some in (self.deleting, self.pinned):
             some.pop(number, None)
         self._note_room(row.pallet)
 
@@ -284,16 +298,14 @@ class DutyState:
 
     def _assign(self, shard: str, duty: Duty, old: Assignment | None, new: Assignment | None) -> None:
         number = duty.number
-        others = tuple(one for one in self.of_duty.get(number, ()) if one.shard != shard)
+        if duty.synthetic:
+            self._assign_synthetic(shard, number, new)
+        else:
+            self._assign_ordinary(shard, number, new)
         if new is not None:
-            assert duty.synthetic or not new.holds or not any(one.holds for one in others), (new, others)
             assert shard in self.shards, new
-            self.of_duty[number] = (*others, new)
             self.on_shard.setdefault(shard, {})[number] = new
         else:
-            self.of_duty[number] = others
-            if not others:
-                del self.of_duty[number]
             del self.on_shard[shard][number]
         was, is_ = old is not None and old.holds, new is not None and new.holds
         if was != is_ and not duty.synthetic:
@@ -303,13 +315,11 @@ class DutyState:
             loads[duty.pallet] = Load(count + sign, weight + sign * weight_of(duty))
         before = old is not None and old.state == _ASSIGNED
         after = new is not None and new.state == _ASSIGNED
+        if before != after:
+            _keep(self.attaching, (number, shard), after)
         if before != after and not duty.synthetic:
-            _keep(self.attaching, number, after)
             self.taking[shard] = self.taking.get(shard, 0) + (1 if after else -1)
-        if new is not None and new.state == _PREPARING:
-            self.preparing[number, shard] = None
-        else:
-            self.preparing.pop((number, shard), None)
+        _keep(self.preparing, (number, shard), new is not None and new.state == _PREPARING)
         before = old is not None and old.state == _RELEASING
         after = new is not None and new.state == _RELEASING
         if before != after:
@@ -318,12 +328,30 @@ class DutyState:
         if was and not is_:
             self._note_room(duty.pallet)
 
+    def _assign_ordinary(self, shard: str, number: int, new: Assignment | None) -> None:
+        others = tuple(one for one in self.of_duty.get(number, ()) if one.shard != shard)
+        if new is not None:
+            assert not new.holds or not any(one.holds for one in others), (new, others)
+            self.of_duty[number] = (*others, new)
+        elif others:
+            self.of_duty[number] = others
+        else:
+            del self.of_duty[number]
+
+    def _assign_synthetic(self, shard: str, number: int, new: Assignment | None) -> None:
+        if new is not None:
+            self.of_synthetic.setdefault(number, {})[shard] = new
+            return
+        del self.of_synthetic[number][shard]
+        if not self.of_synthetic[number]:
+            del self.of_synthetic[number]
+
     def _note_where(self, duty: Duty) -> None:
         is_nowhere = not duty.synthetic and not duty.deleting and self.holder(duty.number) is None
         _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
 
     def _note_room_of(self, *rows: Shard) -> None:
-        """Count this as possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard:
+        """Note this as possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard:
         these may be anywhere once it is gone.
         """
         pinned = (row for row in map(self.duties.__getitem__, self.pinned) if row.pinned_to == rows[0].name)
@@ -331,8 +359,7 @@ class DutyState:
             self._note_room(pallet)
 
     def _note_room(self, pallet: str) -> None:
-        self.room[pallet] = self.room.get(pallet, 0) + 1
-        self.balance[pallet] = self.balance.get(pallet, 0) + 1
+        self.room[pallet] = self.balance[pallet] = self.revision
 
     # Snapshots
 
@@ -348,6 +375,7 @@ class DutyState:
         for start in range(0, len(rows), ROWS_A_PIECE):
             yield DutyTables(duties=rows[start : start + ROWS_A_PIECE])
         assignments = [one for some in self.of_duty.values() for one in some]
+        assignments += (one for some in self.of_synthetic.values() for one in some.values())
         for start in range(0, len(assignments), ROWS_A_PIECE):
             some = assignments[start : start + ROWS_A_PIECE]
             yield DutyTables(assignments=(assignment_row(one) for one in some))
@@ -396,8 +424,8 @@ def assignments_changed(
     )
 
 
-def _keep(some: dict[int, None], number: int, is_in: bool) -> None:
+def _keep(some: dict[_K, None], key: _K, is_in: bool) -> None:
     if is_in:
-        some[number] = None
+        some[key] = None
     else:
-        some.pop(number, None)
+        some.pop(key, None)

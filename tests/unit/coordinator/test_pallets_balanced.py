@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState, Operation
+from minka.v1.duty_api_pb2 import PalletChange
 from minkad.coordinator import shard_control
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
-from minkad.core.controller import BalancePallet, Command
+from minkad.core.controller import BalancePallet, ChangePallets, Command
 from minkad.core.state import State
 from tests.unit.core.duty_world import DutyWorld
 
@@ -43,6 +44,12 @@ async def at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
 
+def shard_control_of(controller: Controller) -> ShardControl:
+    """The control by the controller's state."""
+    now = asyncio.get_running_loop().time
+    return ShardControl(controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=now, in_thread=at_once)
+
+
 async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duties and shards have not changed: by the node's row, the shard on that node may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
@@ -55,11 +62,8 @@ async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeyp
     world.create("feeds", [f"d{number}" for number in range(10)])
     world.settle()
     assert world.counts() == {"s1": 10, "s2": 0}
-    loop = asyncio.get_running_loop()
     controller = Controller(world.state)
-    control = ShardControl(
-        controller, ShardSettings(), unconfirmed_since=0.0, tick=0.05, now=loop.time, in_thread=at_once
-    )
+    control = shard_control_of(controller)
     async with asyncio.timeout(10):
         while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
             await asyncio.sleep(0.001)
@@ -69,3 +73,25 @@ async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeyp
     control.close()
     assert isinstance(command, BalancePallet)
     assert {move.target for move in command.plan.moves} == {"s2"}
+
+
+async def test_a_deleted_pallet_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is created under its name is balanced as a new one."""
+    monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s1")
+    control = shard_control_of(Controller(world.state))
+    async with asyncio.timeout(10):
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+            await asyncio.sleep(0.001)
+        before = control._balanced["feeds"]
+        world.do(ChangePallets([PalletChange(delete="feeds")]))
+        while "feeds" in control._balanced or "feeds" in control._seen:  # noqa: ASYNC110 - nothing is said
+            await asyncio.sleep(0.001)
+        world.pallet("feeds")
+        while "feeds" not in control._balanced:  # noqa: ASYNC110 - nothing is to be moved, so nothing is said
+            await asyncio.sleep(0.001)
+    control.close()
+    assert control._balanced["feeds"] != before

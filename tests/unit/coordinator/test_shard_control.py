@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from minka.v1.cluster_pb2 import Operation
-from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Pallet, Shard, ShardState
-from minka.v1.records_pb2 import Record, RecordBatch
+from minka.v1.duties_pb2 import Shard, ShardState
 from minka.v1.shards_pb2 import ShardHeartbeatsRequest, ShardSign
-from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.core.controller import Command, FailShards, NoteFlap
-from minkad.core.state import State, assignments_changed
+from minkad.core.state import State
 
 SETTINGS = ShardSettings(clearance=3.0, failure_timeout=3.6)
 
@@ -175,29 +173,3 @@ async def test_a_new_controller_gives_every_shard_the_time_to_find_it(h: Harness
     h.pass_time(3.5)
     await asyncio.sleep(0)
     assert not h.failed()
-
-
-def test_history_measures_planned_hand_overs_without_the_delegates_time() -> None:
-    state, history, a = State(), DutyHistory(), AssignmentState
-    state.duties.put_pallet(Pallet(id="feeds", version=1))
-    for name in ("s1", "s2"):
-        state.duties.put_shard(Shard(name=name))
-    state.duties.change_duties(DutiesChanged(duties=[Duty(number=1, pallet="feeds", id="a")]))
-    steps = [
-        ("s1", a.ASSIGNMENT_STATE_ASSIGNED, 1, 1000),
-        ("s1", a.ASSIGNMENT_STATE_ATTACHED, 0, 1010),
-        ("s1", a.ASSIGNMENT_STATE_RELEASING, 0, 2000),
-        ("s1", a.ASSIGNMENT_STATE_UNSPECIFIED, 0, 2500),
-        ("s2", a.ASSIGNMENT_STATE_ASSIGNED, 2, 2501),
-        ("s2", a.ASSIGNMENT_STATE_ATTACHED, 0, 2540),
-    ]
-    history.took_ms[1] = 15
-    for shard, now, epoch, time_ms in steps:
-        record = Record(assignments_changed=assignments_changed(shard, now, [1], time_ms, "why", epoch))
-        batch = RecordBatch(records=[record])
-        history.note(batch, state)
-        state.apply_batch(batch)
-    times = history.hand_overs("feeds")
-    assert (times.count, times.max_ms) == (1, 25)
-    (move,) = history.moves()
-    assert (move.source, move.target, move.reason) == ("s1", "s2", "why")

@@ -20,6 +20,7 @@ from minkad.core.controller import (
     ReportShards,
     Scheduler,
     decide,
+    describe_unplaced,
     plan_rebalance,
 )
 from minkad.core.controller.duties.distribution import GATHER_MS
@@ -48,7 +49,7 @@ class DutyWorld:
         self.now_ms = 1_000_000
         self.processes: dict[str, Process] = {}
         self.releases = True  # whether processes release what they are told to
-        self._distributor = Distributor()
+        self.distributor = Distributor()
         self._scheduler = Scheduler()
         self._starts = 0
         self._last_epoch: dict[int, int] = {}
@@ -61,20 +62,24 @@ class DutyWorld:
     def do(self, command: Command) -> None:
         """Decide and apply. Raises MinkaError."""
         for record in decide(self.state, command, self.now_ms):
-            self.state.apply(record)
+            self.apply(record)
+
+    def apply(self, record: Record) -> None:
+        """Apply a record that was decided."""
+        self.state.apply(record)
 
     def look(self) -> list[Record]:
         """The records that the controller would make for duties now, without being asked."""
-        return self._distributor.next_facts(self.state, self.now_ms)
+        return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
         """Let the controller do what it does automatically until nothing is left. Joined shards are waited for."""
         gathered_at = -1  # the revision at which the wait was over
         for _ in range(PIECES):
-            facts = self._distributor.next_facts(self.state, self.now_ms)
+            facts = self.distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
             for record in facts:
-                self.state.apply(record)
+                self.apply(record)
             if not facts and gathered_at == self.duties.revision:
                 return
             if not facts:
@@ -193,15 +198,21 @@ class DutyWorld:
     def _is_synthetic(self, number: int) -> bool:
         return self.duties.duties[number].synthetic
 
-    def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds") -> None:
+    def fail_to_attach(self, name: str, id_: str, pallet: str = "feeds", reason: str = "ValueError: no") -> None:
         """Report that the delegate has raised too often."""
         row, process = self.row(id_, pallet), self.processes[name]
         one = self.duties.assignment(row.number, name)
         assert one is not None
         if one.holds:
             process.held.pop(row.number, None)
-        failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason="ValueError: no")
+        failed = FailedDuty(holding=Holding(duty=row.number, epoch=one.epoch), reason=reason)
         self.report(process, ShardReport(failed=[failed]))
+
+    def release(self, name: str, id_: str, pallet: str = "feeds") -> None:
+        """Report that the process has released a duty, although it wasn't told to."""
+        row, process = self.row(id_, pallet), self.processes[name]
+        holding = Holding(duty=row.number, epoch=process.held.pop(row.number))
+        self.report(process, ShardReport(released=[holding]))
 
     def finish(self, name: str, id_: str, pallet: str = "feeds") -> None:
         """Report that the delegate has ended a lazy duty."""
@@ -227,6 +238,10 @@ class DutyWorld:
         """The shard that has the duty; "" for none."""
         holder = self.duties.holder(self.row(id_, pallet).number)
         return "" if holder is None else holder.shard
+
+    def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
+        """Why no shard has the duty, for people."""
+        return describe_unplaced(self.state, self.distributor, self.row(id_, pallet))
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:
         """How many duties of the pallet each registered shard has."""

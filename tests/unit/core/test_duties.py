@@ -4,7 +4,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState, OperationState
-from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, OnFailure, ShardState
+from minka.v1.duties_pb2 import Balancer, BalancerKind, Canary, ShardState
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec, PalletChange
 from minkad.core.controller import ChangeDuties, ChangePallets, FailShards, LeaveShard, NoteFlap, score
 from minkad.core.controller.duties.decide import duty_facts
@@ -198,33 +198,6 @@ def test_another_version_of_the_application_may_try_again(world: DutyWorld) -> N
     assert world.where("a") == "s1"
 
 
-def test_stationary_duties_are_never_moved_but_placed_again_on_failure(world: DutyWorld) -> None:
-    world.join("s1")
-    world.create("feeds", TEN, stationary=True)
-    world.settle()
-    world.join("s2")
-    world.settle()
-    assert world.rebalance("feeds") == 0
-    world.kill("s1")
-    world.settle()
-    assert world.counts() == {"s2": 10}
-
-
-def test_stationary_duties_stay_nowhere_where_the_pallet_says_so(world: DutyWorld) -> None:
-    world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
-    world.join("s1")
-    world.create("feeds", ["a"], stationary=True)
-    world.settle()
-    assert world.where("a") == "s1"
-    world.join("s2")
-    world.kill("s1")
-    world.settle()
-    assert world.where("a") == ""
-    world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_REATTACH)
-    world.settle()
-    assert world.where("a") == "s2"
-
-
 def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> None:
     world.join("s1")
     world.create("feeds", ["a"], lazy=True)
@@ -236,34 +209,6 @@ def test_lazy_duties_end_when_they_are_reported_no_more(world: DutyWorld) -> Non
     world.finish("s1", "b")
     world.settle()
     assert world.duties.named("feeds", "b") is not None, "it isn't lazy"
-
-
-def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld) -> None:
-    world.join("s1", capacity=0)
-    world.create("feeds", ["white"], synthetic=True)
-    world.settle()
-    world.join("s2")
-    world.settle()
-    number = world.row("white").number
-    assert {one.shard for one in world.duties.of_duty[number]} == {"s1", "s2"}
-    world.kill("s1")
-    world.settle()
-    assert {one.shard for one in world.duties.of_duty[number]} == {"s2"}
-    world.delete("feeds", "white")
-    world.settle()
-    assert not world.duties.duties
-    world.check_tables()
-
-
-def test_a_weight_that_hardly_changes_is_the_same(world: DutyWorld) -> None:
-    world.join("s1")
-    world.create("feeds", ["a"], weight=100)
-    world.settle()
-    world.weigh("s1", "a", 109)
-    assert not world.row("a").HasField("reported_weight")
-    world.weigh("s1", "a", 130)
-    assert world.duties.load("s1", "feeds").weight == 130
-    world.check_tables()
 
 
 def test_what_a_person_has_placed_stays_there(world: DutyWorld) -> None:
@@ -335,6 +280,29 @@ def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
     world.join("s2", capacity=100)
     world.settle()
     assert sum(world.counts().values()) == 8
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bool) -> None:
+    """What was known about the old one's room and duties says nothing about the new one's."""
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s1", capacity=10)
+    world.create("feeds", ["big"], weight=20)
+    world.wait(5000)
+    row, seen = world.row("big"), world.duties.room["feeds"]
+    assert "no shard can take it" in world.why_unplaced("big")
+    world.delete("feeds", "big")
+    world.do(ChangePallets([PalletChange(delete="feeds")]))
+    if is_seen:
+        world.look()
+        assert not world.distributor.why_unplaced(row), "it is forgotten with its pallet"
+    world.pallet("feeds")
+    while world.duties.room["feeds"] < seen:
+        world.change_pallet("feeds", moves_per_shard=world.duties.revision)
+    world.create("feeds", ["small"])
+    world.wait(5000)
+    assert world.where("small") == "s1"
 
 
 # Shards

@@ -18,6 +18,7 @@ from minka.duties._events import (
 )
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
+from tests.unit.core.duty_world import DutyWorld
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
 
@@ -389,6 +390,34 @@ def test_weights_are_damped() -> None:
     for _ in range(12):
         report(300)
     assert [one.weight for one in weights(world)] == [111, 300]
+
+
+def test_each_weight_that_is_told_counts_for_the_controller() -> None:
+    """It isn't told again, so if it didn't count the controller would have a wrong one for ever."""
+    world, cluster = World(), DutyWorld()
+    cluster.pallet("feeds")
+    cluster.join("s1")
+    cluster.create("feeds", ["a"], weight=10)
+    cluster.settle()
+    world.connect()
+    world.attach(held(1, 11, weight=10))
+    while any(call.method is not Method.REPORT for call in world.calls.values()):
+        world.end_call()
+    world.record()
+    told = 0
+    for weight in (11, 12, 11, 10, 9, 10, 0, 1, 30, 27, 33):
+        for _ in range(12):
+            for number in list(world.calls):
+                del world.calls[number]
+                world.tell(CallEnded(number, None, {(1, 11): weight}))
+            if not world.machine.reports.is_empty:
+                world.record()
+            world.pass_time(1.0)
+        for one in weights(world)[told:]:
+            cluster.weigh("s1", "a", one.weight)
+            assert cluster.duties.load("s1", "feeds").weight == one.weight
+        told = len(weights(world))
+    assert [one.weight for one in weights(world)] == [11, 9, 10, 0, 1, 30, 27, 33]
 
 
 def weights(world: World) -> list[WeighedDuty]:

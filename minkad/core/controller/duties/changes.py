@@ -214,7 +214,7 @@ class _Batch:
 
     def _delete(self, row: Duty) -> None:
         """The duty is removed at once if no shard may have it, otherwise when the shards have released it."""
-        assignments = self._state.of_duty.get(row.number, ())
+        assignments = self._state.assignments(row.number)
         for one in assignments:
             if one.state in _HAS:
                 self._released.setdefault(one.shard, []).append(row.number)
@@ -226,12 +226,19 @@ class _Batch:
             self._removed.append(row.number)
 
     def _pin(self, pin: DutyPin, row: Duty) -> None:
+        """A stationary duty whose shard has failed may be placed again once a person has said where, or unpinned it."""
         if row.synthetic:
             raise MinkaError(Code.INVALID_DUTY, f"duty {duty_name(row)} is synthetic: it is on every shard")
         if pin.shard and pin.shard not in self._state.shards:
             raise MinkaError(Code.UNKNOWN_SHARD, f"there is no shard {pin.shard}", shard=pin.shard)
-        if row.pinned_to != pin.shard:
-            self._rows.append(duty_with(row, lambda new: setattr(new, "pinned_to", pin.shard)))
+        has_failed = row.was_attached and self._state.holder(row.number) is None
+
+        def change(new: Duty) -> None:
+            new.pinned_to = pin.shard
+            new.was_attached = row.was_attached and not has_failed
+
+        if row.pinned_to != pin.shard or has_failed:
+            self._rows.append(duty_with(row, change))
 
 
 def _may_hold(one: Assignment) -> bool:
@@ -245,4 +252,4 @@ def _is_stored(row: Duty, spec: DutySpec) -> bool:
 
 def removed_when_released(state: DutyState) -> Iterator[int]:
     """The deleted duties that no shard has."""
-    return (number for number in state.deleting if number not in state.of_duty)
+    return (number for number in state.deleting if not state.assignments(number))

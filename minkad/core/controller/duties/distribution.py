@@ -6,22 +6,22 @@ room.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import chain, islice
-from typing import Final
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Any, Final
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.changes import removed_when_released
 from minkad.core.controller.duties.health import TRUSTED_FROM, score
 from minkad.core.controller.duties.mover import MOVES_PER_SHARD, PREPARED_WITHIN_MS
+from minkad.core.controller.duties.quarantines import last_failure, quarantine_of
 from minkad.core.controller.duties.rooms import (
     balancer_of,
     groups,
     may_be_placed,
     newest_version,
     placed_duty,
-    quarantined_on,
     refusal,
     rooms,
     settings_of,
@@ -35,18 +35,23 @@ from minkad.core.state import Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = 500  # duties that are placed at once; they take about ten milliseconds
+PIECE: Final = (
+    500  # duties that are placed at once, or synthetic ones that are given to shards; they take about ten milliseconds
+)
 FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
 FORGOTTEN_AFTER_MS: Final = 600_000  # the row of a shard that is gone is removed then
 NEW_MS: Final = 1000  # a duty counts as new for so long
 GATHER_MS: Final = 500  # between two times at which new duties are placed
-WINDOW: Final = 2000  # duties of all pallets that are given to shards and not attached yet
+WINDOW: Final = 2000  # assignments of duties of all pallets that shards were given and have not attached yet
 SLOW_MS: Final = 10_000  # duties that take longer to attach don't count for it
 MANY: Final = 2000  # duties
 JOINED_MS: Final = 1000  # a shard counts as new for so long
 AWAITED_MS: Final = 5000  # more new shards are awaited for so long at most
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
+FAILED_AND_LEFT: Final = (
+    "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard or release it"
+)
 NO_SHARD: Final = "no shard takes duties of the pallet"
 
 
@@ -58,6 +63,7 @@ class Distributor:
         self._room: dict[str, object] = {}  # by pallet: what the room depended on when its duties were last tried
         self._placed_ms: dict[str, int] = {}  # by pallet: when new duties were last placed
         self._awaited_ms: dict[str, int] = {}  # by pallet: since when many of its duties wait
+        self._everywhere: dict[str, int] = {}  # by pallet: its balance when no shard lacked a synthetic duty of it
         self._looked: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
@@ -65,12 +71,30 @@ class Distributor:
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
+        self._forget_pallets(state)
         # Released duties are placed before more are released: they may take the room.
-        steps = (_tidy, self._place, _waves, _synthetic)
+        steps = (_tidy, self._place, _waves, self._synthetic)
         found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
         if not found:
             self._looked = (seen, now_ms)
         return found
+
+    def _forget_pallets(self, state: State) -> None:
+        """Drop what was noted for pallets that are deleted."""
+        noted: tuple[dict[str, Any], ...] = (
+            self.unplaced,
+            self._room,
+            self._placed_ms,
+            self._awaited_ms,
+            self._everywhere,
+        )
+        for some in noted:
+            for pallet in some.keys() - state.duties.pallets.keys():
+                del some[pallet]
+
+    def is_waited_for(self, state: State, pallet: str) -> bool:
+        """Whether some duty of the pallet is nowhere, and it isn't known yet that it can't be placed."""
+        return not state.duties.nowhere.get(pallet, {}).keys() <= self.unplaced.get(pallet, {}).keys()
 
     def why_unplaced(self, duty: Duty) -> str:
         """Why the duty couldn't be placed; "" if no reason is known."""
@@ -90,7 +114,7 @@ class Distributor:
             self._room[pallet.id] = room
             self.unplaced[pallet.id] = {}
         unplaced = self.unplaced.setdefault(pallet.id, {})
-        if len(unplaced) >= len(nowhere):
+        if not self.is_waited_for(state, pallet.id):
             return
         waiting = (number for number in nowhere if number not in unplaced)
         free = (number for number in waiting if Placed.duty(number) not in state.under_way)
@@ -103,7 +127,7 @@ class Distributor:
         given: dict[tuple[str, str], list[int]] = defaultdict(list)
         for duty in duties:
             if not may_be_placed(pallet, duty):
-                unplaced[duty.number] = "it is stationary, and its shard has failed (on_failure: leave)"
+                unplaced[duty.number] = FAILED_AND_LEFT
         to_place = [duty for duty in duties if duty.number not in unplaced]
         for number, shard, reason in _chosen(state, pallet, to_place, found, unplaced):
             given[shard, reason].append(number)
@@ -111,6 +135,22 @@ class Distributor:
         for (shard, reason), numbers in sorted(given.items()):
             yield from _cleared(state, numbers, shard, now_ms)
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+
+    def _synthetic(self, state: State, now_ms: int) -> Iterator[Record]:
+        """Give the next synthetic duties to shards that take their pallet, whatever their capacity."""
+        balance = state.duties.balance
+        due = {pallet: balance[pallet] for pallet, some in state.duties.synthetic.items() if some}
+        due = {pallet: seen for pallet, seen in due.items() if self._everywhere.get(pallet) != seen}
+        if not due or _is_full(state, now_ms):
+            return
+        epochs, most = Epochs(state.duties.next_epoch), PIECE
+        for shard in state.duties.shards.values():
+            lacking = list(islice(_lacking(state, shard, due), most))
+            most -= len(lacking)
+            reason = "it is synthetic: on every shard"
+            yield from epochs.given(shard.name, _A.ASSIGNMENT_STATE_ASSIGNED, lacking, now_ms, reason)
+        if most == PIECE:
+            self._everywhere.update(due)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
         """Whether many duties wait, and shards have come a moment ago. More shards may come then, and all are to get
@@ -137,11 +177,11 @@ class Distributor:
 
 
 def _is_full(state: State, now_ms: int) -> bool:
-    """Whether so many duties were given to shards lately and aren't attached yet that the next have to wait: more than
-    shards and nodes can take in would only delay their heartbeats.
+    """Whether so many duties were given to shards lately and aren't attached yet that the next piece has to wait: more
+    than shards and nodes can take in would only delay their heartbeats.
     """
-    newest = next(islice(reversed(state.duties.attaching), WINDOW - 1, None), None)
-    one = None if newest is None else state.duties.holder(newest)
+    first_too_many = next(islice(reversed(state.duties.attaching), WINDOW - PIECE, None), None)
+    one = None if first_too_many is None else state.duties.assignment(*first_too_many)
     return one is not None and now_ms - one.since_ms < SLOW_MS
 
 
@@ -338,7 +378,9 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
     found: dict[int, int] = {}
     for one in state.duties.on_shard[shard.name].values():
         if one.state in _HAS and state.duties.duties[one.duty].pallet == pallet.id:
-            others = (other for other in state.duties.of_duty[one.duty] if other.state == _A.ASSIGNMENT_STATE_PREPARING)
+            others = (
+                other for other in state.duties.assignments(one.duty) if other.state == _A.ASSIGNMENT_STATE_PREPARING
+            )
             since_ms = min((other.since_ms for other in others), default=None)
             if since_ms is not None and Placed.duty(one.duty) not in state.moving:
                 found[one.duty] = since_ms
@@ -349,7 +391,7 @@ def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
     """The shard's duties of the pallet that may be moved and that nothing else is happening to."""
     for one in state.duties.on_shard[shard.name].values():
         row = state.duties.duties[one.duty]
-        is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.of_duty[row.number]) > 1
+        is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.assignments(row.number)) > 1
         if one.state in _HAS and row.pallet == pallet.id and not (row.stationary or row.synthetic or is_left_alone):
             yield row
 
@@ -391,33 +433,33 @@ def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
 def _takes(state: State, duty: Duty, name: str) -> bool:
     shard = state.duties.shards.get(name)
     takes = shard is not None and any(one.pallet == duty.pallet for one in shard.pallets)
-    return shard is not None and takes and not refusal(state, shard) and name not in quarantined_on(state, duty)
+    return shard is not None and takes and not refusal(state, shard) and quarantine_of(state, duty, shard) is None
 
 
 # Synthetic duties
 
 
-def _synthetic(state: State, now_ms: int) -> Iterator[Record]:
-    """Give synthetic duties to each shard that takes their pallet, whatever its capacity."""
-    if not any(state.duties.synthetic.values()):
+def _lacking(state: State, shard: Shard, pallets: Collection[str]) -> Iterator[int]:
+    """The synthetic duties of these pallets that the shard is to get."""
+    if shard.state != _S.SHARD_STATE_LIVE:
         return
-    epochs = Epochs(state.duties.next_epoch)
-    for shard in list(state.duties.shards.values()):
-        held = state.duties.on_shard.get(shard.name, {})
-        if shard.state == _S.SHARD_STATE_LIVE:
-            taken = chain.from_iterable(state.duties.synthetic.get(one.pallet, {}) for one in shard.pallets)
-            missing = [number for number in taken if number not in held and _takes_synthetic(state, number, shard)]
-            reason = "it is synthetic: on every shard"
-            yield from epochs.given(shard.name, _A.ASSIGNMENT_STATE_ASSIGNED, missing, now_ms, reason)
+    held = state.duties.on_shard.get(shard.name, {})
+    for pallet in (one.pallet for one in shard.pallets if one.pallet in pallets):
+        some = state.duties.synthetic[pallet]
+        if not some.keys() <= held.keys():  # most shards have all, and this is the quickest way to see it
+            yield from (number for number in some if number not in held and _takes_synthetic(state, number, shard))
 
 
 def _takes_synthetic(state: State, number: int, shard: Shard) -> bool:
     row = state.duties.duties[number]
-    return not row.deleting and shard.name not in quarantined_on(state, row)
+    return not row.deleting and quarantine_of(state, row, shard) is None
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str:
     """Why no shard has the duty, for people; "" if one has."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
-    return distributor.why_unplaced(duty) or f"{duty_name(duty)} is about to be placed"
+    why = distributor.why_unplaced(duty)
+    if not why:
+        return f"{duty_name(duty)} is about to be placed"
+    return f"{why}; {last_failure(duty)}" if duty.quarantines else why

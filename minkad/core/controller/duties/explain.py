@@ -2,7 +2,8 @@
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Shard
 from minka.v1.duty_api_pb2 import ShardVerdict
-from minkad.core.controller.duties.rooms import balancer_name, capacity_of, quarantined_on, refusal
+from minkad.core.controller.duties.quarantines import last_failure, quarantine_of
+from minkad.core.controller.duties.rooms import balancer_name, capacity_of, refusal
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
 _SAYS = {
@@ -20,7 +21,9 @@ def summary(state: State, duty: Duty, unplaced: str) -> str:
     if duty.deleting:
         return f"{name} is being deleted: its shards have yet to release it."
     if duty.synthetic:
-        count = len(state.duties.of_duty.get(duty.number, ()))
+        count = len(state.duties.assignments(duty.number))
+        if duty.quarantines:
+            return f"{name} is synthetic, and on {count} of the shards that take {duty.pallet}: {last_failure(duty)}."
         return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
     holder = state.duties.holder(duty.number)
     if holder is None:
@@ -58,9 +61,10 @@ def _impossible(state: State, duty: Duty, shard: Shard) -> str:
         return f"takes no duties of pallet {duty.pallet}"
     if why := refusal(state, shard):
         return f"can't have it: {why}"
-    if shard.name in quarantined_on(state, duty):
-        reason = next(one.reason for one in duty.quarantines if one.shard == shard.name)
-        return f"couldn't attach it: {reason}"
+    if (one := quarantine_of(state, duty, shard)) is not None:
+        if one.shard == shard.name:
+            return f"couldn't attach it: {one.reason}"
+        return f"isn't asked again, since too many shards couldn't attach it: {last_failure(duty)}"
     if duty.synthetic or not said.HasField("capacity"):
         return ""
     if not said.capacity:

@@ -8,7 +8,8 @@ from typing import Final
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.duties_pb2 import AssignmentState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.duties.rooms import capacity_of, quarantined_on, refusal
+from minkad.core.controller.duties.quarantines import quarantine_of
+from minkad.core.controller.duties.rooms import capacity_of, refusal
 from minkad.core.controller.duties.rows import Epochs, in_state
 from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.rows import migration_in_state
@@ -32,19 +33,23 @@ class DutyMover:
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The duty is no longer where the plan found it, or its target can't have it."""
+        """The duty is no longer where the plan found it or is kept for a shard that is away, or its target can't have
+        it.
+        """
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"
         if holder is None or holder.shard != migration.source:
             return f"it is no longer on {migration.source}"
+        if holder.state == _A.ASSIGNMENT_STATE_KEPT:
+            return f"{holder.shard} is away, and it is kept for it"
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """The source is releasing it for another reason or is away, or another shard prepares for it."""
+        """The source is releasing it for another reason, or another shard prepares for it."""
         holder = state.duties.holder(migration.duty)
         if holder is None or holder.state not in _HAS:
-            return f"{migration.source} is releasing it, or away"
+            return f"{migration.source} is releasing it"
         others = [one.shard for one in state.duties.of_duty[migration.duty] if one.shard != holder.shard]
         return f"{others[0]} prepares for it" if others else None
 
@@ -140,7 +145,7 @@ def _no_target(state: State, migration: Migration) -> str | None:
         return f"there is no shard {migration.target}"
     if capacity_of(shard, row.pallet) is None:
         return f"{shard.name} takes no duties of {row.pallet}"
-    if shard.name in quarantined_on(state, row):
+    if quarantine_of(state, row, shard) is not None:
         return f"it couldn't be attached on {shard.name}"
     if why := refusal(state, shard):
         return f"{shard.name} can't take it: {why}"

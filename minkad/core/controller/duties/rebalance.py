@@ -2,20 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, Final
 
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan, ShardBalance
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, RebalanceOperation
-from minka.v1.duties_pb2 import BalancerKind, Duty, Pallet
+from minka.v1.duties_pb2 import AssignmentState, BalancerKind, Duty, Pallet, ShardState
 from minka.v1.duty_api_pb2 import BalancerComparison, ComparePalletResponse, PlanRebalanceRequest, ShardLoad
 from minkad.core.controller.duties.changes import unknown_pallet
+from minkad.core.controller.duties.mover import MOVES_PER_SHARD
+from minkad.core.controller.duties.quarantines import quarantine_of
 from minkad.core.controller.duties.rooms import (
     balancer_name,
     balancer_of,
     groups,
     placed_duty,
-    quarantined_on,
     refusal,
     rooms,
     settings_of,
@@ -27,6 +29,8 @@ from minkad.core.placement.duties import ShardBalance as PlannedBalance
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
 MOVES_AT_ONCE = 1000  # in one automatic operation
+_KEPT: Final = AssignmentState.ASSIGNMENT_STATE_KEPT
+_RELEASING: Final = AssignmentState.ASSIGNMENT_STATE_RELEASING
 _SHOWN = 5  # reasons of one kind in a plan's notes
 
 
@@ -86,7 +90,7 @@ def _moves(state: State, plan: DutyPlan) -> Iterator[Move]:
             )
 
 
-def _notes(state: State, pallet: Pallet, plans: Iterable[DutyPlan], found: Iterable[ShardRoom]) -> list[str]:
+def _notes(state: State, pallet: Pallet, plans: Iterable[DutyPlan], found: list[ShardRoom]) -> list[str]:
     unplaced = [one for plan in plans for one in plan.unplaced]
     notes = [f"{duty_name(state.duties.duties[one.number])}: {one.reason}" for one in unplaced[:_SHOWN]]
     if len(unplaced) > _SHOWN:
@@ -113,17 +117,44 @@ def _balances(
     return list(balances.values())
 
 
-def held_back(state: State, pallet: Pallet, found: Iterable[ShardRoom]) -> str:
+def held_back(state: State, pallet: Pallet, found: list[ShardRoom]) -> str:
     """Why no duty of the pallet is moved automatically at present; "" if nothing is in the way."""
     if pallet.manual:
         return "the pallet is balanced by hand"
     running = versions(state, found)
     if len(running) > 1 and not pallet.HasField("canary"):
         return f"a deploy is under way: its shards run the versions {', '.join(one or 'none' for one in running)}"
-    leaving = [room.name for room in found if not room.accepts and room.count]
-    if leaving:
-        return f"{leaving[0]} is being emptied"
-    return ""
+    closed = (room.name for room in found if not room.accepts and room.count)
+    leaving = next((name for name in closed if _is_being_emptied(state, pallet, name, found)), "")
+    return f"{leaving} is being emptied" if leaving else ""
+
+
+def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[ShardRoom]) -> bool:
+    """Whether duties of the pallet will leave the shard, which gets none. Those that are kept for it, are stationary or
+    have no other place stay, perhaps for very long.
+    """
+    shard = state.duties.shards[name]
+    if shard.state == ShardState.SHARD_STATE_AWAY:
+        return False
+    if shard.state in (ShardState.SHARD_STATE_LEAVING, ShardState.SHARD_STATE_GONE):
+        return any(True for _ in _held(state, pallet, name))
+    if state.duties.releasing.get(name) and any(one.state == _RELEASING for one, _ in _held(state, pallet, name)):
+        return True
+    first = list(islice((row for _, row in _held(state, pallet, name) if not row.stationary), MOVES_PER_SHARD))
+    return any(
+        balancer_of(pallet).place(asked, open_, settings_of(pallet.balancer)).moves
+        for some, open_ in groups(state, pallet, first, found)
+        if (asked := [placed_duty(state, row) for row in some])
+    )
+
+
+def _held(state: State, pallet: Pallet, name: str) -> Iterator[tuple[Assignment, Duty]]:
+    """The pallet's duties that the shard may have now, without those that are deleted or synthetic."""
+    for one in state.duties.on_shard[name].values():
+        row = state.duties.duties[one.duty]
+        is_meant = row.pallet == pallet.id and not (row.synthetic or row.deleting)
+        if is_meant and one.holds and one.state != _KEPT:
+            yield one, row
 
 
 def compare_pallet(state: State, pallet_id: str, now_ms: int) -> ComparePalletResponse:
@@ -183,7 +214,7 @@ def problem_of(state: State, move: Move) -> str | None:
         return f"there is no shard {move.target}"
     if why := refusal(state, target):
         return why
-    return "it couldn't be attached there" if target.name in quarantined_on(state, row) else None
+    return "it couldn't be attached there" if quarantine_of(state, row, target) is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from minka.v1.cluster_pb2 import MigrationState
-from minka.v1.duties_pb2 import AssignmentState, Duty, DutyQuarantine, Shard, ShardState
+from minka.v1.duties_pb2 import AssignmentState, Duty, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport
 from minkad.core.controller.duties.commands import ReportShards
-from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
+from minkad.core.controller.duties.quarantines import quarantine
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
 from minkad.core.controller.duties.shards import is_process
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
 _A = AssignmentState
-MAX_QUARANTINES: Final = 16  # remembered for one duty
-MAX_REASON: Final = 500  # characters
-WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored
+WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored, here and by the SDK
 
 
 def report(state: State, command: ReportShards, now_ms: int) -> Iterator[Record]:
@@ -31,7 +30,7 @@ def _report(state: State, shard: Shard, said: ShardReport, now_ms: int) -> Itera
     duties = state.duties
     yield from _attached(duties, shard, said.attached, now_ms)
     yield from _finished(duties, shard, said.finished, now_ms)
-    yield from _failed(duties, shard, said.failed, now_ms)
+    yield from _failed(state, shard, said.failed, now_ms)
     yield from _released(duties, shard, said.released, now_ms)
     yield from _weighed(duties, shard, [(one.holding, one.weight) for one in said.weights])
     yield from _prepared(state, shard, said.prepared, now_ms)
@@ -49,12 +48,16 @@ def _meant(
 def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
     found = [one.duty for one in _meant(duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_ASSIGNED)]
     begun = [row for row in map(duties.duties.__getitem__, found) if row.stationary and not row.was_attached]
-    yield from duties_changed(duty_with(row, _begin) for row in begun)
+    yield from duties_in_pieces(duty_with(row, _begin) for row in begun)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_ATTACHED, found, now_ms)
 
 
 def _begin(row: Duty) -> None:
     row.was_attached = True
+
+
+def _end(row: Duty) -> None:
+    row.was_attached = False
 
 
 def _may_hold(state: int) -> bool:
@@ -66,9 +69,14 @@ def _may_hold_or_prepare(state: int) -> bool:
 
 
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted."""
-    keeps = shard.state == ShardState.SHARD_STATE_LEAVING and shard.grace_ms > 0
+    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted. A
+    stationary duty that was released as planned hasn't failed, and begins like a new one.
+    """
+    leaves = shard.state == ShardState.SHARD_STATE_LEAVING
+    keeps = leaves and shard.grace_ms > 0
     found = list(_meant(duties, shard, said, _may_hold))
+    planned = [duties.duties[one.duty] for one in found if leaves or one.state == _A.ASSIGNMENT_STATE_RELEASING]
+    yield from duties_in_pieces(duty_with(row, _end) for row in planned if row.was_attached)
     kept = [one.duty for one in found if keeps and not duties.duties[one.duty].deleting]
     free = [one.duty for one in found if not keeps or duties.duties[one.duty].deleting]
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_KEPT, kept, now_ms)
@@ -85,40 +93,36 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
             preparing.setdefault(other.shard, []).append(number)
     for name, numbers in preparing.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
-    yield from duties_changed(removed=found)
+    yield from duties_in_pieces(removed=found)
 
 
-def _failed(duties: DutyState, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
+def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
     """Take failed duties from the shard, so that others try them. It doesn't get them again before a person clears
     that, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where it is.
     """
+    duties = state.duties
     reasons = {one.holding.duty: one.reason for one in said}
     found = [one.duty for one in _meant(duties, shard, (one.holding for one in said), _may_hold_or_prepare)]
-    rows = [duty_with(duties.duties[number], _quarantine(shard, reasons[number], now_ms)) for number in found]
-    yield from duties_changed(rows)
+    rows = (duty_with(duties.duties[number], quarantine(state, shard, reasons[number], now_ms)) for number in found)
+    yield from duties_in_pieces(rows)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
-
-
-def _quarantine(shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
-    def change(row: Duty) -> None:
-        others = [one for one in row.quarantines if one.shard != shard.name]
-        new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
-        del row.quarantines[:]
-        row.quarantines.extend([*others, new][-MAX_QUARANTINES:])
-
-    return change
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:
     """Record reported weights; a small change is ignored, so that jitter moves nothing."""
     weights = {holding.duty: weight for holding, weight in said}
-    held = _meant(duties, shard, (holding for holding, _ in said), _may_hold)
-    rows = []
-    for one in held:
-        row, weight = duties.duties[one.duty], weights[one.duty]
-        if abs(weight - weight_of(row)) > WEIGHT_TOLERANCE * weight_of(row):
-            rows.append(duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight)))  # type: ignore[misc]
-    yield from duties_changed(rows)
+    held = list(_meant(duties, shard, (holding for holding, _ in said), _may_hold))
+    rows = ((duties.duties[one.duty], weights[one.duty]) for one in held)
+    yield from duties_in_pieces(
+        duty_with(row, lambda new, weight=weight: setattr(new, "reported_weight", weight))  # type: ignore[misc]
+        for row, weight in rows
+        if _differs(weight, weight_of(row))
+    )
+
+
+def _differs(weight: int, known: int) -> bool:
+    """Whether the weight counts. The SDK decides in the same way what it tells: it doesn't tell a weight again."""
+    return weight != known and abs(weight - known) >= WEIGHT_TOLERANCE * known
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:

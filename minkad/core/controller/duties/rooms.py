@@ -6,6 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from minka.v1.duties_pb2 import (
+    AssignmentState,
     Balancer,
     BalancerKind,
     Canary,
@@ -19,6 +20,7 @@ from minka.v1.duties_pb2 import (
 from minka.v1.duties_pb2 import FillBy as FillByRow
 from minka.v1.duties_pb2 import PreSort as PreSortRow
 from minkad.core.controller.duties.health import penalty
+from minkad.core.controller.duties.quarantines import quarantined_on
 from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom
 from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
@@ -98,7 +100,8 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
     """The duty as the planners see it."""
     holder = state.duties.holder(duty.number)
     pinned = state.duties.shards.get(duty.pinned_to)
-    is_fixed = duty.stationary or bool(duty.pinned_to) or Placed.duty(duty.number) in state.moving
+    is_kept = holder is not None and holder.state == AssignmentState.ASSIGNMENT_STATE_KEPT
+    is_fixed = duty.stationary or bool(duty.pinned_to) or is_kept or Placed.duty(duty.number) in state.moving
     return PlacedDuty(
         number=duty.number,
         name=duty_name(duty),
@@ -111,18 +114,8 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
     )
 
 
-def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
-    """The shards on which the duty couldn't be attached, unless they run another version of the application now."""
-    shards = state.duties.shards
-    return frozenset(
-        one.shard
-        for one in duty.quarantines
-        if one.shard not in shards or shards[one.shard].version == one.shard_version
-    )
-
-
 def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
-    """Whether a duty that is nowhere may be given to a shard."""
+    """Whether a duty that is nowhere may be given to a shard: not if that is up to a person after a failure."""
     return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
 
 

@@ -40,6 +40,14 @@ def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> li
     return [Record(duties_changed=changed)] if changed.duties or changed.removed else []
 
 
+def duties_in_pieces(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> Iterator[Record]:
+    """The records for all of these, with some in each."""
+    for some in slices(rows, DUTIES_A_RECORD):
+        yield from duties_changed(some)
+    for gone in slices(removed, DUTIES_A_RECORD):
+        yield from duties_changed(removed=gone)
+
+
 def in_state(
     shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
 ) -> Iterator[Record]:

@@ -28,7 +28,7 @@ class PlacedDuty:
     weight: int  # 0 and up
     created_ms: int
     shard: str = ""  # where it is now; "" is nowhere
-    is_fixed: bool = False  # stationary, pinned or under way: it counts where it is, and is never moved
+    is_fixed: bool = False  # stationary, pinned, kept or under way: it counts where it is, and is never moved
     not_on: frozenset[str] = frozenset()  # the shards where it is quarantined
     only_on: str = ""  # the shard it is pinned to
 

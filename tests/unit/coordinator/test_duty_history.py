@@ -1,0 +1,86 @@
+"""What a node has seen of the moves of duties, and what it remembers for that."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from minka.v1.records_pb2 import Record, RecordBatch
+from minka.v1.shards_pb2 import DelegateTime, Holding, ShardReport, ShardReported
+from minkad.coordinator.duty_history import DutyHistory
+from tests.unit.core.duty_world import DutyWorld
+
+
+class NotedWorld(DutyWorld):
+    """A world in which each record is noted before it is applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = DutyHistory()
+
+    def apply(self, record: Record) -> None:
+        """Note and apply."""
+        self.history.note(RecordBatch(records=[record]), self.state)
+        super().apply(record)
+
+
+@pytest.fixture
+def world() -> NotedWorld:
+    """A world with a pallet."""
+    world = NotedWorld()
+    world.pallet("feeds")
+    return world
+
+
+def say_attached(world: NotedWorld, name: str, ids: Iterable[str], took_ms: int) -> ShardReported:
+    """Report that the shard has attached the duties, as the controller's node hears it; returns the report."""
+    numbers = [world.row(id_).number for id_ in ids]
+    report = ShardReport(
+        attached=[Holding(duty=n, epoch=world.duties.on_shard[name][n].epoch) for n in numbers],
+        times=[DelegateTime(duty=n, took_ms=took_ms) for n in numbers],
+    )
+    process = world.processes[name]
+    reported = ShardReported(shard=name, incarnation=process.incarnation, report=report)
+    world.history.note_times(world.duties, reported)
+    process.held.update((one.duty, one.epoch) for one in report.attached)
+    world.report(process, report)
+    return reported
+
+
+def test_planned_hand_overs_are_measured_without_the_delegates_time(world: NotedWorld) -> None:
+    world.join("s1")
+    world.create("feeds", ["a"])
+    world.settle()
+    world.leave("s1")
+    world.follow()
+    world.join("s2")
+    (process,) = (one for one in world.processes.values() if one.name == "s1")
+    world.now_ms += 500
+    world.work(process)
+    world.now_ms += 1
+    world.follow()
+    released_ms = world.now_ms - 1
+    assert world.where("a") == "s2"
+    world.now_ms += 40
+    say_attached(world, "s2", ["a"], took_ms=15)
+    times = world.history.hand_overs("feeds")
+    assert (times.count, times.max_ms) == (1, world.now_ms - released_ms - 15)
+    (move,) = world.history.moves()
+    assert (move.source, move.target) == ("s1", "s2")
+
+
+def test_what_delegates_took_is_forgotten_when_the_duty_is_attached_or_gone(world: NotedWorld) -> None:
+    """Otherwise it would grow with each duty that there ever was."""
+    world.join("s1")
+    world.create("feeds", ["job", "deleted", "kept"], lazy=True)
+    world.follow()
+    reported = say_attached(world, "s1", ["job", "kept"], took_ms=3)
+    world.history.note_times(world.duties, reported)  # it is repeated, since the answer was lost
+    number = world.row("deleted").number
+    holding = Holding(duty=number, epoch=world.duties.on_shard["s1"][number].epoch)
+    late = ShardReport(attached=[holding], times=[DelegateTime(duty=number, took_ms=3)])
+    world.history.note_times(world.duties, ShardReported(shard="s1", report=late))
+    assert set(world.history._took_ms) == {number}
+    world.delete("feeds", "deleted")
+    world.finish("s1", "job")
+    world.settle()
+    assert not world.history._took_ms

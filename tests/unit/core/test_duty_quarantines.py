@@ -1,0 +1,126 @@
+"""A duty that can't be attached is tried on other shards, and that ends, however many shards there are."""
+
+from collections.abc import Callable
+
+import pytest
+
+from minka.v1.duties_pb2 import AssignmentState
+from minka.v1.duty_api_pb2 import DutyChange, DutyName
+from minkad.core.controller import ChangeDuties
+from minkad.core.controller.duties import explain
+from minkad.core.controller.duties.quarantines import MAX_OLD_REASON, MAX_QUARANTINES, MAX_REASON
+from tests.unit.core.duty_world import DutyWorld
+
+MANY = MAX_QUARANTINES + 4
+ROUNDS = 10 * MANY
+
+
+def world_of(shards: int, version: Callable[[int], str] = lambda _: "1") -> DutyWorld:
+    """A world with so many shards, whose names tell their version."""
+    world = DutyWorld()
+    world.pallet("feeds")
+    for number in range(shards):
+        world.join(f"v{version(number)}-{number:02}", version=version(number))
+    return world
+
+
+def assigned(world: DutyWorld) -> list[str]:
+    """The shards that are about to attach the duty."""
+    some = world.duties.assignments(world.row("bad").number)
+    return [one.shard for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
+
+
+def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[str]:
+    """Let each shard that is given the duty fail, until none is; returns these shards."""
+    tried: list[str] = []
+    for _ in range(ROUNDS):
+        world.follow()
+        shards = assigned(world)
+        if not shards:
+            return tried
+        for name in shards:
+            world.fail_to_attach(name, "bad", reason=reason)
+        tried += shards
+    raise AssertionError(f"it was tried {len(tried)} times, and there is no end")
+
+
+@pytest.mark.parametrize("shards", [MAX_QUARANTINES - 1, MAX_QUARANTINES, MAX_QUARANTINES + 1, MANY])
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_it_ends(shards: int, synthetic: bool) -> None:
+    world = world_of(shards)
+    world.create("feeds", ["bad"], synthetic=synthetic)
+    tried = fail_everywhere(world)
+    assert len(set(tried)) == len(tried) >= min(shards, MAX_QUARANTINES + 1)
+    assert len(world.row("bad").quarantines) <= MAX_QUARANTINES
+    world.wait(600_000)
+    assert not assigned(world)
+    world.check_tables()
+
+
+@pytest.mark.parametrize("shards", [3, MANY])
+def test_people_are_told_where_it_failed_last_and_why(shards: int) -> None:
+    world = world_of(shards)
+    world.create("feeds", ["bad"])
+    last = fail_everywhere(world)[-1]
+    why = world.why_unplaced("bad")
+    assert "no shard can take it: it is quarantined on" in why
+    assert f"on {last}: ValueError: no" in why
+    verdicts = explain.verdicts(world.state, world.row("bad"))
+    assert len(verdicts) == shards
+    assert all("ValueError: no" in one.verdict and not one.possible for one in verdicts)
+
+
+def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed() -> None:
+    world = world_of(2)
+    world.create("feeds", ["bad"], synthetic=True)
+    world.settle()
+    for number in range(MANY):
+        world.join(f"later{number:02}")
+    tried = fail_everywhere(world)
+    assert set(tried) == set(world.processes) - {"v1-00", "v1-01"}
+    text = explain.summary(world.state, world.row("bad"), "")
+    assert "on 2 of the shards" in text
+    assert f"on {tried[-1]}: ValueError: no" in text
+
+
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_a_new_version_tries_again_and_ends_too(synthetic: bool) -> None:
+    """The first version isn't tried again, although the row forgets on which shards it has failed."""
+    world = world_of(MANY)
+    world.create("feeds", ["bad"], synthetic=synthetic)
+    fail_everywhere(world)
+    for number in range(MANY):
+        world.join(f"v2-{number:02}", version="2")
+    tried = fail_everywhere(world)
+    assert len(tried) > MAX_QUARANTINES // 2
+    assert all(name.startswith("v2") for name in tried)
+    world.join("v3-00", version="3")
+    world.settle()
+    assert [one.shard for one in world.duties.assignments(world.row("bad").number)] == ["v3-00"]
+
+
+def test_it_ends_with_a_version_for_each_shard() -> None:
+    world = world_of(MANY, version=str)
+    world.create("feeds", ["bad"])
+    assert len(fail_everywhere(world)) == MAX_QUARANTINES
+    world.kill("v0-00")
+    world.now_ms += 600_000
+    world.settle()
+    assert assigned(world) or world.where("bad"), "one of the versions that failed is gone"
+
+
+def test_a_person_clears_it() -> None:
+    world = world_of(MANY)
+    world.create("feeds", ["bad"])
+    fail_everywhere(world)
+    world.do(ChangeDuties([DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))]))
+    world.settle()
+    assert world.where("bad")
+
+
+def test_a_row_keeps_the_newest_reason_whole_and_the_others_short() -> None:
+    world = world_of(MAX_QUARANTINES)
+    world.create("feeds", ["bad"])
+    fail_everywhere(world, reason="x" * 2 * MAX_REASON)
+    lengths = [len(one.reason) for one in world.row("bad").quarantines]
+    assert lengths == [MAX_OLD_REASON] * (MAX_QUARANTINES - 1) + [MAX_REASON]

@@ -1,0 +1,105 @@
+"""Nothing is balanced while duties leave a shard anyway; those that stay where they are hold nothing back."""
+
+import pytest
+
+from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.duties_pb2 import Balancer, BalancerKind, PalletCapacity, Shard
+from minkad.core.controller import RegisterShard, held_back, rooms
+from tests.unit.core.duty_world import TEN, DutyWorld
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@pytest.fixture
+def world() -> DutyWorld:
+    """A world with a pallet that is balanced by numbers, and a node that may be drained."""
+    world = DutyWorld()
+    world.pallet("feeds", balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    return world
+
+
+def why_held_back(world: DutyWorld) -> str:
+    """Why nothing is balanced automatically."""
+    return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
+
+
+def drain(world: DutyWorld) -> None:
+    """Drain the node."""
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+
+
+def test_what_is_kept_for_a_shard_holds_nothing_back_and_stays(world: DutyWorld) -> None:
+    world.join("s1", grace_ms=WEEK_MS)
+    world.join("s2")
+    world.create("feeds", TEN)
+    world.settle()
+    world.kill("s1")
+    world.join("s3")
+    world.settle()
+    assert why_held_back(world) == ""
+    assert world.rebalance("feeds") == 2
+    world.settle()
+    assert world.counts() == {"s2": 3, "s3": 2}
+    assert not world.state.running_operations()
+    assert world.duties.load("s1", "feeds").duties == 5
+    world.join("s1", grace_ms=WEEK_MS)
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 3, "s3": 2}
+
+
+def test_a_rebalance_does_not_wait_for_a_shard_that_is_away(world: DutyWorld) -> None:
+    world.change_pallet("feeds", moves_per_shard=1, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
+    world.join("s1", grace_ms=WEEK_MS)
+    world.create("feeds", TEN)
+    world.settle()
+    world.join("s2")
+    assert world.rebalance("feeds") == 5
+    world.follow()
+    world.kill("s1")
+    world.settle()
+    assert not world.state.running_operations()
+    assert world.counts() == {"s2": 1}, "the one that was being released is free"
+    assert why_held_back(world) == ""
+
+
+def test_a_stationary_duty_of_a_pallet_that_its_shard_takes_no_more_holds_nothing_back(world: DutyWorld) -> None:
+    process = world.join("s1", pallets=("feeds", "mail"))
+    world.create("feeds", ["still"], stationary=True)
+    world.settle()
+    world.join("s2")
+    said = Shard(name="s1", incarnation=process.incarnation, version="1", pallets=[PalletCapacity(pallet="mail")])
+    world.do(RegisterShard(said, holder_alive=True))
+    world.settle()
+    assert world.where("still") == "s1"
+    assert why_held_back(world) == ""
+
+
+def test_what_leaves_a_shard_holds_back_until_the_rest_has_no_other_place(world: DutyWorld) -> None:
+    world.join("s1", node="athens", capacity=10)
+    world.create("feeds", TEN)
+    world.settle()
+    world.change_pallet("feeds")  # a balancer that keeps to capacities
+    world.join("s2", capacity=4)
+    drain(world)
+    assert why_held_back(world) == "s1 is being emptied"
+    world.releases = False
+    world.wait(1000)
+    assert why_held_back(world) == "s1 is being emptied", "four are being released"
+    world.releases = True
+    world.wait(1000)
+    assert world.counts() == {"s1": 6, "s2": 4}
+    assert why_held_back(world) == ""
+
+
+def test_a_shard_that_leaves_holds_back_until_it_has_released_everything(world: DutyWorld) -> None:
+    world.join("s1", grace_ms=WEEK_MS)
+    world.join("s2")
+    world.create("feeds", TEN, stationary=True)
+    world.settle()
+    world.releases = False
+    world.leave("s1")
+    assert why_held_back(world) == "s1 is being emptied"
+    world.releases = True
+    world.settle()
+    assert why_held_back(world) == ""

@@ -35,9 +35,7 @@ from minkad.core.state import Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = (
-    500  # duties that are placed at once, or synthetic ones that are given to shards; they take about ten milliseconds
-)
+PIECE: Final = 500  # duties that are placed, or synthetic ones that are given to shards, at once
 FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
 FORGOTTEN_AFTER_MS: Final = 600_000  # the row of a shard that is gone is removed then
 NEW_MS: Final = 1000  # a duty counts as new for so long

@@ -1,17 +1,16 @@
 """The session of a shard with the cluster, on a thread and a loop of its own. No user code runs there, so heartbeats go
-on and the clearance is watched whatever the delegate does.
+on and the clearance is watched whatever the delegate and the handlers of the log do.
 """
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from random import Random
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
@@ -31,6 +30,7 @@ from minka.duties._events import (
     Stopped,
     Tick,
 )
+from minka.duties._log import Log, end_process
 from minka.duties._machine import ShardMachine
 from minka.duties._user_calls import Calls
 from minka.duties.delegate import Delegate, Duty, duty_of
@@ -40,15 +40,26 @@ from minka.tls import Tls
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
-log: Final = logging.getLogger("minka.duties")
-
-EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
 _CONNECT_S: Final = 2.0
 _LOOK_S: Final = 0.1  # the longest time between two looks at the clock, which goes on while the machine sleeps
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
-_shared: SharedLoop | None = None
+_shared: "_Shared | None" = None
+
+
+class _Shared(SharedLoop):
+    """The loop and its thread, and the log of what happens on it."""
+
+    def __init__(self) -> None:
+        self.log: Final = Log()
+        super().__init__("minka shard")
+        self.loop.call_soon_threadsafe(self.loop.set_exception_handler, self._failed)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+        self.log.say(logging.ERROR, f"{context.get('message')}\n{trace}".rstrip())
 
 
 def boottime() -> float:
@@ -58,12 +69,16 @@ def boottime() -> float:
 
 def shards_loop() -> asyncio.AbstractEventLoop:
     """The loop of all shards' sessions of this process. It is never closed (see `minka._loop`)."""
+    return _sessions().loop
+
+
+def _sessions() -> _Shared:
     global _shared
     claim_aio()
     with _making:
         if _shared is None:
-            _shared = SharedLoop("minka shard")
-        return _shared.loop
+            _shared = _Shared()
+        return _shared
 
 
 class Session:
@@ -80,6 +95,7 @@ class Session:
         user_loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._machine = machine
+        self._log = _sessions().log
         self._calls = Calls(delegate, user_loop, self.handle, self.is_held)
         self._endpoints = list(endpoints)
         self._known: list[str] = []  # the addresses that nodes have told
@@ -129,9 +145,9 @@ class Session:
             case CancelCall(call):
                 self._calls.cancel(call)
             case Note(level, text):
-                log.log(level, "%s: %s", self._machine.shard.name, text)
+                self._say(level, text)
             case Disconnect(reason):
-                log.info("%s: %s", self._machine.shard.name, reason)
+                self._say(logging.INFO, reason)
                 self._changed.set()
                 if self._call is not None:
                     self._call.cancel()
@@ -139,6 +155,9 @@ class Session:
                 end_process(self._machine.shard.name, reason)
             case Stopped(error):
                 self._stop(error)
+
+    def _say(self, level: int, text: str) -> None:
+        self._log.say(level, f"{self._machine.shard.name}: {text}")
 
     def _stop(self, error: tuple[str, str] | None) -> None:
         if self._stopped.done():
@@ -227,9 +246,3 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),  # a new try connects again, whatever became of the last one
     ]
-
-
-def end_process(shard: str, reason: str) -> NoReturn:
-    """Say why on stderr, and end the process at once: others may do already what it would still do."""
-    print(f"minka: shard {shard} ends: {reason}", file=sys.stderr, flush=True)  # noqa: T201
-    os._exit(EXIT_STATUS)

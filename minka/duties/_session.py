@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -23,7 +23,10 @@ from minka.duties._events import (
     Disconnected,
     EndProcess,
     Event,
+    GiveUp,
     Instruction,
+    LoopClosed,
+    Method,
     Note,
     Received,
     Send,
@@ -32,8 +35,8 @@ from minka.duties._events import (
 )
 from minka.duties._log import Log, end_process
 from minka.duties._machine import ShardMachine
-from minka.duties._user_calls import Calls
-from minka.duties.delegate import Delegate, Duty, duty_of
+from minka.duties._user_calls import Calls, UserMethod
+from minka.duties.delegate import Duty, duty_of
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka.tls import Tls
@@ -89,14 +92,16 @@ class Session:
     def __init__(
         self,
         machine: ShardMachine,
-        delegate: Delegate,
+        methods: Mapping[Method, UserMethod],
         endpoints: Sequence[str],
         tls: Tls | None,
         user_loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._machine = machine
         self._log = _sessions().log
-        self._calls = Calls(delegate, user_loop, self.handle, self.is_held)
+        self._calls = Calls(methods, user_loop, self.handle, self.is_held)
+        self._user_loop = user_loop
+        self._has_failed = False
         self._endpoints = list(endpoints)
         self._known: list[str] = []  # the addresses that nodes have told
         self._tls = tls
@@ -131,9 +136,31 @@ class Session:
 
     def handle(self, event: Event) -> None:
         """Let the machine handle the event, and carry out what it says."""
-        for instruction in self._machine.handle(event, boottime()):
-            self._carry_out(instruction)
+        fault: Exception | None = None
+        try:
+            instructions = self._machine.handle(event, boottime())
+        except Exception as error:  # noqa: BLE001 - see _fail
+            instructions, fault = [], error
+        for instruction in instructions:
+            try:
+                self._carry_out(instruction)
+            except Exception as error:  # noqa: BLE001 - the others are carried out, so that each call ends
+                fault = error
+        if fault is not None:
+            self._fail(fault)
         self._handled.set()
+
+    def _fail(self, fault: Exception) -> None:
+        """Give up after a fault in this library: release everything, and end; if that fails as well, end at once."""
+        self._say(logging.ERROR, "".join(traceback.format_exception(fault)))
+        reason = f"a fault in the library: {type(fault).__name__}: {fault}"
+        if not self._has_failed:
+            self._has_failed = True
+            self.handle(GiveUp((Code.INTERNAL.name, reason)))
+            return
+        if self._machine.ends_process and self._machine.hosting.live:
+            end_process(self._machine.shard.name, reason)
+        self._stop((Code.INTERNAL.name, reason))
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -169,6 +196,8 @@ class Session:
 
     async def _tick_when_due(self) -> None:
         while True:
+            if self._user_loop.is_closed():
+                self.handle(LoopClosed())
             wait = min(_LOOK_S, max(0.0, self._machine.wake_at() - boottime()))
             self._handled.clear()
             try:

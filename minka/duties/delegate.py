@@ -86,11 +86,6 @@ class Delegate:
         raise NotImplementedError
 
 
-def has(delegate: Delegate, method: str) -> bool:
-    """Whether the delegate has this optional method of its own."""
-    return getattr(type(delegate), method, None) is not getattr(Delegate, method)
-
-
 def duty_of(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
     """The duty as the delegate is given it. `holds` says whether the shard may act for a number and an epoch."""
     return Duty(

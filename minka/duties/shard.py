@@ -1,6 +1,8 @@
 """A process that hosts duties: `run_shard`, which blocks, and `Shard` for asyncio."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
 import re
 import signal
@@ -11,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from minka.duties._events import GiveUp, Leave, MachineSettings, Method, Resized
+from minka.duties._events import GiveUp, Leave, MachineSettings, Resized
 from minka.duties._machine import ShardMachine
 from minka.duties._session import Session, boottime, shards_loop
-from minka.duties.delegate import Capacity, Delegate, Duty, has
+from minka.duties._user_calls import methods_of
+from minka.duties.delegate import Capacity, Delegate, Duty
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import channel_credentials, checked_endpoints
 from minka.tls import Tls
@@ -23,7 +26,6 @@ from minka.v1.duties_pb2 import Shard as ShardRow
 
 LEAVE_S: Final = 30.0  # how long the cluster may take to place everything elsewhere when the process stops
 _MAX_GRACE_S: Final = 7 * 86_400.0
-_OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
 
 
 class Shard:
@@ -62,7 +64,7 @@ class Shard:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a call_timeout of {call_timeout} s")
         channel_credentials(tls)  # a bad file is better told now
         self.name: Final = default_name() if name is None else name
-        self._delegate = delegate
+        self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
         self._tls = tls
         row = ShardRow(
@@ -74,7 +76,7 @@ class Shard:
         )
         self._machine: Final = ShardMachine(
             row,
-            [Method.ATTACH, Method.DETACH, *(method for method in _OPTIONAL if has(delegate, method.value))],
+            self._methods,
             MachineSettings(call_timeout=call_timeout),
             new_incarnation=lambda: uuid.uuid4().hex,
             ends_process=on_stuck == "exit",
@@ -87,7 +89,7 @@ class Shard:
 
     async def run(self) -> None:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
-        everything without waiting for the cluster.
+        everything without waiting for the cluster. The event loop must not be closed before this returns.
 
         Raises MinkaError when the cluster refuses the shard for good, and INVALID_ARGUMENT when called again.
         """
@@ -97,7 +99,8 @@ class Shard:
         loop = shards_loop()
         user_loop = asyncio.get_running_loop()
         ended = asyncio.run_coroutine_threadsafe(self._host(user_loop), loop)
-        waiting = asyncio.wrap_future(ended)
+        waiting: asyncio.Future[None] = user_loop.create_future()
+        ended.add_done_callback(lambda ended: _pass_on(ended, waiting))
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
@@ -108,7 +111,7 @@ class Shard:
             raise
 
     async def _host(self, user_loop: asyncio.AbstractEventLoop) -> None:
-        session = Session(self._machine, self._delegate, self._endpoints, self._tls, user_loop)
+        session = Session(self._machine, self._methods, self._endpoints, self._tls, user_loop)
         with self._lock:
             self._session = session
             stop_asked = self._stop_asked
@@ -211,6 +214,22 @@ def default_name() -> str:
     """HOST-PID, the name of a process that doesn't come back under the same name."""
     host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip("-.") or "shard"
     return f"{host[:50]}-{os.getpid()}"
+
+
+def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[None]") -> None:
+    """Let the loop of the caller of `run` know that the session has ended."""
+
+    def settle() -> None:
+        error = ended.exception()
+        if waiting.done():
+            return
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+        waiting.get_loop().call_soon_threadsafe(settle)
 
 
 def _capacity_rows(pallets: Mapping[str, Capacity | None]) -> list[PalletCapacity]:

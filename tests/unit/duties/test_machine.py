@@ -9,6 +9,7 @@ from minka.duties._events import (
     Disconnected,
     GiveUp,
     Leave,
+    LoopClosed,
     MachineSettings,
     Method,
     Received,
@@ -319,6 +320,31 @@ def test_it_gives_up_without_the_cluster(world: World) -> None:
     assert world.stopped == []  # the report is on its way
     world.pass_time(1.1)
     assert world.stopped == [Stopped()]
+
+
+CLOSED = ("INVALID_ARGUMENT", "the event loop on which it runs was closed before it had ended")
+
+
+def test_a_closed_loop_ends_the_shard_when_everything_is_released(world: World) -> None:
+    """Plain functions still run."""
+    world.tell(LoopClosed())
+    assert not world.machine.holds(1, 11, world.now)
+    assert world.history == [("detach", [1, 2])]
+    world.end_calls()
+    assert world.stopped == [Stopped(CLOSED)]
+    assert world.reported("released") == [(1, 11), (2, 12)]
+
+
+@pytest.mark.parametrize("ends_process", [True, False])
+def test_a_closed_loop_ends_the_shard_though_nothing_can_be_released(world: World, ends_process: bool) -> None:
+    world.machine.ends_process = ends_process
+    world.tell(LoopClosed())
+    world.end_call("RuntimeError: Event loop is closed")
+    world.tell(LoopClosed())  # at each look
+    assert (world.ended, world.stopped) == ([], [])
+    world.pass_time(CLEARANCE / 3 + 0.01)
+    assert len(world.ended) == ends_process
+    assert world.stopped == ([] if ends_process else [Stopped(CLOSED)])
 
 
 def test_a_call_that_can_not_be_ended_keeps_its_pallet_and_no_other(world: World) -> None:

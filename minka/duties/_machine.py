@@ -40,7 +40,8 @@ INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
-_HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try would be refused as well
+_MALFORMED: Final = "INVALID_ARGUMENT"
+_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
 _SENT_KEPT: Final = 64
 _FAREWELL_S: Final = 1.0  # how long the last report may take when the process stops without waiting for the cluster
 
@@ -201,6 +202,9 @@ class ShardMachine:
             self._fence(reason, now)
         elif code in _HOPELESS and not self.is_registered:
             self._end((code, reason))
+        elif code == _MALFORMED and self._error is None:
+            self._note(ERROR, f"the cluster refuses the shard, so everything is released: {reason}")
+            self._on_give_up(GiveUp((code, reason)), now)
         elif code != self._problem:
             self._problem = code
             level = INFO if code == _TAKEN else WARNING
@@ -370,7 +374,7 @@ class ShardMachine:
         self._loop_closed = True
         text = "the event loop on which it runs was closed before it had ended"
         self._note(ERROR, text)
-        self._on_give_up(GiveUp(("INVALID_ARGUMENT", text)), now)
+        self._on_give_up(GiveUp((_MALFORMED, text)), now)
         self._end_clearance(now)
 
     def _end_if_through(self, now: float) -> None:

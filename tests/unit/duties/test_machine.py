@@ -18,6 +18,7 @@ from minka.duties._events import (
     Tick,
 )
 from minka.v1.duties_pb2 import PalletCapacity
+from minka.v1.errors_pb2 import Error
 from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
@@ -345,6 +346,21 @@ def test_a_closed_loop_ends_the_shard_though_nothing_can_be_released(world: Worl
     world.pass_time(CLEARANCE / 3 + 0.01)
     assert len(world.ended) == ends_process
     assert world.stopped == ([] if ends_process else [Stopped(CLOSED)])
+
+
+def test_a_shard_that_is_refused_for_good_releases_everything_and_ends(world: World) -> None:
+    world.say(refused=Error(code="UNREACHABLE", message="not yet"))
+    world.connect()
+    assert not world.history
+    for _ in range(2):  # it connects again while it releases
+        world.say(refused=Error(code="INVALID_ARGUMENT", message="Shard.pallets[1]: must have no slash"))
+        world.connect()
+    assert world.history == [("detach", [1, 2])]
+    assert not world.stopped
+    assert len([note for note in world.notes if note.text.startswith("the cluster refuses the shard")]) == 1
+    world.end_calls()
+    world.record()
+    assert world.stopped == [Stopped(("INVALID_ARGUMENT", "Shard.pallets[1]: must have no slash"))]
 
 
 def test_a_call_that_can_not_be_ended_keeps_its_pallet_and_no_other(world: World) -> None:

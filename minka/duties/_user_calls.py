@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minka._arguments import invalid
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
 from minka.duties.delegate import Delegate, Duty, duty_of
 from minka.duties.limits import MAX_WEIGHT
@@ -27,13 +28,21 @@ class UserMethod:
 
 def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
     """The methods that the delegate has of its own. They are looked up before it hosts anything: code of the user's
-    may run then.
+    may run then. Raises MinkaError(INVALID_ARGUMENT) for what is no delegate.
     """
+    kind = type(delegate).__name__
+    if isinstance(delegate, type):
+        raise invalid(f"the delegate is the class {delegate.__name__}: an instance is wanted")
     own: dict[Method, Any] = {}
     for method in Method:
         function = getattr(delegate, method.value, None)
         if function is not None and getattr(function, "__func__", function) is not getattr(Delegate, method.value):
             own[method] = function
+            if not callable(function):
+                raise invalid(f"the delegate is {kind}, of which {method.value} can't be called")
+    for needed in (Method.ATTACH, Method.DETACH):
+        if needed not in own:
+            raise invalid(f"the delegate is {kind}, which has no {needed.value}: attach and detach are needed")
     return {method: UserMethod(function, _runs_on_loop(own, method)) for method, function in own.items()}
 
 

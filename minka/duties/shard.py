@@ -11,21 +11,25 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
+from minka._arguments import checked_text, checked_timeout, invalid
+from minka.duties._arguments import checked_pallet, checked_shard
 from minka.duties._events import GiveUp, Leave, MachineSettings, Resized
 from minka.duties._machine import ShardMachine
 from minka.duties._session import Session, boottime, shards_loop
 from minka.duties._user_calls import methods_of
 from minka.duties.delegate import Capacity, Delegate, Duty
-from minka.errors import Code, MinkaError
-from minka.grpc_calls import channel_credentials, checked_endpoints
+from minka.duties.limits import MAX_PALLETS
+from minka.grpc_calls import channel_credentials, checked_endpoints, clipped
+from minka.names import name_problem
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
 LEAVE_S: Final = 30.0  # how long the cluster may take to place everything elsewhere when the process stops
 _MAX_GRACE_S: Final = 7 * 86_400.0
+_MAX_VERSION_CHARS: Final = 64
 
 
 class Shard:
@@ -56,28 +60,24 @@ class Shard:
         on_stuck: Literal["exit", "report"] = "exit",
         call_timeout: float = 30.0,
     ) -> None:
-        if not 0 <= grace <= _MAX_GRACE_S:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a grace of {grace} s: must be from 0 to {_MAX_GRACE_S:.0f}")
         if on_stuck not in ("exit", "report"):
-            raise MinkaError(Code.INVALID_ARGUMENT, f"on_stuck is {on_stuck!r}, not exit or report")
-        if not call_timeout > 0:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a call_timeout of {call_timeout} s")
+            raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         channel_credentials(tls)  # a bad file is better told now
-        self.name: Final = default_name() if name is None else name
+        self.name: Final = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
         self._tls = tls
         row = ShardRow(
             name=self.name,
-            version=version,
-            node=node,
-            grace_ms=int(grace * 1000),
+            version=checked_text(version, "the version", lambda text: name_problem(text, _MAX_VERSION_CHARS)),
+            node=checked_text(node, "the node", name_problem),
+            grace_ms=int(_checked_grace(grace) * 1000),
             pallets=_capacity_rows(pallets),
         )
         self._machine: Final = ShardMachine(
             row,
             self._methods,
-            MachineSettings(call_timeout=call_timeout),
+            MachineSettings(call_timeout=checked_timeout(call_timeout)),
             new_incarnation=lambda: uuid.uuid4().hex,
             ends_process=on_stuck == "exit",
         )
@@ -91,10 +91,11 @@ class Shard:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
         everything without waiting for the cluster. The event loop must not be closed before this returns.
 
-        Raises MinkaError when the cluster refuses the shard for good, and INVALID_ARGUMENT when called again.
+        Raises MinkaError when the cluster refuses the shard for good, after everything is released here, and
+        INVALID_ARGUMENT when called again.
         """
         if self._began:
-            raise MinkaError(Code.INVALID_ARGUMENT, "a shard runs once: make another one")
+            raise invalid("a shard runs once: make another one")
         self._began = True
         loop = shards_loop()
         user_loop = asyncio.get_running_loop()
@@ -187,7 +188,7 @@ def run_shard(
     which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise MinkaError(Code.INVALID_ARGUMENT, "run_shard waits for signals on the main thread; elsewhere use Shard")
+        raise invalid("run_shard waits for signals on the main thread; elsewhere use Shard")
     shard = Shard(
         delegate,
         pallets,
@@ -232,15 +233,25 @@ def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[
         waiting.get_loop().call_soon_threadsafe(settle)
 
 
+def _checked_grace(seconds: Any) -> float:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_GRACE_S:
+        raise invalid(f"a grace of {clipped(repr(seconds))}: must be seconds from 0 to {_MAX_GRACE_S:.0f}")
+    return seconds
+
+
 def _capacity_rows(pallets: Mapping[str, Capacity | None]) -> list[PalletCapacity]:
-    if not pallets:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a shard takes the duties of one pallet at least")
-    return [_capacity_row(pallet, capacity) for pallet, capacity in pallets.items()]
+    if not isinstance(pallets, Mapping):
+        raise invalid(f"pallets is {type(pallets).__name__}, not a mapping from names to a Capacity or None")
+    if not 1 <= len(pallets) <= MAX_PALLETS:
+        raise invalid(f"{len(pallets)} pallets: a shard takes the duties of 1 to {MAX_PALLETS:,}")
+    return [_capacity_row(checked_pallet(pallet), capacity) for pallet, capacity in pallets.items()]
 
 
 def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:
     if capacity is None:
         return PalletCapacity(pallet=pallet)
+    if not isinstance(capacity, Capacity):
+        raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity))}, not a Capacity or None")
     if type(capacity.weight) is not int or not 0 <= capacity.weight < 2**63:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the capacity for {pallet} is {capacity.weight!r}, not a whole number")
+        raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity.weight))}, not a whole number")
     return PalletCapacity(pallet=pallet, capacity=capacity.weight)

@@ -16,8 +16,8 @@ class Method(Enum):
 
     DETACH = "detach"
     UPDATE = "update"
-    PREPARE = "prepare"
     ATTACH = "attach"
+    PREPARE = "prepare"
     REPORT = "report"
 
 
@@ -143,6 +143,7 @@ class CancelCall:
     """The call should end as soon as it can."""
 
     call: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,9 @@ class Session:
         return self._machine.holds(number, epoch, boottime())
 
     def duties(self) -> list[Duty]:
-        """The duties that the delegate has."""
-        records = self._machine.hosting.records.values()
-        return [duty_of(record.duty, self.is_held) for record in records if record.live]
+        """The duties that the delegate has; for any thread."""
+        records = self._machine.hosting.records.copy()  # a single step, so no other thread comes between
+        return [duty_of(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
         """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
@@ -169,8 +169,8 @@ class Session:
                 self._written.set()
             case CallDelegate():
                 self._calls.begin(instruction)
-            case CancelCall(call):
-                self._calls.cancel(call)
+            case CancelCall(call, why):
+                self._calls.cancel(call, why)
             case Note(level, text):
                 self._say(level, text)
             case Disconnect(reason):

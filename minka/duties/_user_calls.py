@@ -79,10 +79,10 @@ class Calls:
         running.limit = self._loop.call_later(call.timeout, self._cut, call.call)
         running.begin()
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, number: int, why: str) -> None:
         """Cancel the call if it is a coroutine; it ends when the coroutine does."""
         if (running := self._running.get(number)) is not None:
-            running.cancel("the duties have to be released")
+            running.cancel(why)
 
     def _cut(self, number: int) -> None:
         """Cancel a call that has taken longer than it may, or say that it can't be ended."""

@@ -152,7 +152,9 @@ class Shard:
 
     @property
     def duties(self) -> list[Duty]:
-        """The duties for which the delegate may act, which includes those that it is taking or releasing now."""
+        """The duties for which the delegate may act, which includes those that it is taking or releasing now. Any
+        thread may ask.
+        """
         session = self._session
         return [] if session is None else session.duties()
 

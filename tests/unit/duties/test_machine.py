@@ -449,6 +449,39 @@ def test_it_prepares_and_then_attaches_the_next_epoch() -> None:
     assert world.reported("released") == []
 
 
+def test_an_attach_does_not_wait_for_the_prepare_of_its_duty() -> None:
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.connect()
+    world.prepare(held(1, 11), held(2, 21), held(3, 31), held(4, 41))
+    world.attach(held(7, 70))
+    assert not world.cancelled
+    world.attach(held(1, 12), held(3, 32))
+    assert world.cancelled == list(world.calls), "once"
+    world.end_call("one of the duties has to be attached")
+    assert world.history == [("prepare", [1, 2, 3, 4]), ("attach", [7, 1, 3])]
+    world.end_calls()
+    assert world.history[2:] == [("prepare", [2, 4])], "they have not failed"
+    assert world.holds == {7: 70, 1: 12, 3: 32}
+    world.record()
+    assert world.reported("prepared") == [(2, 21), (4, 41)]
+    world.attach(held(2, 22))
+    world.end_calls()
+    assert world.holds == {7: 70, 1: 12, 3: 32, 2: 22}
+
+
+def test_a_prepare_that_can_not_be_cancelled_holds_up_the_attach() -> None:
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.connect()
+    world.prepare(held(1, 11), held(2, 21))
+    world.attach(held(1, 12))
+    world.tell(CallOverdue(next(iter(world.calls))))
+    assert "prepare of 2 duties, feeds/d1 the first has taken" in world.notes[-1].text
+    world.end_call()
+    world.end_calls()
+    assert world.history == [("prepare", [1, 2]), ("attach", [1])]
+    assert world.reported("prepared") == [(2, 21)]
+
+
 def test_a_report_that_can_not_be_ended_is_named() -> None:
     world = World()
     world.connect()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from minka.duties._events import CallOverdue, Event, Tick
+from minka.duties._hosting import Phase, Record
 from minka.duties._session import Session, boottime, shards_loop
 from minka.errors import Code, MinkaError
 from tests.unit.duties.world import World, held
@@ -75,3 +76,25 @@ async def test_a_fault_that_comes_again_ends_the_process_if_it_has_duties(
     with pytest.raises(MinkaError, match="a fault in the library"):
         await run(world, asyncio.get_running_loop(), Tick())
     assert set(ended) == ({"a fault in the library: LookupError: a fault"} if has_duties else set())
+
+
+class Racing(Record):
+    """A record of which the reader is interrupted by the sessions' thread."""
+
+    world: World
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "live":
+            world: World = super().__getattribute__("world")
+            number = len(world.machine.hosting.records) + 1
+            world.machine.hosting.records[number] = Record(held(number, number), Phase.ATTACHED, live=True)
+        return super().__getattribute__(name)
+
+
+async def test_the_duties_may_change_while_another_thread_asks_for_them() -> None:
+    world = World([])
+    racing = Racing(held(1, 11), Phase.ATTACHED, live=True)
+    racing.world = world
+    world.machine.hosting.records[1] = racing
+    session = Session(world.machine, {}, NOBODY, None, asyncio.get_running_loop())
+    assert [duty.id for duty in session.duties()] == ["d1"]

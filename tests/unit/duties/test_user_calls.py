@@ -135,7 +135,7 @@ async def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
         harness.begin(Method.DETACH, "a", timeout=0.05)
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
         harness.begin(Method.DETACH, "a")
-        harness.calls.cancel(2)
+        harness.calls.cancel(2, "the duties have to be released")
         assert await harness.event() == CallEnded(2, "the duties have to be released")
 
 
@@ -151,7 +151,7 @@ async def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
         harness.begin(Method.UPDATE, "a", timeout=0.05)
         assert await harness.event() == CallOverdue(1)
         stubborn.go_on.set()
-        harness.calls.cancel(1)
+        harness.calls.cancel(1, "why not")
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
 
 

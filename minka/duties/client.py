@@ -67,7 +67,7 @@ class Client:
         """Make all of the changes, or none: up to 1,000, of different duties, with payloads of up to 8 MiB together.
         `minka.duties.changes` makes them.
 
-        Returns the rows as they are now, one for each change, in their order; for a deleted duty its last row.
+        Returns the rows as it made them, one for each change, in their order; for a deleted duty its last row.
         `consistency` says which nodes have the changes durably when this returns: only the "leader" of the coordinator,
         a "quorum" of its voters, all "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY,
         DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY; CONSISTENCY_NOT_REACHED if the changes are made, but some nodes of
@@ -184,7 +184,7 @@ class Client:
     def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none. Returns the rows as they are now, one for each change; for a
+        """Make all of the changes of pallets, or none. Returns the rows as it made them, one for each change; for a
         deleted pallet its last row. `change` says what `consistency` is.
         """
         response = self._do(_calls.change_pallets(changes, consistency), timeout)

@@ -86,6 +86,9 @@ class Shard:
         self._stop_asked = False
         self._lock = threading.Lock()
         self._running: asyncio.Task[None] | None = None
+        self._body: asyncio.Task[Any] | None = None  # that of `async with`, while it runs
+        self._body_cancelled = False
+        self._cancelled_before = 0  # how often it had been asked to end
 
     async def run(self) -> None:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
@@ -159,13 +162,30 @@ class Shard:
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
+        """Run until the body ends. If the shard ends before with an error, the body is cancelled, and the error raised
+        from here, as with `asyncio.TaskGroup`.
+        """
+        body = asyncio.current_task()
+        assert body is not None, "only a task can wait"
+        self._body = body
+        self._cancelled_before = body.cancelling()
         self._running = asyncio.create_task(self.run(), name=f"shard {self.name}")
+        self._running.add_done_callback(self._cancel_body)
         return self
+
+    def _cancel_body(self, running: "asyncio.Task[None]") -> None:
+        if self._body is not None and not running.cancelled() and running.exception() is not None:
+            self._body_cancelled = True
+            self._body.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._running is not None, "__aenter__ came first"
+        assert self._body is not None, "__aenter__ came first"
+        body, self._body = self._body, None
+        if self._body_cancelled and body.uncancel() > self._cancelled_before and kind is asyncio.CancelledError:
+            return  # somebody else has cancelled it, too
         self.stop()
         await self._running
 

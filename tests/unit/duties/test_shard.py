@@ -1,6 +1,9 @@
 """What a shard can be made of, and what it tells its program."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +11,19 @@ import pytest
 
 from minka.duties import Capacity, Delegate, Duty, Shard
 from minka.duties._events import Method
+from minka.duties._session import Session
 from minka.duties._user_calls import methods_of
 from minka.errors import Code, MinkaError
+
+DEADLINE = 10.0
+
+
+class Refusal:
+    """A refusal for good."""
+
+    def __init__(self) -> None:
+        self.due = threading.Event()
+        self.error: MinkaError | None = MinkaError(Code.INVALID_ARGUMENT, "Shard.pallets: must have no slash")
 
 
 class Fetcher(Delegate):
@@ -92,3 +106,73 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
     methods = methods_of(make())
     assert methods.keys() == {Method.ATTACH, Method.DETACH}
     assert {method.on_loop for method in methods.values()} == {make is Ducklike}
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    """What the cluster says to every shard, once it may."""
+    refusal = Refusal()
+
+    async def run(_: Session) -> None:
+        await asyncio.to_thread(refusal.due.wait, DEADLINE)
+        if refusal.error is not None:
+            raise refusal.error
+
+    monkeypatch.setattr(Session, "run", run)
+    return refusal
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def wait_and_go_on() -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await wait_for_ever()
+
+
+@pytest.mark.parametrize("body", [wait_for_ever, wait_and_go_on])
+async def test_a_body_ends_with_the_error_that_ends_its_shard(
+    refused: Refusal, body: Callable[[], Awaitable[None]]
+) -> None:
+    limit = asyncio.timeout(DEADLINE / 2)
+
+    async def hosting() -> None:
+        async with made():
+            refused.due.set()
+            async with limit:
+                await body()
+
+    with pytest.raises(MinkaError, match="must have no slash") as caught:
+        await hosting()
+    assert caught.value is refused.error
+    assert not limit.expired()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # nothing is left of the cancellation
+
+
+async def test_a_body_that_is_cancelled_by_others_as_well_stays_cancelled(refused: Refusal) -> None:
+    async def hosting() -> None:
+        async with made():
+            refused.due.set()
+            try:
+                await wait_for_ever()
+            except asyncio.CancelledError:
+                task.cancel()  # at the same time
+                raise
+
+    task = asyncio.create_task(hosting())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_body_goes_on_when_its_shard_ends_as_asked(refused: Refusal) -> None:
+    refused.error = None
+    async with asyncio.timeout(DEADLINE), made() as shard:
+        refused.due.set()
+        assert shard._running is not None
+        await shard._running
+        await asyncio.sleep(0)

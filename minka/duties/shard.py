@@ -124,7 +124,8 @@ class Shard:
 
     def stop(self, timeout: float = LEAVE_S) -> None:
         """Begin to stop; any thread may call this. The cluster moves the duties away one after the other, and each is
-        released here first. After `timeout` seconds all that is left is released; a second call releases it at once.
+        released here first. After `timeout` seconds, or at a second call, the rest is released without waiting for
+        other shards. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -204,7 +205,8 @@ def run_shard(
     call_timeout: float = 30.0,
 ) -> None:
     """Host duties until SIGTERM or SIGINT; then they go elsewhere, and each is released here first. A second signal
-    releases all at once. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
+    releases all without waiting for that. Coroutines of the delegate run on a loop of this thread. `Shard` describes
+    the arguments.
 
     Raises MinkaError: what `Shard` and its `run` raise, and INVALID_ARGUMENT on a thread that isn't the main thread,
     which gets the signals.

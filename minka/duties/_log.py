@@ -26,7 +26,7 @@ class Log:
         self._dropped = 0
         self._thread: Final = threading.Thread(target=self._write, name="minka shard log", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
+        atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
         """Have this written; for one thread. It is dropped, and counted, if too many messages wait already."""
@@ -43,7 +43,10 @@ class Log:
             with contextlib.suppress(Exception):  # a handler or filter of the program's raises: the next may be written
                 log.log(message[0], "%s", message[1])
 
-    def _end(self) -> None:
+    def _end(self, process: int) -> None:
+        """Let what waits be written when the interpreter ends; a forked child has no thread that would do it."""
+        if process != os.getpid():
+            return
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
             self._thread.join(_LAST_WORDS_S)

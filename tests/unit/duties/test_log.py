@@ -137,3 +137,9 @@ def test_the_last_words_say_why() -> None:
     code = "from minka.duties._log import end_process; end_process('s', 'stuck')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (ended.returncode, ended.stderr) == (EXIT_STATUS, "minka: shard s ends: stuck\n")
+
+
+def test_what_waits_is_written_when_the_interpreter_ends() -> None:
+    code = "import logging; from minka.duties._log import Log; log = Log(); [log.say(40, str(n)) for n in range(200)]"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert ended.stderr.splitlines() == list(map(str, range(200)))

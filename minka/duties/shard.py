@@ -163,8 +163,8 @@ class Shard:
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
-        """Run until the body ends. If the shard ends before with an error, the body is cancelled, and the error raised
-        from here, as with `asyncio.TaskGroup`.
+        """Run until the body ends. If the shard ends before with an error, the body is cancelled, and the error is
+        raised where the body ends, as with `asyncio.TaskGroup`.
         """
         body = asyncio.current_task()
         assert body is not None, "only a task can wait"

@@ -124,11 +124,17 @@ class Session:
 
     async def run(self) -> None:
         """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
-        tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._tick_when_due())]
+        ticks = asyncio.create_task(self._tick_when_due())
+        tasks = {asyncio.create_task(self._connect(), name="shard session"), ticks}
         try:
-            done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            while not self._stopped.done():
+                done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks & done:
+                    tasks.discard(task)
+                    self._has_failed |= task is ticks  # without them nothing would be released in time
+                    if isinstance(fault := task.exception(), Exception):
+                        self._fail(fault)
+            self._stopped.result()
         finally:
             for task in tasks:
                 task.cancel()

@@ -1,12 +1,16 @@
 """The shard's end of a session: what ends it."""
 
 import asyncio
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
-from minka.duties._events import CallOverdue, Event, Tick
+from minka.duties._events import CallOverdue, Event, Method, Tick
 from minka.duties._hosting import Phase, Record
 from minka.duties._session import Session, boottime, shards_loop
+from minka.duties._user_calls import UserMethod
 from minka.errors import Code, MinkaError
 from tests.unit.duties.world import World, held
 
@@ -29,11 +33,16 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return reasons
 
 
-async def run(world: World, user_loop: asyncio.AbstractEventLoop, *events: Event) -> None:
+async def run(
+    world: World,
+    user_loop: asyncio.AbstractEventLoop,
+    *events: Event,
+    methods: Mapping[Method, UserMethod] = MappingProxyType({}),
+) -> None:
     """Run a session after these events, on the loop of sessions: gRPC suffers when a loop that uses it is closed."""
 
     async def run_here() -> None:
-        session = Session(world.machine, {}, NOBODY, None, user_loop)
+        session = Session(world.machine, methods, NOBODY, None, user_loop)
         for event in events:
             session.handle(event)
         await asyncio.wait_for(session.run(), DEADLINE)
@@ -76,6 +85,26 @@ async def test_a_fault_that_comes_again_ends_the_process_if_it_has_duties(
     with pytest.raises(MinkaError, match="a fault in the library"):
         await run(world, asyncio.get_running_loop(), Tick())
     assert set(ended) == ({"a fault in the library: LookupError: a fault"} if has_duties else set())
+
+
+@pytest.mark.parametrize("part", ["_connect", "_tick_when_due"])
+async def test_a_fault_of_the_session_ends_it(part: str, ended: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Session) -> None:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr(Session, part, fail)
+    world = World([])
+    world.now = boottime()
+    world.connect()
+    world.attach(held(1, 11))
+    world.end_calls()
+    released = threading.Event()
+    detach = UserMethod(lambda _: released.set(), on_loop=False)
+    with pytest.raises(MinkaError, match="a fault in the library: LookupError: a fault") as caught:
+        await run(world, asyncio.get_running_loop(), methods={Method.DETACH: detach})
+    assert caught.value.code is Code.INTERNAL
+    assert released.is_set() == (part == "_connect")
+    assert bool(ended) == (part == "_tick_when_due")
 
 
 class Racing(Record):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from minka._arguments import MAX_SECONDS, invalid
 from minka._failures import shown_key
 from minka.errors import Code, MinkaError
 from minka.operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
-MAX_TTL_S: Final = 10**12  # 30,000 years; a timedelta can't be much longer
 # What an operation weighs besides its key and values: so a group that fills two frames has fewer than MAX_OPERATIONS.
 OPERATION_BYTES: Final = 256
 
@@ -59,17 +59,17 @@ def conditional_set(
 ) -> Set:
     """A put, or a delete (None). Raises INVALID_ARGUMENT."""
     if bool(if_absent) + (if_value is not None) + (if_version is not None) > 1:
-        raise _invalid("more than one condition: give one of if_absent, if_value and if_version")
+        raise invalid("more than one condition: give one of if_absent, if_value and if_version")
     condition, expected, version = If.ALWAYS, b"", 0
     if if_absent:
         condition = If.ABSENT
     elif if_value is not None:
         if type(if_value) is not bytes:
-            raise _invalid(f"if_value is {type(if_value).__name__}, not bytes")
+            raise invalid(f"if_value is {type(if_value).__name__}, not bytes")
         condition, expected = If.VALUE, if_value
     elif if_version is not None:
         if type(if_version) is not int or not 0 <= if_version <= MAX_VERSION:
-            raise _invalid(f"if_version={if_version!r} is no version")
+            raise invalid(f"if_version={if_version!r} is no version")
         condition, version = If.VERSION, if_version
     if ttl is None:
         return Set(key, value, condition, expected, version)
@@ -79,7 +79,7 @@ def conditional_set(
 def add(key: bytes, by: int) -> Add:
     """An increment. Raises INVALID_ARGUMENT."""
     if type(by) is not int or by not in _INT64:
-        raise _invalid(f"by={by!r} is no integer of 64 bits")
+        raise invalid(f"by={by!r} is no integer of 64 bits")
     return Add(key, by)
 
 
@@ -96,8 +96,8 @@ def persist(key: bytes) -> Expire:
 def milliseconds(ttl: float | timedelta) -> int:
     """A time to live, 1 ms at least. Raises INVALID_ARGUMENT if it isn't positive, finite and sensible."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_TTL_S:
-        raise _invalid(f"ttl={ttl!r} is no positive time in seconds, up to {MAX_TTL_S:,}")
+    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
+        raise invalid(f"ttl={ttl!r} is no positive time in seconds, up to {MAX_SECONDS:,}")
     return max(1, round(seconds * 1000))
 
 
@@ -113,7 +113,3 @@ def raise_refusal(key: bytes, outcome: Outcome) -> None:
         else "its value is no decimal number of 64 bits"
     )
     raise MinkaError(Code.NOT_A_NUMBER, f"key {shown_key(key)}: {why}")
-
-
-def _invalid(message: str) -> MinkaError:
-    return MinkaError(Code.INVALID_ARGUMENT, message)

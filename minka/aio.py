@@ -5,14 +5,14 @@ async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights
     value = await client.get("UA1545")
 """
 
-import contextlib
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 from minka import _operate
+from minka._arguments import checked_text, checked_timeout, items, utf8
 from minka._call import Call
 from minka._core import Core
 from minka._failures import BatchError, Failure, shown_key
@@ -32,7 +32,6 @@ __all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "Version
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
-_Item = TypeVar("_Item")
 
 OneKey = Set | Add | Expire
 
@@ -332,7 +331,7 @@ class _Operations:
         return await self._core.begin(self._checked_name(), op, self._chosen_timeout(timeout))
 
     def _chosen_timeout(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else _checked_timeout(timeout)
+        return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _checked_name(self) -> str:
         if self._name is None:
@@ -376,8 +375,8 @@ class Client(_Operations):
         rng: Random | None = None,
         tls: Tls | None = None,
     ) -> None:
-        core = Core(endpoints, _checked_timeout(refresh_interval), rng or Random(), tls)
-        super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), _checked_timeout(timeout))
+        core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
+        super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> Keyspace:
         """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
@@ -402,27 +401,14 @@ class Client(_Operations):
 
 def _bytes(key: Key) -> bytes:
     if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"key {key[:40]!r} is no UTF-8 text: {error.reason}") from None
+        return utf8(key, "key")
     if type(key) is not bytes:
         raise MinkaError(Code.INVALID_ARGUMENT, f"a key is {type(key).__name__}, not bytes or str")
     return key
 
 
 def _listed(keys: Iterable[AnyKey]) -> list[AnyKey]:
-    return list(_items(keys, "several keys"))
-
-
-def _items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
-    """The items of what a caller gives. Raises INVALID_ARGUMENT for what has none, and for a str or bytes, whose parts
-    would count as items.
-    """
-    if not isinstance(given, str | bytes):
-        with contextlib.suppress(TypeError):
-            return iter(given)
-    raise MinkaError(Code.INVALID_ARGUMENT, f"{wanted} are wanted, not {type(given).__name__}")
+    return list(items(keys, "several keys"))
 
 
 def _keys(keys: Sequence[Key]) -> list[bytes]:
@@ -431,7 +417,7 @@ def _keys(keys: Sequence[Key]) -> list[bytes]:
 
 def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[bytes, bytes]:
     # The caller's iterator runs outside of `try`, so that what it raises itself stays as it is.
-    given: Any = pairs if hasattr(pairs, "keys") else list(_items(pairs, "pairs of keys and values"))
+    given: Any = pairs if hasattr(pairs, "keys") else list(items(pairs, "pairs of keys and values"))
     try:
         batch = dict(given)
     except (TypeError, ValueError) as error:
@@ -462,19 +448,7 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
 
 def _checked_keyspace(name: str) -> str:
     """The name of a keyspace. Raises INVALID_ARGUMENT if nodes would refuse it, or it can't even be sent."""
-    if not isinstance(name, str):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace is {type(name).__name__}, not str")
-    if problem := name_problem(name):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the name of a keyspace {problem}: {clipped(repr(name))}")
-    return name
-
-
-def _checked_timeout(seconds: Any) -> float:
-    # Only what is a number can be compared, and no more than the frames to the nodes can tell is sensible.
-    if not isinstance(seconds, int | float) or not 0 < seconds <= _operate.MAX_TTL_S:
-        shown = clipped(repr(seconds))
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{shown} is no positive time in seconds, up to {_operate.MAX_TTL_S:,}")
-    return seconds
+    return checked_text(name, "the name of a keyspace", name_problem)
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import grpc
 
+from minka._arguments import checked_timeout
 from minka._channels import Channels
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import checked_endpoints, error_from_call, unreachable
@@ -43,10 +44,8 @@ class Control:
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
-        if not timeout > 0:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"timeout must be positive, not {timeout}")
         self.endpoints: Final = checked_endpoints(endpoints)
-        self.timeout: Final = timeout
+        self.timeout: Final = checked_timeout(timeout)
         self.tls: Final = tls
         self._channels: Final = Channels(tls)
         self._controller = ""  # address of the active controller, as last heard

@@ -1,8 +1,8 @@
 """What every gRPC call of the library shares: addresses, channel options, and failed calls as `MinkaError`."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import grpc
 
@@ -46,9 +46,13 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
 
 
 def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
-    """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG."""
+    """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG, and
+    INVALID_ARGUMENT for what is no Tls.
+    """
     if tls is None:
         return None
+    if not isinstance(tls, Tls):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"tls is {type(tls).__name__}, not minka.Tls")
     pem = tls.read()
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 
@@ -82,13 +86,20 @@ def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
     """The endpoints without repetitions. Raises INVALID_ARGUMENT for one that isn't `host:port`, or for none."""
     if isinstance(endpoints, str):
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is one string, not a list of them: {endpoints!r}")
-    for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"endpoint {endpoint!r} is not of the form host:port")
-    if not endpoints:
+    if not isinstance(endpoints, Iterable):
+        raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is {type(endpoints).__name__}, not a list of strings")
+    checked = dict.fromkeys(map(_checked_endpoint, endpoints))
+    if not checked:
         raise MinkaError(Code.INVALID_ARGUMENT, "no endpoint is given")
-    return tuple(dict.fromkeys(endpoints))
+    return tuple(checked)
+
+
+def _checked_endpoint(endpoint: Any) -> str:
+    host, _, port = endpoint.rpartition(":") if isinstance(endpoint, str) else ("", "", "")
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not is_number or not 0 < int(port) < 65536:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"endpoint {clipped(repr(endpoint))} is not of the form host:port")
+    return str(endpoint)
 
 
 def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> MinkaError:

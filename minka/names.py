@@ -7,8 +7,10 @@ from typing import Final
 MAX_NAME_CHARS: Final = 63
 
 
-def name_problem(name: str) -> str:
-    """Why nothing can have the name; "" if something may. Text that is no UTF-8 is not printable, either."""
-    if len(name) > MAX_NAME_CHARS:
-        return f"must have {MAX_NAME_CHARS} characters at most, not {len(name)}"
+def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
+    """Why nothing can have the name, of up to `most` characters; "" if something may. Text that is no UTF-8 is not
+    printable, either.
+    """
+    if len(name) > most:
+        return f"must have {most} characters at most, not {len(name)}"
     return "" if name.isprintable() else "must have no control characters"

@@ -16,8 +16,8 @@ class Method(Enum):
 
     DETACH = "detach"
     UPDATE = "update"
-    PREPARE = "prepare"
     ATTACH = "attach"
+    PREPARE = "prepare"
     REPORT = "report"
 
 
@@ -86,6 +86,13 @@ class Leave:
 class GiveUp:
     """The process stops now: everything is released here, whether or not anybody hears of it."""
 
+    error: tuple[str, str] | None = None  # a code and a text if this is not the end that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class LoopClosed:
+    """The user's event loop is closed, so the delegate's coroutines can't be called any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resized:
@@ -99,7 +106,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | Resized | Tick
+Event = Connected | Disconnected | Received | CallEnded | CallOverdue | Leave | GiveUp | LoopClosed | Resized | Tick
 
 # Instructions
 
@@ -136,6 +143,7 @@ class CancelCall:
     """The call should end as soon as it can."""
 
     call: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class Hosting:
         self._settings = settings
         self._reports = reports
         self._calls: dict[int, tuple[CallDelegate, float]] = {}  # each with the time at which it began
+        self._interrupted: set[int] = set()  # calls of prepare that an attach has cut short
         self._last_call = 0
         self._retries: list[tuple[float, int, Method]] = []  # a heap
         self._report_due = float("-inf")
@@ -134,6 +135,8 @@ class Hosting:
         elif record.duty.epoch <= duty.epoch:
             record.next = duty
             self._release(record, Ending.RELEASED)
+            if record.busy and record.phase is Phase.PREPARING:
+                self._interrupt(self._lanes[record.duty.pallet])
 
     def prepare(self, duty: HeldDuty) -> None:
         """Prepare for the duty: the shard gets it next."""
@@ -171,6 +174,14 @@ class Hosting:
             record.released_epoch = max(record.released_epoch, holding.epoch)
             self._release(record, Ending.RELEASED)
 
+    def _interrupt(self, lane: Lane) -> None:
+        """Cancel the call of the lane, which prepares: what the shard has been given must not wait for it."""
+        assert lane.running is not None, "a record is busy"
+        assert lane.running.method is Method.PREPARE, "another call for the pallet"
+        if lane.running.call not in self._interrupted:
+            self._interrupted.add(lane.running.call)
+            self.out.append(CancelCall(lane.running.call, "one of the duties has to be attached"))
+
     def release_all(self, *, unbegun: bool) -> None:
         """Release everything that the delegate has; with `unbegun` also what it was yet to be given."""
         for record in list(self.records.values()):
@@ -179,7 +190,7 @@ class Hosting:
                 self._release(record, Ending.RELEASED)
         for call, _ in self._calls.values():
             if call.method not in (Method.DETACH, Method.REPORT):
-                self.out.append(CancelCall(call.call))
+                self.out.append(CancelCall(call.call, "the duties have to be released"))
 
     # Steps of a record
 
@@ -292,6 +303,8 @@ class Hosting:
         """Go on with the duties of a call that has returned or raised."""
         call, began = self._calls.pop(number)
         self._lanes[call.pallet].running = None
+        interrupted = error is not None and number in self._interrupted
+        self._interrupted.discard(number)
         if error is not None:
             self.out.append(Note(WARNING, f"{call.method.value} of {_named(call)} failed: {error}"))
         outcome: Callable[[Record, HeldDuty, float, float], None] = {
@@ -306,6 +319,8 @@ class Hosting:
             if error is None:
                 record.tries, record.alone = 0, False
                 outcome(record, duty, began, now)
+            elif interrupted and record.ending is None:
+                self._queue(record.duty, call.method)  # it has not failed
             else:
                 self._failed(record, call, error, now)
 

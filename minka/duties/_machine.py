@@ -21,6 +21,7 @@ from minka.duties._events import (
     GiveUp,
     Instruction,
     Leave,
+    LoopClosed,
     MachineSettings,
     Method,
     Note,
@@ -39,7 +40,8 @@ INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
-_HOPELESS: Final = ("INVALID_ARGUMENT", "CLUSTER_MISMATCH")  # another try would be refused as well
+_MALFORMED: Final = "INVALID_ARGUMENT"
+_HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
 _SENT_KEPT: Final = 64
 _FAREWELL_S: Final = 1.0  # how long the last report may take when the process stops without waiting for the cluster
 
@@ -65,7 +67,7 @@ class ShardMachine:
         self.is_registered = False  # whether a node has registered this incarnation
         self._settings = settings
         self._new_incarnation = new_incarnation
-        self._ends_process = ends_process
+        self.ends_process = ends_process
         self._known_index = 0
         self._interval = 0.5  # seconds between heartbeats, as the node says
         self._clearance = 0.0  # seconds, as it is granted
@@ -79,6 +81,8 @@ class ShardMachine:
         self._fenced = False
         self._leaving = False
         self._giving_up = False
+        self._loop_closed = False
+        self._error: tuple[str, str] | None = None  # why it ends, if not as it was asked to
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""
@@ -119,6 +123,7 @@ class ShardMachine:
             CallOverdue: lambda event, _: self.hosting.overdue(event.call),
             Leave: self._on_leave,
             GiveUp: self._on_give_up,
+            LoopClosed: self._on_loop_closed,
             Resized: self._on_resized,
             Tick: lambda *_: None,
         }
@@ -197,6 +202,9 @@ class ShardMachine:
             self._fence(reason, now)
         elif code in _HOPELESS and not self.is_registered:
             self._end((code, reason))
+        elif code == _MALFORMED and self._error is None:
+            self._note(ERROR, f"the cluster refuses the shard, so everything is released: {reason}")
+            self._on_give_up(GiveUp((code, reason)), now)
         elif code != self._problem:
             self._problem = code
             level = INFO if code == _TAKEN else WARNING
@@ -298,17 +306,22 @@ class ShardMachine:
         if self._releasing and self.until <= now and self._patience <= now:
             self._patience = float("inf")  # so that this is noted only once
             text = f"the delegate has not released {self.hosting.live} duties, and the clearance has ended"
-            if self._ends_process:
+            if self.ends_process:
                 self._ended = True
                 self._out.append(EndProcess(text))
             else:
                 self._note(ERROR, text)
+                if self._loop_closed:
+                    self._end(self._error)
 
     def _fence(self, reason: str, now: float) -> None:
         """Release everything: the cluster has taken this process for dead, and may have given its duties to others."""
         if self._fenced:
             return
         self._note(WARNING, f"the cluster took this process for dead, so everything is released: {reason}")
+        self._end_clearance(now)
+
+    def _end_clearance(self, now: float) -> None:
         self._fenced = self._releasing = True
         self.until = min(self.until, now)
         self._patience = now + max(self._margin(), 0.1)
@@ -319,7 +332,7 @@ class ShardMachine:
         if not self._fenced or self.hosting.records:
             return
         if self._leaving or self._giving_up:
-            self._end(None)
+            self._end(self._error)
             return
         self.shard.incarnation = self._new_incarnation()
         self._fenced = self._releasing = self.is_registered = False
@@ -349,9 +362,20 @@ class ShardMachine:
             self._send(ShardMessage(leave=ShardLeave()))
 
     def _on_give_up(self, event: GiveUp, now: float) -> None:
+        self._error = self._error or event.error
         if not self._giving_up:
             self._giving_up = True
             self.hosting.release_all(unbegun=True)
+
+    def _on_loop_closed(self, event: LoopClosed, now: float) -> None:
+        """End without clearance: only what plain functions release can be released, and nobody runs coroutines."""
+        if self._loop_closed:
+            return
+        self._loop_closed = True
+        text = "the event loop on which it runs was closed before it had ended"
+        self._note(ERROR, text)
+        self._on_give_up(GiveUp((_MALFORMED, text)), now)
+        self._end_clearance(now)
 
     def _end_if_through(self, now: float) -> None:
         """After GiveUp, end when nothing is left to release and the last report is recorded, or can't be in time."""
@@ -359,7 +383,7 @@ class ShardMachine:
             return
         self._farewell = min(self._farewell, now + _FAREWELL_S)
         if self.reports.is_empty or not self._connected or now >= self._farewell:
-            self._end(None)
+            self._end(self._error)
 
     def _end(self, error: tuple[str, str] | None) -> None:
         if not self._ended:

@@ -1,17 +1,16 @@
 """The session of a shard with the cluster, on a thread and a loop of its own. No user code runs there, so heartbeats go
-on and the clearance is watched whatever the delegate does.
+on and the clearance is watched whatever the delegate and the handlers of the log do.
 """
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
@@ -24,31 +23,46 @@ from minka.duties._events import (
     Disconnected,
     EndProcess,
     Event,
+    GiveUp,
     Instruction,
+    LoopClosed,
+    Method,
     Note,
     Received,
     Send,
     Stopped,
     Tick,
 )
+from minka.duties._log import Log, end_process
 from minka.duties._machine import ShardMachine
-from minka.duties._user_calls import Calls
-from minka.duties.delegate import Delegate, Duty, duty_of
+from minka.duties._user_calls import Calls, UserMethod
+from minka.duties.delegate import Duty, duty_of
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka.tls import Tls
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
 
-log: Final = logging.getLogger("minka.duties")
-
-EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
 _CONNECT_S: Final = 2.0
 _LOOK_S: Final = 0.1  # the longest time between two looks at the clock, which goes on while the machine sleeps
 _PAUSE_S: Final = (0.05, 1.0)  # the first and the longest pause between two tries to find a node
 
 _making: Final = threading.Lock()
-_shared: SharedLoop | None = None
+_shared: "_Shared | None" = None
+
+
+class _Shared(SharedLoop):
+    """The loop and its thread, and the log of what happens on it."""
+
+    def __init__(self) -> None:
+        self.log: Final = Log()
+        super().__init__("minka shard")
+        self.loop.call_soon_threadsafe(self.loop.set_exception_handler, self._failed)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+        self.log.say(logging.ERROR, f"{context.get('message')}\n{trace}".rstrip())
 
 
 def boottime() -> float:
@@ -58,12 +72,16 @@ def boottime() -> float:
 
 def shards_loop() -> asyncio.AbstractEventLoop:
     """The loop of all shards' sessions of this process. It is never closed (see `minka._loop`)."""
+    return _sessions().loop
+
+
+def _sessions() -> _Shared:
     global _shared
     claim_aio()
     with _making:
         if _shared is None:
-            _shared = SharedLoop("minka shard")
-        return _shared.loop
+            _shared = _Shared()
+        return _shared
 
 
 class Session:
@@ -74,13 +92,16 @@ class Session:
     def __init__(
         self,
         machine: ShardMachine,
-        delegate: Delegate,
+        methods: Mapping[Method, UserMethod],
         endpoints: Sequence[str],
         tls: Tls | None,
         user_loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._machine = machine
-        self._calls = Calls(delegate, user_loop, self.handle, self.is_held)
+        self._log = _sessions().log
+        self._calls = Calls(methods, user_loop, self.handle, self.is_held)
+        self._user_loop = user_loop
+        self._has_failed = False
         self._endpoints = list(endpoints)
         self._known: list[str] = []  # the addresses that nodes have told
         self._tls = tls
@@ -97,17 +118,23 @@ class Session:
         return self._machine.holds(number, epoch, boottime())
 
     def duties(self) -> list[Duty]:
-        """The duties that the delegate has."""
-        records = self._machine.hosting.records.values()
-        return [duty_of(record.duty, self.is_held) for record in records if record.live]
+        """The duties that the delegate has; for any thread."""
+        records = self._machine.hosting.records.copy()  # a single step, so no other thread comes between
+        return [duty_of(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
         """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
-        tasks = [asyncio.create_task(self._connect(), name="shard session"), asyncio.create_task(self._tick_when_due())]
+        ticks = asyncio.create_task(self._tick_when_due())
+        tasks = {asyncio.create_task(self._connect(), name="shard session"), ticks}
         try:
-            done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            while not self._stopped.done():
+                done, _ = await asyncio.wait({*tasks, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks & done:
+                    tasks.discard(task)
+                    self._has_failed |= task is ticks  # without them nothing would be released in time
+                    if isinstance(fault := task.exception(), Exception):
+                        self._fail(fault)
+            self._stopped.result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -115,9 +142,31 @@ class Session:
 
     def handle(self, event: Event) -> None:
         """Let the machine handle the event, and carry out what it says."""
-        for instruction in self._machine.handle(event, boottime()):
-            self._carry_out(instruction)
+        fault: Exception | None = None
+        try:
+            instructions = self._machine.handle(event, boottime())
+        except Exception as error:  # noqa: BLE001 - see _fail
+            instructions, fault = [], error
+        for instruction in instructions:
+            try:
+                self._carry_out(instruction)
+            except Exception as error:  # noqa: BLE001 - the others are carried out, so that each call ends
+                fault = error
+        if fault is not None:
+            self._fail(fault)
         self._handled.set()
+
+    def _fail(self, fault: Exception) -> None:
+        """Give up after a fault in this library: release everything, and end; if that fails as well, end at once."""
+        self._say(logging.ERROR, "".join(traceback.format_exception(fault)))
+        reason = f"a fault in the library: {type(fault).__name__}: {fault}"
+        if not self._has_failed:
+            self._has_failed = True
+            self.handle(GiveUp((Code.INTERNAL.name, reason)))
+            return
+        if self._machine.ends_process and self._machine.hosting.live:
+            end_process(self._machine.shard.name, reason)
+        self._stop((Code.INTERNAL.name, reason))
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -126,12 +175,12 @@ class Session:
                 self._written.set()
             case CallDelegate():
                 self._calls.begin(instruction)
-            case CancelCall(call):
-                self._calls.cancel(call)
+            case CancelCall(call, why):
+                self._calls.cancel(call, why)
             case Note(level, text):
-                log.log(level, "%s: %s", self._machine.shard.name, text)
+                self._say(level, text)
             case Disconnect(reason):
-                log.info("%s: %s", self._machine.shard.name, reason)
+                self._say(logging.INFO, reason)
                 self._changed.set()
                 if self._call is not None:
                     self._call.cancel()
@@ -139,6 +188,9 @@ class Session:
                 end_process(self._machine.shard.name, reason)
             case Stopped(error):
                 self._stop(error)
+
+    def _say(self, level: int, text: str) -> None:
+        self._log.say(level, f"{self._machine.shard.name}: {text}")
 
     def _stop(self, error: tuple[str, str] | None) -> None:
         if self._stopped.done():
@@ -150,6 +202,8 @@ class Session:
 
     async def _tick_when_due(self) -> None:
         while True:
+            if self._user_loop.is_closed():
+                self.handle(LoopClosed())
             wait = min(_LOOK_S, max(0.0, self._machine.wake_at() - boottime()))
             self._handled.clear()
             try:
@@ -227,9 +281,3 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),  # a new try connects again, whatever became of the last one
     ]
-
-
-def end_process(shard: str, reason: str) -> NoReturn:
-    """Say why on stderr, and end the process at once: others may do already what it would still do."""
-    print(f"minka: shard {shard} ends: {reason}", file=sys.stderr, flush=True)  # noqa: T201
-    os._exit(EXIT_STATUS)

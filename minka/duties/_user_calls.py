@@ -3,14 +3,55 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from minka._arguments import invalid
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
 from minka.duties.delegate import Delegate, Duty, duty_of
 from minka.duties.limits import MAX_WEIGHT
 
 _CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as one that can't be ended
+
+Weights = Mapping[tuple[int, int], int | None]
+"""What a delegate reports: weights by number and epoch, None where it states none."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserMethod:
+    """A method of the delegate, and whether it runs on the user's event loop."""
+
+    function: Callable[..., Any]
+    on_loop: bool
+
+
+def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
+    """The methods that the delegate has of its own. They are looked up before it hosts anything: code of the user's
+    may run then. Raises MinkaError(INVALID_ARGUMENT) for what is no delegate.
+    """
+    kind = type(delegate).__name__
+    if isinstance(delegate, type):
+        raise invalid(f"the delegate is the class {delegate.__name__}: an instance is wanted")
+    own: dict[Method, Any] = {}
+    for method in Method:
+        function = getattr(delegate, method.value, None)
+        if function is not None and getattr(function, "__func__", function) is not getattr(Delegate, method.value):
+            own[method] = function
+            if not callable(function):
+                raise invalid(f"the delegate is {kind}, of which {method.value} can't be called")
+    for needed in (Method.ATTACH, Method.DETACH):
+        if needed not in own:
+            raise invalid(f"the delegate is {kind}, which has no {needed.value}: attach and detach are needed")
+    return {method: UserMethod(function, _runs_on_loop(own, method)) for method, function in own.items()}
+
+
+def _runs_on_loop(own: Mapping[Method, Any], method: Method) -> bool:
+    """Whether the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since it
+    reads what tasks of the loop change.
+    """
+    decisive = Method.ATTACH if method is Method.REPORT else method
+    return any(inspect.iscoroutinefunction(own.get(one)) for one in (method, decisive))
 
 
 class Calls:
@@ -18,12 +59,12 @@ class Calls:
 
     def __init__(
         self,
-        delegate: Delegate,
+        methods: Mapping[Method, UserMethod],
         user_loop: asyncio.AbstractEventLoop,
         on_event: Callable[[Event], None],
         holds: Callable[[int, int], bool],
     ) -> None:
-        self._delegate = delegate
+        self._methods = methods
         self._user_loop = user_loop
         self._on_event = on_event
         self._holds = holds
@@ -33,15 +74,15 @@ class Calls:
     def begin(self, call: CallDelegate) -> None:
         """Call the delegate."""
         arguments = () if call.method is Method.REPORT else ([duty_of(duty, self._holds) for duty in call.duties],)
-        method: Any = getattr(self._delegate, call.method.value)
-        running = self._running[call.call] = _Running(call, method, arguments, self._user_loop, self._ended)
+        running = _Running(call, self._methods[call.method], arguments, self._user_loop, self._ended)
+        self._running[call.call] = running
         running.limit = self._loop.call_later(call.timeout, self._cut, call.call)
-        running.begin(_runs_on_loop(self._delegate, call.method))
+        running.begin()
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, number: int, why: str) -> None:
         """Cancel the call if it is a coroutine; it ends when the coroutine does."""
         if (running := self._running.get(number)) is not None:
-            running.cancel("the duties have to be released")
+            running.cancel(why)
 
     def _cut(self, number: int) -> None:
         """Cancel a call that has taken longer than it may, or say that it can't be ended."""
@@ -54,60 +95,50 @@ class Calls:
     def _overdue(self, number: int) -> None:
         self._on_event(CallOverdue(number))
 
-    def _ended(self, number: int, result: Any, error: BaseException | None) -> None:
+    def _ended(self, number: int, error: str | None, reported: Weights | None) -> None:
         """Called on any thread."""
-        reported = None
-        try:
-            if error is None and self._running[number].call.method is Method.REPORT:
-                reported = _reported(result)
-        except (TypeError, AttributeError, ValueError) as problem:
-            error = problem
         self._loop.call_soon_threadsafe(self._tell, number, error, reported)
 
-    def _tell(
-        self, number: int, error: BaseException | None, reported: Mapping[tuple[int, int], int | None] | None
-    ) -> None:
-        running = self._running.pop(number)
+    def _tell(self, number: int, error: str | None, reported: Weights | None) -> None:
+        running = self._running.pop(number, None)
+        if running is None:
+            return  # its loop was closed, which was found out twice
         if running.limit is not None:
             running.limit.cancel()
-        text = None
-        if error is not None:
-            text = running.cut or f"{type(error).__name__}: {error}"
-        self._on_event(CallEnded(number, text, reported))
+        self._on_event(CallEnded(number, None if error is None else running.cut or error, reported))
 
 
 class _Running:
-    """One call."""
+    """One call. Whatever the user's code raises, or whatever keeps it from running, is how the call failed."""
 
     def __init__(
         self,
         call: CallDelegate,
-        method: Callable[..., Any],
+        method: UserMethod,
         arguments: tuple[list[Duty], ...] | tuple[()],
         user_loop: asyncio.AbstractEventLoop,
-        on_end: Callable[[int, Any, BaseException | None], None],
+        on_end: Callable[[int, str | None, Weights | None], None],
     ) -> None:
         self.call = call
         self.limit: asyncio.TimerHandle | None = None
         self.cut = ""  # why it was cancelled
-        self._method = method
+        self._function = method.function
         self._arguments = arguments
         self._user_loop = user_loop
         self._on_end = on_end
-        self._task: asyncio.Task[Any] | None = None
-        self._on_loop = False
+        self._task: asyncio.Task[Weights | None] | None = None
+        self._on_loop = method.on_loop
 
-    def begin(self, on_loop: bool) -> None:
-        self._on_loop = on_loop
-        if not on_loop:
+    def begin(self) -> None:
+        try:
+            if self._on_loop:
+                self._user_loop.call_soon_threadsafe(self._start_task)
+                return
             name = f"minka {self.call.method.value} {self.call.pallet}"
             # It is not a thread of an executor, since the interpreter waits for those when it ends.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
-            return
-        try:
-            self._user_loop.call_soon_threadsafe(self._start_task)
-        except RuntimeError as error:  # the user's loop is closed
-            self._on_end(self.call.call, None, error)
+        except RuntimeError as error:  # the user's loop is closed, or there are too many threads
+            self._end(error)
 
     def cancel(self, why: str) -> bool:
         """Cancel the call; return False if it runs on a thread, and so can't be cancelled."""
@@ -117,7 +148,7 @@ class _Running:
         try:
             self._user_loop.call_soon_threadsafe(self._cancel_task)
         except RuntimeError:  # closed: the task is gone, and nobody will say so
-            self._on_end(self.call.call, None, asyncio.CancelledError())
+            self._end(asyncio.CancelledError())
         return True
 
     def _cancel_task(self) -> None:
@@ -125,47 +156,55 @@ class _Running:
             self._task.cancel(self.cut)
 
     def _start_task(self) -> None:
-        self._task = self._user_loop.create_task(self._run(), name=f"minka {self.call.method.value}")
-        self._task.add_done_callback(self._task_done)
-
-    async def _run(self) -> Any:
-        answer = self._method(*self._arguments)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            self._on_end(self.call.call, None, asyncio.CancelledError())
+        try:
+            self._task = self._user_loop.create_task(self._run(), name=f"minka {self.call.method.value}")
+        except Exception as error:  # noqa: BLE001 - the loop's factory of tasks is the user's
+            self._end(error)
         else:
-            error = task.exception()
-            self._on_end(self.call.call, None if error is not None else task.result(), error)
+            self._task.add_done_callback(self._task_done)
+
+    async def _run(self) -> Weights | None:
+        answer = self._function(*self._arguments)
+        return self._result(await answer if inspect.isawaitable(answer) else answer)
+
+    def _task_done(self, task: "asyncio.Task[Weights | None]") -> None:
+        if task.cancelled():
+            self._end(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._end(error)
+        else:
+            self._end(None, task.result())
 
     def _on_thread(self) -> None:
         try:
-            answer = self._method(*self._arguments)
+            answer = self._function(*self._arguments)
+            if inspect.isawaitable(answer):
+                self._function, self._arguments, self._on_loop = (lambda: answer), (), True
+                self.begin()
+                return
+            result = self._result(answer)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, it has failed
-            self._on_end(self.call.call, None, error)
-            return
-        if not inspect.isawaitable(answer):
-            self._on_end(self.call.call, answer, None)
-            return
-        self._method, self._arguments = _returning(answer), ()
-        self.begin(on_loop=True)
+            self._end(error)
+        else:
+            self._end(None, result)
+
+    def _result(self, answer: Any) -> Weights | None:
+        return _reported(answer) if self.call.method is Method.REPORT else None
+
+    def _end(self, error: BaseException | None, result: Weights | None = None) -> None:
+        self._on_end(self.call.call, None if error is None else _described(error), result)
 
 
-def _returning(answer: Awaitable[Any]) -> Callable[[], Awaitable[Any]]:
-    return lambda: answer
-
-
-def _runs_on_loop(delegate: Delegate, method: Method) -> bool:
-    """Whether the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since it
-    reads what tasks of the loop change.
-    """
-    decisive = Method.ATTACH if method is Method.REPORT else method
-    return any(inspect.iscoroutinefunction(getattr(delegate, one.value)) for one in (method, decisive))
+def _described(error: BaseException) -> str:
+    """The error as text that can be sent, whatever its class and message are."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001 - its `__str__` is the user's
+        text = f"{type(error).__name__}, of which the text can't be had"
+    return text.encode(errors="replace").decode()
 
 
 def _reported(result: Any) -> dict[tuple[int, int], int | None]:
-    """The weights by number and epoch; None where the delegate states none."""
     if isinstance(result, Mapping):
         pairs: Iterable[tuple[Duty, int | None]] = result.items()
     else:

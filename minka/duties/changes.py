@@ -1,14 +1,20 @@
 """Changes of duties, to be made together: `client.change([create("feeds", "bbc", b"…"), delete("feeds", "ft")])`.
 
 Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name no slash. A payload is bytes,
-up to 1 MiB; a str stands for its UTF-8 form. Each function raises MinkaError(INVALID_ARGUMENT) for what can't be sent
-at all. `if_version` makes a change conditional: it is refused with VERSION_MISMATCH if the duty has another version (0:
+up to 1 MiB; a str stands for its UTF-8 form. Each function raises MinkaError(INVALID_ARGUMENT) for what no duty can
+have. `if_version` makes a change conditional: it is refused with VERSION_MISMATCH if the duty has another version (0:
 any).
 """
 
-from typing import Any
-
-from minka.errors import Code, MinkaError
+from minka.duties._arguments import (
+    checked_id,
+    checked_pallet,
+    checked_payload,
+    checked_shard,
+    checked_version,
+    checked_weight,
+    made,
+)
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec
 
 
@@ -26,18 +32,20 @@ def create(
     its pallet; a stationary one (not idempotent) is never moved to balance; a lazy one ends when the delegate no longer
     reports it.
     """
-    return _made(
+    name, weight, content = _name(pallet, duty), checked_weight(weight), checked_payload(payload)
+    return made(
+        "a duty",
         lambda: DutyChange(
             create=DutySpec(
-                pallet=pallet,
-                id=duty,
+                pallet=name.pallet,
+                id=name.id,
                 weight=weight,
-                payload=_bytes(payload),
+                payload=content,
                 synthetic=synthetic,
                 stationary=stationary,
                 lazy=lazy,
             )
-        )
+        ),
     )
 
 
@@ -50,47 +58,35 @@ def update(
     if_version: int = 0,
 ) -> DutyChange:
     """Give a duty another payload or weight; None leaves it as it is."""
-    content = None if payload is None else _bytes(payload)
-    return _made(
-        lambda: DutyChange(
-            update=DutySpec(pallet=pallet, id=duty, weight=weight, payload=content), if_version=if_version
-        )
-    )
+    name, change = _name(pallet, duty), DutyChange(if_version=checked_version(if_version))
+    change.update.pallet, change.update.id = name.pallet, name.id
+    if weight is not None:
+        change.update.weight = checked_weight(weight)
+    if payload is not None:
+        change.update.payload = checked_payload(payload)
+    return change
 
 
 def delete(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
     """Delete a duty. It is gone once the shards that have it have released it."""
-    return _made(lambda: DutyChange(delete=DutyName(pallet=pallet, id=duty), if_version=if_version))
+    return DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version))
 
 
 def pin(pallet: str, duty: str, shard: str, *, if_version: int = 0) -> DutyChange:
     """Place a duty on this shard by hand; it stays there until `release`."""
-    name = DutyName(pallet=pallet, id=duty)
-    return _made(lambda: DutyChange(pin=DutyPin(duty=name, shard=shard), if_version=if_version))
+    pin = DutyPin(duty=_name(pallet, duty), shard=checked_shard(shard))
+    return DutyChange(pin=pin, if_version=checked_version(if_version))
 
 
 def release(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
     """Let the balancer move a duty again that was pinned."""
-    return pin(pallet, duty, "", if_version=if_version)
+    return DutyChange(pin=DutyPin(duty=_name(pallet, duty)), if_version=checked_version(if_version))
 
 
 def unquarantine(pallet: str, duty: str) -> DutyChange:
     """Let the shards on which a duty could not be attached try again."""
-    return _made(lambda: DutyChange(unquarantine=DutyName(pallet=pallet, id=duty)))
+    return DutyChange(unquarantine=_name(pallet, duty))
 
 
-def _bytes(payload: bytes | str) -> bytes:
-    if isinstance(payload, str):
-        return payload.encode()
-    if type(payload) is not bytes:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a payload is {type(payload).__name__}, not bytes or str")
-    return payload
-
-
-def _made(make: Any) -> DutyChange:
-    """The change. Protobuf refuses a field of the wrong type or out of its range: that raises INVALID_ARGUMENT."""
-    try:
-        change: DutyChange = make()
-    except (TypeError, ValueError) as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"no change of a duty: {error}") from error
-    return change
+def _name(pallet: str, duty: str) -> DutyName:
+    return DutyName(pallet=checked_pallet(pallet), id=checked_id(duty))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from minka._arguments import checked_timeout
 from minka.control import Control
 from minka.duties import _calls
 from minka.duties import changes as changes_
@@ -19,19 +20,13 @@ from minka.tls import Tls
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty, Pallet
 from minka.v1.duty_api_pb2 import (
-    ComparePalletRequest,
     ComparePalletResponse,
     DutyChange,
-    DutyName,
     DutyStatus,
-    ExplainDutyRequest,
     ExplainDutyResponse,
-    GetPalletsRequest,
-    GetShardsRequest,
     GetShardsResponse,
     PalletChange,
     PalletSummary,
-    PlanRebalanceRequest,
 )
 from minka.v1.duty_api_pb2_grpc import DutiesStub
 
@@ -72,7 +67,7 @@ class Client:
         """Make all of the changes, or none: up to 1,000, of different duties, with payloads of up to 8 MiB together.
         `minka.duties.changes` makes them.
 
-        Returns the rows as they are now, one for each change, in their order; for a deleted duty its last row.
+        Returns the rows as it made them, one for each change, in their order; for a deleted duty its last row.
         `consistency` says which nodes have the changes durably when this returns: only the "leader" of the coordinator,
         a "quorum" of its voters, all "voters", or "all" voters and learners. Raises UNKNOWN_PALLET, UNKNOWN_DUTY,
         DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY; CONSISTENCY_NOT_REACHED if the changes are made, but some nodes of
@@ -151,8 +146,9 @@ class Client:
     ) -> list[DutyStatus]:
         """These duties, by pallet and id, in their order; up to 1,000. Raises UNKNOWN_DUTY if one isn't there."""
         found: list[DutyStatus] = []
-        while len(found) < len(names):
-            call = _calls.get_duties(names[len(found) :], with_payloads)
+        wanted = _calls.duty_names(names)
+        while len(found) < len(wanted):
+            call = _calls.get_duties(wanted[len(found) :], with_payloads)
             found.extend((self._do(call, timeout)).duties)
         return found
 
@@ -180,8 +176,7 @@ class Client:
 
     def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> ExplainDutyResponse:
         """The shards that have the duty, and why each other shard doesn't. Raises UNKNOWN_DUTY."""
-        request = ExplainDutyRequest(name=DutyName(pallet=pallet, id=duty))
-        response: ExplainDutyResponse = self._do(_calls.Call("ExplainDuty", request), timeout)
+        response: ExplainDutyResponse = self._do(_calls.explain_duty(pallet, duty), timeout)
         return response
 
     # Pallets and shards
@@ -189,7 +184,7 @@ class Client:
     def change_pallets(
         self, changes: Iterable[PalletChange], *, consistency: Level = "quorum", timeout: float | None = None
     ) -> builtins.list[Pallet]:
-        """Make all of the changes of pallets, or none. Returns the rows as they are now, one for each change; for a
+        """Make all of the changes of pallets, or none. Returns the rows as it made them, one for each change; for a
         deleted pallet its last row. `change` says what `consistency` is.
         """
         response = self._do(_calls.change_pallets(changes, consistency), timeout)
@@ -208,7 +203,7 @@ class Client:
         """Replace a pallet's settings by those of this row. Raises UNKNOWN_PALLET, and VERSION_MISMATCH if it doesn't
         have `if_version` (0: any).
         """
-        made = [PalletChange(update=pallet, if_version=if_version)]
+        made = [_calls.update_pallet(pallet, if_version)]
         return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     def delete_pallet(
@@ -217,31 +212,29 @@ class Client:
         """Delete a pallet and return its last row. Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET, and
         VERSION_MISMATCH if it doesn't have `if_version` (0: any).
         """
-        made = [PalletChange(delete=pallet, if_version=if_version)]
+        made = [_calls.delete_pallet(pallet, if_version)]
         return (self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
         """These pallets (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
-        response = self._do(_calls.Call("GetPallets", GetPalletsRequest(ids=ids)), timeout)
+        response = self._do(_calls.get_pallets(ids), timeout)
         return [*response.pallets]
 
     def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> GetShardsResponse:
         """These shards (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
-        response: GetShardsResponse = self._do(_calls.Call("GetShards", GetShardsRequest(names=names)), timeout)
+        response: GetShardsResponse = self._do(_calls.get_shards(names), timeout)
         return response
 
     def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> ComparePalletResponse:
         """What each balancer would make of the pallet as it is now. Raises UNKNOWN_PALLET."""
-        call = _calls.Call("ComparePallet", ComparePalletRequest(pallet=pallet))
-        response: ComparePalletResponse = self._do(call, timeout)
+        response: ComparePalletResponse = self._do(_calls.compare_pallet(pallet), timeout)
         return response
 
     def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
         """The plan by which the pallet's balancer would move its duties. Nothing is changed;
         `minka.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
         """
-        call = _calls.Call("PlanRebalance", PlanRebalanceRequest(pallet=pallet, reason=reason))
-        response: Plan = self._do(call, timeout)
+        response: Plan = self._do(_calls.plan_rebalance(pallet, reason), timeout)
         return response
 
 
@@ -256,7 +249,7 @@ class _Calls(Control):
             lambda channel: getattr(DutiesStub(channel), call.rpc),
             call.request,
             repeatable=call.repeatable,
-            timeout=timeout,
+            timeout=None if timeout is None else checked_timeout(timeout),
         )
 
     def _ask(self, address: str, *arguments: Any, **named: Any) -> Any:

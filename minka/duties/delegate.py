@@ -73,6 +73,7 @@ class Delegate:
         """Load what these duties need, and do nothing for them yet: they are still on other shards, and come next.
 
         Some may never come, and nobody says so, so load it into something that forgets automatically, such as a cache.
+        A coroutine is cancelled when a duty has to be attached meanwhile; a plain function holds up that attach.
         """
         raise NotImplementedError
 
@@ -84,11 +85,6 @@ class Delegate:
         coroutine.
         """
         raise NotImplementedError
-
-
-def has(delegate: Delegate, method: str) -> bool:
-    """Whether the delegate has this optional method of its own."""
-    return getattr(type(delegate), method, None) is not getattr(Delegate, method)
 
 
 def duty_of(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:

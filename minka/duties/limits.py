@@ -7,3 +7,4 @@ MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024  # of all payloads in one request or 
 MAX_CHANGES: Final = 1_000  # in one request, which is done as a whole or not at all
 MAX_ID_CHARS: Final = 256  # in a duty's id, and in the names of pallets and shards
 MAX_WEIGHT: Final = 1_000_000_000_000  # so that the weights of a million duties can be added up
+MAX_PALLETS: Final = 1_000  # of which one shard takes duties

@@ -1,6 +1,8 @@
 """A process that hosts duties: `run_shard`, which blocks, and `Shard` for asyncio."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
 import re
 import signal
@@ -9,21 +11,25 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from minka.duties._events import GiveUp, Leave, MachineSettings, Method, Resized
+from minka._arguments import checked_text, checked_timeout, invalid
+from minka.duties._arguments import checked_pallet, checked_shard
+from minka.duties._events import GiveUp, Leave, MachineSettings, Resized
 from minka.duties._machine import ShardMachine
 from minka.duties._session import Session, boottime, shards_loop
-from minka.duties.delegate import Capacity, Delegate, Duty, has
-from minka.errors import Code, MinkaError
-from minka.grpc_calls import channel_credentials, checked_endpoints
+from minka.duties._user_calls import methods_of
+from minka.duties.delegate import Capacity, Delegate, Duty
+from minka.duties.limits import MAX_PALLETS
+from minka.grpc_calls import channel_credentials, checked_endpoints, clipped
+from minka.names import name_problem
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
 LEAVE_S: Final = 30.0  # how long the cluster may take to place everything elsewhere when the process stops
 _MAX_GRACE_S: Final = 7 * 86_400.0
-_OPTIONAL: Final = (Method.UPDATE, Method.PREPARE, Method.REPORT)
+_MAX_VERSION_CHARS: Final = 64
 
 
 class Shard:
@@ -54,28 +60,24 @@ class Shard:
         on_stuck: Literal["exit", "report"] = "exit",
         call_timeout: float = 30.0,
     ) -> None:
-        if not 0 <= grace <= _MAX_GRACE_S:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a grace of {grace} s: must be from 0 to {_MAX_GRACE_S:.0f}")
         if on_stuck not in ("exit", "report"):
-            raise MinkaError(Code.INVALID_ARGUMENT, f"on_stuck is {on_stuck!r}, not exit or report")
-        if not call_timeout > 0:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"a call_timeout of {call_timeout} s")
+            raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         channel_credentials(tls)  # a bad file is better told now
-        self.name: Final = default_name() if name is None else name
-        self._delegate = delegate
+        self.name: Final = default_name() if name is None else checked_shard(name)
+        self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
         self._tls = tls
         row = ShardRow(
             name=self.name,
-            version=version,
-            node=node,
-            grace_ms=int(grace * 1000),
+            version=checked_text(version, "the version", lambda text: name_problem(text, _MAX_VERSION_CHARS)),
+            node=checked_text(node, "the node", name_problem),
+            grace_ms=int(_checked_grace(grace) * 1000),
             pallets=_capacity_rows(pallets),
         )
         self._machine: Final = ShardMachine(
             row,
-            [Method.ATTACH, Method.DETACH, *(method for method in _OPTIONAL if has(delegate, method.value))],
-            MachineSettings(call_timeout=call_timeout),
+            self._methods,
+            MachineSettings(call_timeout=checked_timeout(call_timeout)),
             new_incarnation=lambda: uuid.uuid4().hex,
             ends_process=on_stuck == "exit",
         )
@@ -84,20 +86,25 @@ class Shard:
         self._stop_asked = False
         self._lock = threading.Lock()
         self._running: asyncio.Task[None] | None = None
+        self._body: asyncio.Task[Any] | None = None  # that of `async with`, while it runs
+        self._body_cancelled = False
+        self._cancelled_before = 0  # how often it had been asked to end
 
     async def run(self) -> None:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
-        everything without waiting for the cluster.
+        everything without waiting for the cluster. The event loop must not be closed before this returns.
 
-        Raises MinkaError when the cluster refuses the shard for good, and INVALID_ARGUMENT when called again.
+        Raises MinkaError when the cluster refuses the shard for good, after everything is released here, and
+        INVALID_ARGUMENT when called again.
         """
         if self._began:
-            raise MinkaError(Code.INVALID_ARGUMENT, "a shard runs once: make another one")
+            raise invalid("a shard runs once: make another one")
         self._began = True
         loop = shards_loop()
         user_loop = asyncio.get_running_loop()
         ended = asyncio.run_coroutine_threadsafe(self._host(user_loop), loop)
-        waiting = asyncio.wrap_future(ended)
+        waiting: asyncio.Future[None] = user_loop.create_future()
+        ended.add_done_callback(lambda ended: _pass_on(ended, waiting))
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
@@ -108,7 +115,7 @@ class Shard:
             raise
 
     async def _host(self, user_loop: asyncio.AbstractEventLoop) -> None:
-        session = Session(self._machine, self._delegate, self._endpoints, self._tls, user_loop)
+        session = Session(self._machine, self._methods, self._endpoints, self._tls, user_loop)
         with self._lock:
             self._session = session
             stop_asked = self._stop_asked
@@ -117,7 +124,8 @@ class Shard:
 
     def stop(self, timeout: float = LEAVE_S) -> None:
         """Begin to stop; any thread may call this. The cluster moves the duties away one after the other, and each is
-        released here first. After `timeout` seconds all that is left is released; a second call releases it at once.
+        released here first. After `timeout` seconds, or at a second call, the rest is released without waiting for
+        other shards. `run` returns when the delegate has released everything.
         """
         with self._lock:
             again, self._stop_asked = self._stop_asked, True
@@ -148,18 +156,37 @@ class Shard:
 
     @property
     def duties(self) -> list[Duty]:
-        """The duties for which the delegate may act, which includes those that it is taking or releasing now."""
+        """The duties for which the delegate may act, which includes those that it is taking or releasing now. Any
+        thread may ask.
+        """
         session = self._session
         return [] if session is None else session.duties()
 
     async def __aenter__(self) -> Self:
+        """Run until the body ends. If the shard ends before with an error, the body is cancelled, and the error is
+        raised where the body ends, as with `asyncio.TaskGroup`.
+        """
+        body = asyncio.current_task()
+        assert body is not None, "only a task can wait"
+        self._body = body
+        self._cancelled_before = body.cancelling()
         self._running = asyncio.create_task(self.run(), name=f"shard {self.name}")
+        self._running.add_done_callback(self._cancel_body)
         return self
+
+    def _cancel_body(self, running: "asyncio.Task[None]") -> None:
+        if self._body is not None and not running.cancelled() and running.exception() is not None:
+            self._body_cancelled = True
+            self._body.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._running is not None, "__aenter__ came first"
+        assert self._body is not None, "__aenter__ came first"
+        body, self._body = self._body, None
+        if self._body_cancelled and body.uncancel() > self._cancelled_before and kind is asyncio.CancelledError:
+            return  # somebody else has cancelled it, too
         self.stop()
         await self._running
 
@@ -178,13 +205,14 @@ def run_shard(
     call_timeout: float = 30.0,
 ) -> None:
     """Host duties until SIGTERM or SIGINT; then they go elsewhere, and each is released here first. A second signal
-    releases all at once. Coroutines of the delegate run on a loop of this thread. `Shard` describes the arguments.
+    releases all without waiting for that. Coroutines of the delegate run on a loop of this thread. `Shard` describes
+    the arguments.
 
     Raises MinkaError: what `Shard` and its `run` raise, and INVALID_ARGUMENT on a thread that isn't the main thread,
     which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise MinkaError(Code.INVALID_ARGUMENT, "run_shard waits for signals on the main thread; elsewhere use Shard")
+        raise invalid("run_shard waits for signals on the main thread; elsewhere use Shard")
     shard = Shard(
         delegate,
         pallets,
@@ -213,15 +241,41 @@ def default_name() -> str:
     return f"{host[:50]}-{os.getpid()}"
 
 
+def _pass_on(ended: "concurrent.futures.Future[None]", waiting: "asyncio.Future[None]") -> None:
+    """Let the loop of the caller of `run` know that the session has ended."""
+
+    def settle() -> None:
+        error = ended.exception()
+        if waiting.done():
+            return
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+        waiting.get_loop().call_soon_threadsafe(settle)
+
+
+def _checked_grace(seconds: Any) -> float:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_GRACE_S:
+        raise invalid(f"a grace of {clipped(repr(seconds))}: must be seconds from 0 to {_MAX_GRACE_S:.0f}")
+    return seconds
+
+
 def _capacity_rows(pallets: Mapping[str, Capacity | None]) -> list[PalletCapacity]:
-    if not pallets:
-        raise MinkaError(Code.INVALID_ARGUMENT, "a shard takes the duties of one pallet at least")
-    return [_capacity_row(pallet, capacity) for pallet, capacity in pallets.items()]
+    if not isinstance(pallets, Mapping):
+        raise invalid(f"pallets is {type(pallets).__name__}, not a mapping from names to a Capacity or None")
+    if not 1 <= len(pallets) <= MAX_PALLETS:
+        raise invalid(f"{len(pallets)} pallets: a shard takes the duties of 1 to {MAX_PALLETS:,}")
+    return [_capacity_row(checked_pallet(pallet), capacity) for pallet, capacity in pallets.items()]
 
 
 def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:
     if capacity is None:
         return PalletCapacity(pallet=pallet)
+    if not isinstance(capacity, Capacity):
+        raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity))}, not a Capacity or None")
     if type(capacity.weight) is not int or not 0 <= capacity.weight < 2**63:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the capacity for {pallet} is {capacity.weight!r}, not a whole number")
+        raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity.weight))}, not a whole number")
     return PalletCapacity(pallet=pallet, capacity=capacity.weight)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, Operation
@@ -20,7 +20,7 @@ from minka.v1.coordinator_pb2 import (
     HeartbeatResponse,
     IsrResult,
 )
-from minka.v1.duties_pb2 import Shard
+from minka.v1.duties_pb2 import Duty, Pallet, Shard
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.coordinator.acknowledgements import Acknowledgements, pieces_of
 from minkad.coordinator.node_reports import NodeReports
@@ -32,6 +32,8 @@ from minkad.core.controller import (
     BALANCERS,
     AlterIsr,
     BeginQueued,
+    ChangeDuties,
+    ChangePallets,
     Command,
     CommitLoad,
     ControllerFailover,
@@ -52,12 +54,14 @@ from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD, together
-from minkad.core.state import State, is_up, slices
+from minkad.core.state import DutyState, State, is_up, slices
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import InThread, turn
 
 log: Final = logging.getLogger(__name__)
+
+_Row = TypeVar("_Row", Pallet, Duty)
 
 SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
 TICK: Final = 0.05  # seconds between looks at the failure detector
@@ -223,14 +227,30 @@ class ActiveController:
 
         await self._committed_by(perform)
 
-    async def submit_logged(self, command: Command) -> None:
-        """Decide and wait until the records are in this node's own log. Raises MinkaError."""
+    async def change(
+        self,
+        command: ChangePallets | ChangeDuties,
+        rows_of: Callable[[DutyState], Sequence[_Row | None]],
+        *,
+        logged: bool,
+    ) -> list[_Row]:
+        """Decide changes of pallets or duties, and wait until they are committed and applied here; if `logged`, only
+        until they are in this node's own log. Returns the rows that `rows_of` finds, as they were decided, and the last
+        row of what was deleted: another command may have changed them since. Raises MinkaError.
+        """
+        rows: list[_Row] = []
 
         async def perform() -> asyncio.Future[None] | None:
-            await self._perform(command)
-            return asyncio.ensure_future(self._logged())
+            before = rows_of(self.decided.duties)
+            proposal = await self._perform(command)
+            for new, old in zip(rows_of(self.decided.duties), before, strict=True):
+                row = new if new is not None else old
+                assert row is not None, "a change that was made is of a row"
+                rows.append(row)
+            return asyncio.ensure_future(self._logged()) if logged else proposal
 
         await self._committed_by(perform)
+        return rows
 
     async def register_shard(self, shard: Shard) -> None:
         """Register a shard's process. Raises SHARD_NAME_TAKEN while another may hold the shard's clearance."""

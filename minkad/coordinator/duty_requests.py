@@ -3,9 +3,9 @@
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
@@ -50,6 +50,8 @@ from minkad.core.state import DutyState, State, assignment_row, weight_of
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
 
+_Row = TypeVar("_Row", Pallet, Duty)
+
 CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level asks for, after a majority has
 _DEFAULT_LIMIT: Final = 1000
 _ROWS_A_TURN: Final = 500
@@ -69,35 +71,37 @@ class DutyRequests:
     # Changes
 
     async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
-        """Change pallets. The response has their rows as they are afterwards; for a deleted one the last row."""
+        """Change pallets. The response has their rows as they were decided; for a deleted one the last row."""
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
-        before = dict(self._coordinator.controller().decided.duties.pallets)
-        now = await self._change(ChangePallets(request.changes), request.consistency)
         ids = [changes.pallet_of(change) for change in request.changes]
-        rows = [now.pallets.get(id_) or before.get(id_) or Pallet(id=id_) for id_ in ids]
+        rows = await self._change(
+            ChangePallets(request.changes), lambda duties: [duties.pallets.get(id_) for id_ in ids], request.consistency
+        )
         return ChangePalletsResponse(pallets=rows)
 
     async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
-        """Change duties. The response has their rows as they are afterwards; for a deleted one the last row."""
+        """Change duties. The response has their rows as they were decided; for a deleted one the last row."""
         names = [changes.name_of(change) for change in request.changes]
-        before = [self._coordinator.controller().decided.duties.named(*name) for name in names]
-        now = await self._change(ChangeDuties(request.changes), request.consistency)
-        rows = [now.named(*name) or old for name, old in zip(names, before, strict=True)]
-        return ChangeDutiesResponse(duties=[row for row in rows if row is not None])
+        rows = await self._change(
+            ChangeDuties(request.changes), lambda duties: [duties.named(*name) for name in names], request.consistency
+        )
+        return ChangeDutiesResponse(duties=rows)
 
-    async def _change(self, command: ChangePallets | ChangeDuties, consistency: Consistency.ValueType) -> DutyState:
-        """The tables afterwards, without what is less certain than the level: another change may be decided already,
-        and be lost.
+    async def _change(
+        self,
+        command: ChangePallets | ChangeDuties,
+        rows_of: Callable[[DutyState], Sequence[_Row | None]],
+        consistency: Consistency.ValueType,
+    ) -> list[_Row]:
+        """The rows as this command decided them, so that the answer shows nothing less certain than the level: another
+        change may be decided already, and be lost.
         """
-        controller = self._coordinator.controller()
-        if consistency == Consistency.CONSISTENCY_LEADER:
-            await controller.submit_logged(command)
-            return controller.decided.duties
-        await controller.submit(command)
+        logged = consistency == Consistency.CONSISTENCY_LEADER
+        rows = await self._coordinator.controller().change(command, rows_of, logged=logged)
         if consistency in (Consistency.CONSISTENCY_VOTERS, Consistency.CONSISTENCY_ALL):
             await self._confirmed_by(consistency)
-        return self._coordinator.state.duties
+        return rows
 
     async def _confirmed_by(self, consistency: Consistency.ValueType) -> None:
         driver = self._coordinator.driver

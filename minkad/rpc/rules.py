@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from minka.duties.limits import MAX_CHANGES, MAX_ID_CHARS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
+from minka.duties.limits import MAX_CHANGES, MAX_PALLETS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
+from minka.duties.names import id_problem, pallet_problem
 from minka.names import name_problem
 from minka.ranges import MAX_KEY_BYTES
 from minka.v1.raft_pb2 import MessageType
@@ -39,13 +40,7 @@ def up_to(most: int) -> Rule:
 
 def text(most: int) -> Rule:
     """Up to `most` characters, all of them printable."""
-
-    def rule(value: str) -> str:
-        if len(value) > most:
-            return f"must have {most} characters at most, not {len(value)}"
-        return "" if value.isprintable() else "must have no control characters"
-
-    return rule
+    return lambda value: name_problem(value, most)
 
 
 def note(most: int) -> Rule:
@@ -68,11 +63,6 @@ def address(value: str) -> str:
     if problem := address_problem(value):
         return f"must be host:port: {problem}"
     return "must be an address that others can dial" if is_wildcard(value) else ""
-
-
-def pallet(value: str) -> str:
-    """The id of a pallet, which is followed by a slash and the id of a duty in what people type."""
-    return "must have no slash" if "/" in value else _ID(value)
 
 
 def of_another(value: int) -> str:
@@ -98,7 +88,6 @@ _SENT: Final = frozenset(number for name, number in MessageType.items() if name 
 _NAME: Final = name_problem  # a name that is looked up: an unknown one is refused by the handler
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
-_ID: Final = text(MAX_ID_CHARS)  # of a duty, a shard
 _REASON: Final = text(1000)
 _KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is a bound, too
 _POSITION: Final = up_to(2**62)  # in a log, or of a term: so that the next one fits as well
@@ -164,7 +153,7 @@ COUNTS: Final[dict[str, int]] = {
     "shards": MANY,
     "signs": MANY,
     "reports": FEW,
-    "Shard.pallets": FEW,
+    "Shard.pallets": MAX_PALLETS,
     **dict.fromkeys(("holdings", "attached", "released", "finished", "failed", "prepared", "times"), MANY),
     "ShardReport.weights": MANY,
     "shard_order": FEW,
@@ -256,9 +245,9 @@ RULES: Final[dict[str, Rule]] = {
     "WeightsEntry.key": _NAME,
     "WeightsEntry.value": share,
     # Pallets, duties and shards
-    **dict.fromkeys(("Pallet.id", "GetPalletsRequest.ids", "PalletChange.delete", "pallet"), pallet),
-    **dict.fromkeys(("DutySpec.id", "DutyName.id", "shard", "names", "shard_order", "Canary.version"), _ID),
-    "Shard.name": _ID,
+    **dict.fromkeys(("Pallet.id", "GetPalletsRequest.ids", "PalletChange.delete", "pallet"), pallet_problem),
+    **dict.fromkeys(("DutySpec.id", "DutyName.id", "shard", "names", "shard_order", "Canary.version"), id_problem),
+    "Shard.name": id_problem,
     "FailedDuty.reason": note(1000),
     **dict.fromkeys(("DutySpec.weight", "WeighedDuty.weight", "fill_limit"), up_to(MAX_WEIGHT)),
     "percent": up_to(100),

@@ -112,14 +112,3 @@ async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
         assert not held.is_held()
         (view,) = (await client.shards(["s"])).shards
         assert view.shard.state_reason == "stopped gracefully"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"pallets": {}}, {"grace": -1}, {"on_stuck": "shrug"}, {"endpoints": []}, {"pallets": {"feeds": Capacity(-1)}}],
-)
-def test_what_is_not_well_formed_is_refused(settings: dict[str, object]) -> None:
-    given = {"pallets": {"feeds": None}, "endpoints": ["athens:7400"], **settings}
-    with pytest.raises(MinkaError) as refused:
-        Shard(Delegate(), **given)  # type: ignore[arg-type]
-    assert refused.value.code is Code.INVALID_ARGUMENT

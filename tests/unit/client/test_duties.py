@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from minka.duties import Client, aio, changes
 from minka.errors import Code, MinkaError
-from minka.v1.duties_pb2 import Duty
+from minka.v1.duties_pb2 import Duty, Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesResponse,
     Consistency,
@@ -66,18 +67,68 @@ def test_changes_are_sent_together(connect: Any, control_node: Start) -> None:
     assert request.consistency == Consistency.CONSISTENCY_ALL
 
 
+Ask = Callable[[Any], Any]
+BAD: list[tuple[str, Ask]] = [
+    ("a weight of -1: must be a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
+    ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
+    ("a payload is int, not bytes or str", lambda client: client.create("feeds", "bbc", 7)),
+    ("the payload .* is no UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
+    ("a duty can't be made of this", lambda client: client.create("feeds", "bbc", lazy="yes")),
+    ("consistency 'most': one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
+    (r"consistency \[\]: one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
+    ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
+    ("the name of a pallet is int, not str", lambda client: client.get(5, "bbc")),
+    ("the id of a duty must have no control characters", lambda client: client.get("feeds", "\udcff")),
+    ("the id of a duty must not be empty", lambda client: client.get("feeds", "")),
+    ("the name of a pallet must have no slash", lambda client: client.get("feeds/uk", "bbc")),
+    (r"\('a', 'b', 'c'\) is no pair of a pallet", lambda client: client.get_many([("a", "b", "c")])),
+    ("pairs of a pallet and the id of a duty are wanted, not int", lambda client: client.get_many(5)),
+    ("a request can't be made of this", lambda client: client.get_many([("a", "b")], with_payloads="no")),
+    ("the name of a pallet is int, not str", lambda client: list(client.list(5))),
+    ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
+    ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
+    ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
+    ("the name of a pallet is int, not str", lambda client: client.create_pallet(5)),
+    ("the pallet is str, not a row of class Pallet", lambda client: client.update_pallet("feeds")),
+    ("if_version=-1 is no version", lambda client: client.update_pallet(Pallet(id="feeds"), if_version=-1)),
+    ("if_version='1' is no version", lambda client: client.delete("feeds", "bbc", if_version="1")),
+    ("the name of a pallet is int, not str", lambda client: client.delete_pallet(5)),
+    ("names of pallets are wanted, not str", lambda client: client.pallets("feeds")),
+    ("the name of a pallet is int, not str", lambda client: client.pallets([5])),
+    ("the name of a shard is int, not str", lambda client: client.shards([5])),
+    ("the name of a pallet is int, not str", lambda client: client.compare_pallet(5)),
+    ("the name of a pallet is int, not str", lambda client: client.plan_rebalance(5)),
+    ("a request can't be made of this", lambda client: client.plan_rebalance("feeds", reason=5)),
+    ("changes of duties are wanted, and None is none", lambda client: client.change([None])),
+    ("changes of duties are wanted, not int", lambda client: client.change(5)),
+    ("changes of pallets are wanted, and 'feeds' is none", lambda client: client.change_pallets(["feeds"])),
+    ("'x' is no positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
+    ("-1 is no positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
+]
+
+
+@pytest.mark.parametrize(("why", "call"), BAD)
+def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
+    with pytest.raises(MinkaError, match=why) as caught:
+        call(connect(["127.0.0.1:1"]))
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("why", "given"),
     [
-        lambda client: client.create("feeds", "bbc", weight=-1),
-        lambda client: client.create("feeds", "bbc", 7),
-        lambda client: client.create("feeds", "bbc", consistency="most"),
-        lambda client: client.update("feeds", 7),
+        ("'5' is no positive time in seconds", {"timeout": "5"}),
+        ("nan is no positive time in seconds", {"timeout": math.nan}),
+        ("endpoints is NoneType, not a list of strings", {"endpoints": None}),
+        ("endpoint None is not of the form host:port", {"endpoints": [None]}),
+        ("endpoint .* is not of the form host:port", {"endpoints": ["athens:" + 5000 * "1"]}),
+        ("tls is str, not minka.Tls", {"tls": "ca.pem"}),
     ],
 )
-def test_what_can_not_be_sent(connect: Any, call: Any) -> None:
-    with pytest.raises(MinkaError) as caught:
-        call(connect(["127.0.0.1:1"]))
+@pytest.mark.parametrize("kind", [Client, aio.Client])
+def test_what_a_client_can_not_be_made_of(kind: Any, why: str, given: dict[str, Any]) -> None:
+    with pytest.raises(MinkaError, match=why) as caught:
+        kind(**{"endpoints": ["athens:7400"], **given})
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 

@@ -1,70 +1,115 @@
 """Which members have a change before it is acknowledged, and what the answer shows."""
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from minka.duties.changes import create, delete
+from minka.v1.cluster_pb2 import Cluster
 from minka.v1.duties_pb2 import Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
     ChangePalletsRequest,
+    ChangePalletsResponse,
     Consistency,
     DutyChange,
-    DutyName,
     PalletChange,
 )
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.duty_requests import DutyRequests
-from minkad.core.controller import Command
-from minkad.core.state import State
+from minkad.core.controller import ChangePallets, CreateCluster
+from tests.unit.coordinator.test_active_controller import Harness, until
 
 _C = Consistency
 
 
-class Controller:
-    """A controller that records anything."""
+class Served:
+    """The requests of one active controller whose log four members have."""
 
-    def __init__(self, decided: State | None = None) -> None:
-        self.decided = decided or State()
+    def __init__(self) -> None:
+        self.h = Harness()
+        self.asked: set[int] = set()
+        self.confirmed = asyncio.Event()
+        self.confirmed.set()
+        conf_state = ConfState(voters=[1, 2], voters_outgoing=[1, 3], learners_next=[3], learners=[4])
+        self.coordinator = SimpleNamespace(
+            driver=SimpleNamespace(conf_state=conf_state, logged_by=self.logged_by),
+            controller=lambda: self.h.controller,
+            state=self.h.state,
+        )
+        self.requests = DutyRequests(cast("Coordinator", self.coordinator))
 
-    async def submit(self, command: Command) -> None:
-        pass
+    async def logged_by(self, raft_ids: Collection[int]) -> None:
+        self.asked.update(raft_ids)
+        await self.confirmed.wait()
 
-    async def submit_logged(self, command: Command) -> None:
-        pass
+    async def change(
+        self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM
+    ) -> list[tuple[str, int]]:
+        """The ids and versions in the answer."""
+        request = ChangeDutiesRequest(changes=changes, consistency=consistency)
+        return [(row.id, row.version) for row in (await self.requests.change_duties(request)).duties]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """With one pallet."""
+    served = Served()
+    await served.h.controller.submit(CreateCluster(Cluster(id="c", name="test", min_nodes=1), ()))
+    await served.h.controller.submit(ChangePallets([PalletChange(create=Pallet(id="feeds"))]))
+    yield served
+    served.h.controller.close()
 
 
 @pytest.mark.parametrize(
     ("consistency", "members"), [(_C.CONSISTENCY_VOTERS, {1, 2, 3}), (_C.CONSISTENCY_ALL, {1, 2, 3, 4})]
 )
-async def test_while_the_voters_change_both_sets_have_it(consistency: Consistency.ValueType, members: set[int]) -> None:
+async def test_while_the_voters_change_both_sets_have_it(
+    served: Served, consistency: Consistency.ValueType, members: set[int]
+) -> None:
     """One of the former voters becomes a learner when the change ends."""
-    asked: set[int] = set()
-
-    async def logged_by(raft_ids: Collection[int]) -> None:
-        asked.update(raft_ids)
-
-    conf_state = ConfState(voters=[1, 2], voters_outgoing=[1, 3], learners_next=[3], learners=[4])
-    driver = SimpleNamespace(conf_state=conf_state, logged_by=logged_by)
-    coordinator = SimpleNamespace(driver=driver, controller=Controller, state=State())
-    change = DutyChange(delete=DutyName(pallet="feeds", id="bbc"))
-    request = ChangeDutiesRequest(changes=[change], consistency=consistency)
-    await DutyRequests(cast("Coordinator", coordinator)).change_duties(request)
-    assert asked == members
+    await served.change(create("feeds", "bbc"), consistency=consistency)
+    assert served.asked == members
 
 
-@pytest.mark.parametrize(("consistency", "version"), [(_C.CONSISTENCY_QUORUM, 2), (_C.CONSISTENCY_LEADER, 3)])
+@pytest.mark.parametrize("consistency", [_C.CONSISTENCY_QUORUM, _C.CONSISTENCY_LEADER])
 async def test_an_answer_shows_nothing_less_certain_than_was_asked_for(
-    consistency: Consistency.ValueType, version: int
+    served: Served, consistency: Consistency.ValueType
 ) -> None:
     """The next change of the same pallet is decided before this one is answered; its answer may be lost with it."""
-    committed, decided = State(), State()
-    committed.duties.put_pallet(Pallet(id="feeds", version=2))
-    decided.duties.put_pallet(Pallet(id="feeds", version=3))
-    coordinator = SimpleNamespace(controller=lambda: Controller(decided), state=committed)
-    request = ChangePalletsRequest(changes=[PalletChange(update=Pallet(id="feeds"))], consistency=consistency)
-    response = await DutyRequests(cast("Coordinator", coordinator)).change_pallets(request)
-    assert [pallet.version for pallet in response.pallets] == [version]
+
+    def updated(moves: int) -> "asyncio.Task[ChangePalletsResponse]":
+        change = PalletChange(update=Pallet(id="feeds", moves_per_shard=moves))
+        request = ChangePalletsRequest(changes=[change], consistency=consistency)
+        return asyncio.create_task(served.requests.change_pallets(request))
+
+    served.h.hold()
+    answers = [updated(1), updated(2)]
+    await until(lambda: served.h.controller.decided.duties.pallets["feeds"].version == 3)
+    served.h.release()
+    assert [[row.version for row in (await answer).pallets] for answer in answers] == [[2], [3]]
+
+
+async def test_a_duty_that_is_deleted_before_its_creation_is_confirmed_is_in_the_answer(served: Served) -> None:
+    served.confirmed.clear()
+    created = asyncio.create_task(
+        served.change(create("feeds", "bbc"), create("feeds", "ft"), consistency=_C.CONSISTENCY_ALL)
+    )
+    await until(lambda: bool(served.asked))
+    assert await served.change(delete("feeds", "bbc")) == [("bbc", 1)]
+    assert served.h.state.duties.named("feeds", "bbc") is None
+    served.confirmed.set()
+    assert await created == [("bbc", 1), ("ft", 1)]
+
+
+async def test_what_is_decided_while_a_deletion_waits_for_its_turn_is_in_its_answer(served: Served) -> None:
+    served.h.hold()
+    created = asyncio.create_task(served.change(create("feeds", "bbc")))
+    deleted = asyncio.create_task(served.change(delete("feeds", "bbc")))
+    await until(lambda: len(served.h.held or ()) == 2)
+    served.h.release()
+    assert [await created, await deleted] == [[("bbc", 1)], [("bbc", 1)]]

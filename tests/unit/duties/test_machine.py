@@ -9,6 +9,7 @@ from minka.duties._events import (
     Disconnected,
     GiveUp,
     Leave,
+    LoopClosed,
     MachineSettings,
     Method,
     Received,
@@ -17,6 +18,7 @@ from minka.duties._events import (
     Tick,
 )
 from minka.v1.duties_pb2 import PalletCapacity
+from minka.v1.errors_pb2 import Error
 from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
 from tests.unit.core.duty_world import DutyWorld
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
@@ -322,6 +324,46 @@ def test_it_gives_up_without_the_cluster(world: World) -> None:
     assert world.stopped == [Stopped()]
 
 
+CLOSED = ("INVALID_ARGUMENT", "the event loop on which it runs was closed before it had ended")
+
+
+def test_a_closed_loop_ends_the_shard_when_everything_is_released(world: World) -> None:
+    """Plain functions still run."""
+    world.tell(LoopClosed())
+    assert not world.machine.holds(1, 11, world.now)
+    assert world.history == [("detach", [1, 2])]
+    world.end_calls()
+    assert world.stopped == [Stopped(CLOSED)]
+    assert world.reported("released") == [(1, 11), (2, 12)]
+
+
+@pytest.mark.parametrize("ends_process", [True, False])
+def test_a_closed_loop_ends_the_shard_though_nothing_can_be_released(world: World, ends_process: bool) -> None:
+    world.machine.ends_process = ends_process
+    world.tell(LoopClosed())
+    world.end_call("RuntimeError: Event loop is closed")
+    world.tell(LoopClosed())  # at each look
+    assert (world.ended, world.stopped) == ([], [])
+    world.pass_time(CLEARANCE / 3 + 0.01)
+    assert len(world.ended) == ends_process
+    assert world.stopped == ([] if ends_process else [Stopped(CLOSED)])
+
+
+def test_a_shard_that_is_refused_for_good_releases_everything_and_ends(world: World) -> None:
+    world.say(refused=Error(code="UNREACHABLE", message="not yet"))
+    world.connect()
+    assert not world.history
+    for _ in range(2):  # it connects again while it releases
+        world.say(refused=Error(code="INVALID_ARGUMENT", message="Shard.pallets[1]: must have no slash"))
+        world.connect()
+    assert world.history == [("detach", [1, 2])]
+    assert not world.stopped
+    assert len([note for note in world.notes if note.text.startswith("the cluster refuses the shard")]) == 1
+    world.end_calls()
+    world.record()
+    assert world.stopped == [Stopped(("INVALID_ARGUMENT", "Shard.pallets[1]: must have no slash"))]
+
+
 def test_a_call_that_can_not_be_ended_keeps_its_pallet_and_no_other(world: World) -> None:
     world.attach(held(3, 13))
     world.tell(CallOverdue(next(iter(world.calls))))
@@ -434,6 +476,39 @@ def test_it_prepares_and_then_attaches_the_next_epoch() -> None:
     world.attach(held(1, 12))
     assert world.holds == {1: 12}
     assert world.reported("released") == []
+
+
+def test_an_attach_does_not_wait_for_the_prepare_of_its_duty() -> None:
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.connect()
+    world.prepare(held(1, 11), held(2, 21), held(3, 31), held(4, 41))
+    world.attach(held(7, 70))
+    assert not world.cancelled
+    world.attach(held(1, 12), held(3, 32))
+    assert world.cancelled == list(world.calls), "once"
+    world.end_call("one of the duties has to be attached")
+    assert world.history == [("prepare", [1, 2, 3, 4]), ("attach", [7, 1, 3])]
+    world.end_calls()
+    assert world.history[2:] == [("prepare", [2, 4])], "they have not failed"
+    assert world.holds == {7: 70, 1: 12, 3: 32}
+    world.record()
+    assert world.reported("prepared") == [(2, 21), (4, 41)]
+    world.attach(held(2, 22))
+    world.end_calls()
+    assert world.holds == {7: 70, 1: 12, 3: 32, 2: 22}
+
+
+def test_a_prepare_that_can_not_be_cancelled_holds_up_the_attach() -> None:
+    world = World([method for method in ALL if method is not Method.REPORT])
+    world.connect()
+    world.prepare(held(1, 11), held(2, 21))
+    world.attach(held(1, 12))
+    world.tell(CallOverdue(next(iter(world.calls))))
+    assert "prepare of 2 duties, feeds/d1 the first has taken" in world.notes[-1].text
+    world.end_call()
+    world.end_calls()
+    assert world.history == [("prepare", [1, 2]), ("attach", [1])]
+    assert world.reported("prepared") == [(2, 21)]
 
 
 def test_a_report_that_can_not_be_ended_is_named() -> None:

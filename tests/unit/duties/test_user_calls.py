@@ -11,7 +11,7 @@ import pytest
 
 from minka.duties import Delegate, Duty
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
-from minka.duties._user_calls import Calls
+from minka.duties._user_calls import Calls, methods_of
 from minka.v1.shards_pb2 import HeldDuty
 
 DEADLINE = 10.0
@@ -73,7 +73,7 @@ class Harness:
         self.user_loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.user_loop.run_forever, name="user loop")
         self.thread.start()
-        self.calls = Calls(delegate, self.user_loop, self.events.put_nowait, lambda *_: True)
+        self.calls = Calls(methods_of(delegate), self.user_loop, self.events.put_nowait, lambda *_: True)
         self.last = 0
 
     def begin(self, method: Method, *ids: str, timeout: float = DEADLINE) -> int:
@@ -135,7 +135,7 @@ async def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
         harness.begin(Method.DETACH, "a", timeout=0.05)
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
         harness.begin(Method.DETACH, "a")
-        harness.calls.cancel(2)
+        harness.calls.cancel(2, "the duties have to be released")
         assert await harness.event() == CallEnded(2, "the duties have to be released")
 
 
@@ -151,7 +151,7 @@ async def test_what_can_not_be_ended_is_told_and_ends_when_it_returns() -> None:
         harness.begin(Method.UPDATE, "a", timeout=0.05)
         assert await harness.event() == CallOverdue(1)
         stubborn.go_on.set()
-        harness.calls.cancel(1)
+        harness.calls.cancel(1, "why not")
         assert await harness.event() == CallEnded(1, "it took longer than 0.05 s")
 
 
@@ -171,11 +171,83 @@ async def test_a_loop_that_is_closed_is_a_failed_call() -> None:
     closed = asyncio.new_event_loop()
     closed.close()
     with calling(Asynchronous()) as harness:
-        harness.calls = Calls(Asynchronous(), closed, harness.events.put_nowait, lambda *_: True)
+        harness.calls = Calls(methods_of(Asynchronous()), closed, harness.events.put_nowait, lambda *_: True)
         harness.begin(Method.ATTACH, "a")
         event = await harness.event()
         assert isinstance(event, CallEnded)
         assert event.error == "RuntimeError: Event loop is closed"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Unspeakable(), "Unspeakable, of which the text can't be had"),
+        (ValueError("no feed \udcff"), "ValueError: no feed ?"),
+        (SystemExit(3), "SystemExit: 3"),
+    ],
+)
+async def test_whatever_is_raised_is_told_as_text_that_can_be_sent(error: BaseException, text: str) -> None:
+    class Failing(Plain):
+        def attach(self, duties: Sequence[Duty]) -> None:
+            raise error
+
+    with calling(Failing()) as harness:
+        harness.begin(Method.ATTACH, "a")
+        assert await harness.event() == CallEnded(1, text)
+
+
+class Changing(Asynchronous):
+    """A delegate whose duties change while they are read."""
+
+    def report(self) -> Any:
+        duties = {duty(7): None}
+        for one in duties:
+            yield one
+            duties[duty(8)] = None
+
+
+class ChangingOnThread(Plain):
+    """The same, on a thread."""
+
+    report = Changing.report
+
+
+@pytest.mark.parametrize("kind", [Changing, ChangingOnThread])
+async def test_a_report_that_changes_while_it_is_read_fails(kind: type[Recording]) -> None:
+    with calling(kind()) as harness:
+        for number in (1, 2):
+            harness.begin(Method.REPORT)
+            assert await harness.event() == CallEnded(number, "RuntimeError: dictionary changed size during iteration")
+
+
+async def test_a_thread_that_can_not_be_started_is_a_failed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with calling(Plain()) as harness:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            harness.begin(Method.ATTACH, "a")
+        assert await harness.event() == CallEnded(1, "RuntimeError: can't start new thread")
+        harness.begin(Method.ATTACH, "a")
+        assert await harness.event() == CallEnded(2)
+
+
+async def test_a_task_that_can_not_be_made_is_a_failed_call() -> None:
+    def refuse(loop: object, coroutine: Any, **_: object) -> Any:
+        coroutine.close()
+        raise ValueError("no task")
+
+    with calling(Asynchronous()) as harness:
+        harness.user_loop.call_soon_threadsafe(harness.user_loop.set_task_factory, refuse)
+        harness.begin(Method.ATTACH, "a")
+        assert await harness.event() == CallEnded(1, "ValueError: no task")
+        harness.user_loop.call_soon_threadsafe(harness.user_loop.set_task_factory, None)
 
 
 @pytest.mark.parametrize("answer", [None, 3, ["bbc"], {duty(7): "heavy"}])

@@ -1,0 +1,53 @@
+"""What callers give, checked before anything is done with it. Each function raises MinkaError(INVALID_ARGUMENT), which
+says what was given and what is allowed.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from minka.errors import Code, MinkaError
+from minka.grpc_calls import clipped
+
+_Item = TypeVar("_Item")
+
+MAX_SECONDS: Final = 10**12  # 30,000 years; a timedelta can't be much longer
+
+
+def invalid(message: str) -> MinkaError:
+    """The error for what a caller gave."""
+    return MinkaError(Code.INVALID_ARGUMENT, message)
+
+
+def checked_timeout(seconds: Any) -> float:
+    """A time in seconds. Only what is a number can be compared, and no more than messages to nodes can tell is
+    sensible.
+    """
+    if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
+        raise invalid(f"{clipped(repr(seconds))} is no positive time in seconds, up to {MAX_SECONDS:,}")
+    return seconds
+
+
+def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
+    """The items of what a caller gives. A str or bytes has none: its parts would count as items."""
+    if not isinstance(given, str | bytes):
+        with contextlib.suppress(TypeError):
+            return iter(given)
+    raise invalid(f"{wanted} are wanted, not {type(given).__name__}")
+
+
+def checked_text(given: Any, what: str, problem_of: Callable[[str], str]) -> str:
+    """The text if `problem_of` finds nothing wrong with it."""
+    if not isinstance(given, str):
+        raise invalid(f"{what} is {type(given).__name__}, not str")
+    if problem := problem_of(given):
+        raise invalid(f"{what} {problem}: {clipped(repr(given))}")
+    return given
+
+
+def utf8(text: str, what: str) -> bytes:
+    """The UTF-8 form of the text. `what` says what it is."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"{what} {text[:40]!r} is no UTF-8 text: {error.reason}") from None

@@ -1,0 +1,67 @@
+"""What callers say of pallets, duties and shards, checked before anything is sent. Each function raises
+MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from minka._arguments import checked_text, invalid, utf8
+from minka.duties.limits import MAX_WEIGHT
+from minka.duties.names import id_problem, pallet_problem
+from minka.grpc_calls import clipped
+
+_Made = TypeVar("_Made")
+
+
+def checked_pallet(name: Any) -> str:
+    """The name of a pallet."""
+    return _filled(checked_text(name, "the name of a pallet", pallet_problem), "the name of a pallet")
+
+
+def checked_id(id_: Any) -> str:
+    """The id of a duty."""
+    return _filled(checked_text(id_, "the id of a duty", id_problem), "the id of a duty")
+
+
+def checked_shard(name: Any) -> str:
+    """The name of a shard."""
+    return _filled(checked_text(name, "the name of a shard", id_problem), "the name of a shard")
+
+
+def checked_weight(weight: Any) -> int:
+    """The weight of a duty."""
+    if type(weight) is not int or not 0 <= weight <= MAX_WEIGHT:
+        raise invalid(f"a weight of {clipped(repr(weight))}: must be a whole number from 0 to {MAX_WEIGHT:,}")
+    return weight
+
+
+def checked_version(version: Any) -> int:
+    """The version that a row has to have; 0 stands for any."""
+    if type(version) is not int or not 0 <= version < 1 << 63:
+        raise invalid(f"if_version={clipped(repr(version))} is no version: a whole number, and 0 stands for any")
+    return version
+
+
+def checked_payload(payload: Any) -> bytes:
+    """The payload of a duty; a str stands for its UTF-8 form."""
+    if isinstance(payload, str):
+        return utf8(payload, "the payload")
+    if type(payload) is not bytes:
+        raise invalid(f"a payload is {type(payload).__name__}, not bytes or str")
+    return payload
+
+
+def made(what: str, make: Callable[[], _Made]) -> _Made:
+    """The message that `make` makes of what a caller gave: protobuf refuses a field of the wrong type, or out of its
+    range.
+    """
+    try:
+        return make()
+    except (TypeError, ValueError) as error:
+        raise invalid(f"{what} can't be made of this: {error}") from error
+
+
+def _filled(name: str, what: str) -> str:
+    if not name:
+        raise invalid(f"{what} must not be empty")
+    return name

@@ -1,0 +1,70 @@
+"""What the thread of the sessions has to say. Handlers of the log and whoever reads stderr are the program's: they may
+block for ever, and that thread keeps the clearance. So other threads write.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+from typing import Final, NoReturn
+
+log: Final = logging.getLogger("minka.duties")
+
+EXIT_STATUS: Final = 70  # EX_SOFTWARE: the delegate did not release what it had to
+MAX_WAITING: Final = 1_000  # messages that wait to be written; further ones are counted only
+_LAST_WORDS_S: Final = 0.5  # for which the end of the process waits until they are written
+
+
+class Log:
+    """Writes messages to the log on a thread of its own. `say` never waits."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[int, str] | None] = queue.Queue(MAX_WAITING)
+        self._dropped = 0
+        self._thread: Final = threading.Thread(target=self._write, name="minka shard log", daemon=True)
+        self._thread.start()
+        atexit.register(self._end, os.getpid())
+
+    def say(self, level: int, text: str) -> None:
+        """Have this written; for one thread. It is dropped, and counted, if too many messages wait already."""
+        try:
+            if self._dropped:
+                self._waiting.put_nowait((logging.WARNING, f"{self._dropped} messages were dropped: the log is stuck"))
+                self._dropped = 0
+            self._waiting.put_nowait((level, text))
+        except queue.Full:
+            self._dropped += 1
+
+    def _write(self) -> None:
+        while (message := self._waiting.get()) is not None:
+            with contextlib.suppress(Exception):  # a handler or filter of the program's raises: the next may be written
+                log.log(message[0], "%s", message[1])
+
+    def _end(self, process: int) -> None:
+        """Let what waits be written when the interpreter ends; a forked child has no thread that would do it."""
+        if process != os.getpid():
+            return
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(_LAST_WORDS_S)
+
+
+def end_process(shard: str, reason: str) -> NoReturn:
+    """Say why on stderr, and end the process at once: others may do already what it would still do. A stderr that
+    nobody reads doesn't keep it.
+    """
+    try:
+        words = f"minka: shard {shard} ends: {reason}"
+        writer = threading.Thread(target=_print, args=(words,), name="minka last words", daemon=True)
+        writer.start()
+        writer.join(_LAST_WORDS_S)
+    finally:
+        os._exit(EXIT_STATUS)
+
+
+def _print(words: str) -> None:
+    with contextlib.suppress(Exception):  # stderr may be closed, or its reader gone
+        print(words, file=sys.stderr, flush=True)  # noqa: T201

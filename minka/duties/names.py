@@ -1,0 +1,14 @@
+"""What pallets, duties and shards may be called: the same for clients, shards and nodes."""
+
+from minka.duties.limits import MAX_ID_CHARS
+from minka.names import name_problem
+
+
+def id_problem(name: str) -> str:
+    """Why no duty or shard can have the name; "" if one may."""
+    return name_problem(name, MAX_ID_CHARS)
+
+
+def pallet_problem(name: str) -> str:
+    """Why no pallet can have the name; "" if one may. In what people type, a slash and the id of a duty follow it."""
+    return "must have no slash" if "/" in name else id_problem(name)

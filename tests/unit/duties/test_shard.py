@@ -1,0 +1,178 @@
+"""What a shard can be made of, and what it tells its program."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minka.duties import Capacity, Delegate, Duty, Shard
+from minka.duties._events import Method
+from minka.duties._session import Session
+from minka.duties._user_calls import methods_of
+from minka.errors import Code, MinkaError
+
+DEADLINE = 10.0
+
+
+class Refusal:
+    """A refusal for good."""
+
+    def __init__(self) -> None:
+        self.due = threading.Event()
+        self.error: MinkaError | None = MinkaError(Code.INVALID_ARGUMENT, "Shard.pallets: must have no slash")
+
+
+class Fetcher(Delegate):
+    def attach(self, duties: Sequence[Duty]) -> None: ...
+
+    def detach(self, duties: Sequence[Duty]) -> None: ...
+
+
+class Ducklike:
+    """A delegate that is no `Delegate`."""
+
+    async def attach(self, duties: Sequence[Duty]) -> None: ...
+
+    async def detach(self, duties: Sequence[Duty]) -> None: ...
+
+
+PALLETS: list[tuple[str, Any]] = [
+    ("0 pallets: a shard takes the duties of 1 to 1,000", {}),
+    ("1001 pallets: a shard takes", dict.fromkeys(map(str, range(1001)))),
+    ("pallets is list, not a mapping", ["feeds"]),
+    ("the capacity for feeds is 5, not a Capacity or None", {"feeds": 5}),
+    ("the capacity for feeds is -1, not a whole number", {"feeds": Capacity(-1)}),
+    ("the capacity for feeds is '5', not a whole number", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
+    ("the name of a pallet is int, not str", {5: None}),
+    ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
+    ("the name of a pallet must have no control characters", {"\udcff": None}),
+    ("the name of a pallet must have 256 characters at most", {"x" * 257: None}),
+    ("the name of a pallet must not be empty", {"": None}),
+]
+
+
+def made(**given: Any) -> Shard:
+    return Shard(**{"delegate": Fetcher(), "pallets": {"feeds": None}, "endpoints": ["athens:7400"], **given})
+
+
+@pytest.mark.parametrize(
+    ("why", "given"),
+    [
+        *((why, {"pallets": pallets}) for why, pallets in PALLETS),
+        ("a grace of -1: must be seconds from 0 to 604800", {"grace": -1}),
+        ("a grace of '5': must be seconds", {"grace": "5"}),
+        ("on_stuck is 'shrug', not exit or report", {"on_stuck": "shrug"}),
+        ("None is no positive time in seconds", {"call_timeout": None}),
+        ("inf is no positive time in seconds", {"call_timeout": float("inf")}),
+        ("no endpoint is given", {"endpoints": []}),
+        ("endpoints is NoneType, not a list of strings", {"endpoints": None}),
+        ("endpoint None is not of the form host:port", {"endpoints": [None]}),
+        ("the name of a shard is int, not str", {"name": 5}),
+        ("the name of a shard must have no control characters", {"name": "bad\nname"}),
+        ("the version is int, not str", {"version": 2}),
+        ("the version must have 64 characters at most, not 65", {"version": "1" * 65}),
+        ("the node is NoneType, not str", {"node": None}),
+        ("tls is int, not minka.Tls", {"tls": 5}),
+        ("the delegate is NoneType, which has no attach: attach and detach are needed", {"delegate": None}),
+        ("the delegate is the class Fetcher: an instance is wanted", {"delegate": Fetcher}),
+        ("the delegate is Delegate, which has no", {"delegate": Delegate()}),
+        (
+            "the delegate is SimpleNamespace, of which attach can't be called",
+            {"delegate": SimpleNamespace(attach=1, detach=print)},
+        ),
+    ],
+)
+def test_what_is_not_well_formed_is_refused(why: str, given: dict[str, object]) -> None:
+    with pytest.raises(MinkaError, match=why) as refused:
+        made(**given)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(("why", "pallets"), PALLETS)
+async def test_a_shard_does_not_become_what_is_not_well_formed(why: str, pallets: Any) -> None:
+    shard = made()
+    with pytest.raises(MinkaError, match=why) as refused:
+        shard.resize(pallets)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+    assert [one.pallet for one in shard._machine.shard.pallets] == ["feeds"]
+
+
+@pytest.mark.parametrize("make", [Fetcher, Ducklike])
+def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> None:
+    methods = methods_of(make())
+    assert methods.keys() == {Method.ATTACH, Method.DETACH}
+    assert {method.on_loop for method in methods.values()} == {make is Ducklike}
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    """What the cluster says to every shard, once it may."""
+    refusal = Refusal()
+
+    async def run(_: Session) -> None:
+        await asyncio.to_thread(refusal.due.wait, DEADLINE)
+        if refusal.error is not None:
+            raise refusal.error
+
+    monkeypatch.setattr(Session, "run", run)
+    return refusal
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def wait_and_go_on() -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await wait_for_ever()
+
+
+@pytest.mark.parametrize("body", [wait_for_ever, wait_and_go_on])
+async def test_a_body_ends_with_the_error_that_ends_its_shard(
+    refused: Refusal, body: Callable[[], Awaitable[None]]
+) -> None:
+    limit = asyncio.timeout(DEADLINE / 2)
+
+    async def hosting() -> None:
+        async with made():
+            refused.due.set()
+            async with limit:
+                await body()
+
+    with pytest.raises(MinkaError, match="must have no slash") as caught:
+        await hosting()
+    assert caught.value is refused.error
+    assert not limit.expired()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # nothing is left of the cancellation
+
+
+async def test_a_body_that_is_cancelled_by_others_as_well_stays_cancelled(refused: Refusal) -> None:
+    async def hosting() -> None:
+        async with made():
+            refused.due.set()
+            try:
+                await wait_for_ever()
+            except asyncio.CancelledError:
+                task.cancel()  # at the same time
+                raise
+
+    task = asyncio.create_task(hosting())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_body_goes_on_when_its_shard_ends_as_asked(refused: Refusal) -> None:
+    refused.error = None
+    async with asyncio.timeout(DEADLINE), made() as shard:
+        refused.due.set()
+        assert shard._running is not None
+        await shard._running
+        await asyncio.sleep(0)

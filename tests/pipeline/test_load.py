@@ -77,6 +77,24 @@ def test_puts(spark: SparkSession, cluster: LocalCluster) -> None:
     assert len(everything(cluster, "put", [f"k{number}" for number in range(5000)])) == 5000
 
 
+def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    """A task that is tried again is the same as another run."""
+    rows = numbers(spark, 2000).selectExpr("concat('again-', key) key", "value")
+    first, second = (loaded(spark, cluster, "put", rows, mode="put") for _ in range(2))
+    assert (first.rows, first.bytes, first.kept) == (second.rows, second.bytes, second.kept)
+    assert (first.rows, first.kept) == (2000, 0)
+    with Client(cluster.endpoints, keyspace="put") as client:
+        client.put("again-k7", b"mine")
+        with pytest.raises(MinkaError, match="the key again-k7 is in the keyspace already") as refused:
+            loaded(spark, cluster, "put", rows, mode="put")
+        assert refused.value.code is Code.KEY_EXISTS
+        kept = loaded(spark, cluster, "put", rows, mode="put", on_conflict="keep")
+        assert (kept.rows, kept.kept) == (1999, 1)
+        assert client.get("again-k7") == b"mine"
+
+
 def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="conflicts") as client:
         client.put_many({"k5": b"mine", "k500": b"mine"})

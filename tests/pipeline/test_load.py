@@ -138,6 +138,35 @@ def test_bad_rows_go_to_a_side_file(spark: SparkSession, cluster: LocalCluster, 
     assert problems == ["the key has 65537 bytes", "the key is empty", "the key is null", "the value is null"]
 
 
+def test_a_folder_with_other_files_is_not_replaced_by_bad_rows(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame([("key", "value"), ("", "empty")], "key string, value string")
+    notes, others = tmp_path / "notes", tmp_path / "others"
+    (notes / "deep").mkdir(parents=True)
+    (notes / "deep" / "note.txt").write_text("a note")
+    numbers(spark, 9).write.json(str(others))
+    for folder in (notes, others):
+        with pytest.raises(MinkaError, match="has other files than bad rows") as refused:
+            loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(folder), load_id="side")
+        assert refused.value.code is Code.INVALID_ARGUMENT
+    with Control(cluster.endpoints) as control:
+        assert all(one.id != "side" for one in control.loads().loads)
+    assert (notes / "deep" / "note.txt").read_text() == "a note"
+    assert spark.read.json(str(others)).count() == 9
+    (tmp_path / "empty").mkdir()
+    assert loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(tmp_path / "empty")).bad == 1
+
+
+def test_a_column_with_a_dot_in_its_name_says_which_row_counts(spark: SparkSession, cluster: LocalCluster) -> None:
+    rows = [("dots", "older", 1), ("dots", "newer", 2)]
+    frame = spark.createDataFrame(rows, "key string, value string, `changed.at` int")
+    assert loaded(spark, cluster, "rows", frame, last_by="changed.at").repeated == 1
+    inside = frame.selectExpr("'field' key", "value", "struct(`changed.at` at) changed")
+    assert loaded(spark, cluster, "rows", inside, last_by="changed.at").repeated == 1
+    assert everything(cluster, "rows", ["dots", "field"]) == {"dots": b"newer", "field": b"newer"}
+
+
 def test_awkward_keys(spark: SparkSession, cluster: LocalCluster) -> None:
     rows = {bytes([number]) * size: bytes([number]) for number in range(256) for size in (1, 2, 4096)}
     frame = spark.createDataFrame([*map(tuple, map(list, rows.items()))], "key binary, value binary")
@@ -189,13 +218,24 @@ def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None
         ({"columns": PairColumns(())}, "no column is named for the key"),
         ({"max_bad": 1}, "rows can be left out where bad_rows says where to write them"),
         ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
+        ({"mode": "puts"}, "mode is 'puts'; there are ingest, put"),
+        ({"on_conflict": "replce"}, "on_conflict is 'replce'; there are error, replace, keep"),
+        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text'; there are auto, columns"),  # type: ignore[arg-type]
+        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json'; there are auto, columns"),  # type: ignore[arg-type]
     ],
 )
 def test_what_can_not_be_asked(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(MinkaError, match=problem):
+    with pytest.raises(MinkaError, match=problem) as refused:
         loaded(spark, cluster, "hashed", numbers(spark, 1), **options)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_format_that_is_not_known_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    what = FileLoad(source=str(tmp_path), file_format="orc", options=LoadOptions(columns=PLAIN))  # type: ignore[arg-type]
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc'; there are parquet, csv, json"):
+        load_files(spark, cluster.endpoints, "hashed", what)
 
 
 def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -132,7 +132,7 @@ def load(
 ) -> LoadReport:
     """Load the data frame into a keyspace. With the id of an earlier load of the same rows this goes on with that one,
     or reports that it was done. `timeout` is how many seconds each step waits for a node that restarts, or for an
-    election. `job_text` is a note that is kept with the load, up to 7 KiB.
+    election. `job_text` is a note that is kept with the load; as JSON, with a fingerprint, it may have 8 KiB.
 
     A run with other options than the one that began the load, another schema, or other names of the files that the data
     frame reads is refused. Whether the rows are the same can't be told otherwise.

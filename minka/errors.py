@@ -268,7 +268,7 @@ class Code(Enum):
         "INVALID_ARGUMENT",
     )
     KEY_EXISTS = CodeInfo(
-        "The keyspace has a key of the source already; nothing of the load is visible.",
+        "The keyspace has a key of the source already; nothing of an ingest is visible.",
         "Load with --on-conflict replace, or keep.",
         False,
         "ALREADY_EXISTS",
@@ -298,7 +298,10 @@ class Code(Enum):
     # Loads
     UNKNOWN_LOAD = CodeInfo("There is no such load.", "List them with: minkactl loads.", False, "NOT_FOUND")
     LOAD_EXISTS = CodeInfo(
-        "There is a load of this id already, in another keyspace.", "Take another id.", False, "ALREADY_EXISTS"
+        "There is a load of this id already, in another keyspace or of other rows.",
+        "Take another id, and give the other load up if nobody goes on with it: minkactl loads abort ID.",
+        False,
+        "ALREADY_EXISTS",
     )
     LOAD_ENDED = CodeInfo(
         "The load is committed, done or aborted already, so this can no longer be done with it.",

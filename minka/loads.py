@@ -53,7 +53,9 @@ T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
-_FILE_SECONDS: Final = 3600.0  # how long it may take to upload, fetch or cut one file
+_FILE_SECONDS: Final = 3600.0  # how long it may take a node to fetch or cut one file
+_LOOK_SECONDS: Final = 10.0  # how often a node that takes in a file is asked whether it is there
+_SILENT_SECONDS: Final = 60.0  # how long such a node may not answer
 _ENOUGH_SECONDS: Final = 5.0  # how long nodes that are late are waited for, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
 _PASSING_SECONDS: Final = 30.0  # how long a load waits for what it lacks at its start and what may come back
@@ -88,6 +90,13 @@ class LoadTarget:
         """Whether the file was cut for the partition as it is here."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """When a node last answered, by the monotonic clock, in seconds."""
+
+    at: float
 
 
 class LoadClient:
@@ -253,7 +262,9 @@ class LoadClient:
         commit. `name` must be another one for each attempt, of letters, digits, _, dot and dash.
 
         At least `min_insync` of the nodes have the file then; those that are away get it later from the others. A node
-        that restarts is waited for. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS after the timeout.
+        that restarts is waited for, and so is one that answers but is slow: other files may come before this one, and
+        the load may have a limit. Raises DISK_FULL at once, and NOT_ENOUGH_SPOOLS if too few nodes have answered for
+        the timeout.
         """
         file = target.file(name)
         file.bytes, file.rows, file.checksum = written.bytes, written.digest.rows, written.checksum
@@ -296,21 +307,48 @@ class LoadClient:
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
 
     def _upload_to(self, address: str, header: UploadHeader, path: Path, deadline: float, enough: Event) -> None:
-        """Upload the file to one node, again and again until the timeout, unless enough others have it by then."""
-        method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
-        attempt = 0
+        """Upload the file to one node, again and again until the timeout, unless enough others have it by then. The
+        time in which the node takes the file in doesn't count if the transfer breaks off.
+        """
+        attempt, heard = 0, _Heard(time.monotonic())
         while True:
             attempt += 1
             try:
-                method(_messages(header, path), timeout=_FILE_SECONDS)
+                self._send(address, header, path, heard)
                 return
-            except grpc.RpcError as error:
-                failure = error_from_call(error, address, repeatable=True)
+            except MinkaError as error:
+                failure = error
             # The receiver takes a transfer that broke for a damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
+            if failure.code is Code.UNREACHABLE:
+                deadline = max(deadline, heard.at + self._timeout)
             left = deadline - time.monotonic()
             if is_final or left <= 0 or enough.wait(min(left, delay_s(attempt, _RNG))):
                 raise failure
+
+    def _send(self, address: str, header: UploadHeader, path: Path, heard: "_Heard") -> None:
+        """Send the file to a node. It may take hours, so the node is asked meanwhile; `heard` says when it answered.
+        Raises UNREACHABLE if it doesn't answer for long, and what it refuses.
+        """
+        method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
+        call, begun = method.future(_messages(header, path)), time.monotonic()
+        while True:
+            try:
+                call.result(timeout=_LOOK_SECONDS)
+                return
+            except grpc.FutureTimeoutError:
+                pass
+            except (grpc.RpcError, grpc.FutureCancelledError) as error:
+                raise error_from_call(call, address, repeatable=True) from error
+            try:
+                self._files_at(address, 0)
+                heard.at = time.monotonic()
+            except MinkaError as error:
+                if time.monotonic() - max(begun, heard.at) > _SILENT_SECONDS:
+                    call.cancel()
+                    raise MinkaError(
+                        Code.UNREACHABLE, f"{address} takes no more of the file: {error.message}"
+                    ) from error
 
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files

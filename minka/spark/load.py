@@ -3,7 +3,8 @@
 An ingest computes each row's partition in Spark, sorts, and writes one file for each partition, which is uploaded to
 the spool of every replica (minka.loads). Nothing is visible until the commit names one file for each partition; from
 then on the nodes take all of them in, whatever becomes of this process. A load that broke off before that goes on with
-the same id where it was: files that are in the spools already aren't made again.
+the same id where it was: files that are in the spools already aren't made again. So that they are of the same rows, a
+run whose options or source differ from those of the run that began the load is refused.
 """
 
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from typing import ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
@@ -22,9 +23,11 @@ from pyspark.sql import functions as F
 import minka
 from minka.errors import Code, MinkaError
 from minka.loads import LoadClient, LoadTarget
-from minka.spark.inputs import FileFormat, absolute, read_files
+from minka.spark.failures import spark_failures
+from minka.spark.inputs import FORMATS, FileFormat, absolute, read_files
+from minka.spark.load_source import bytes_of, fingerprint, noted, refuse_another, refuse_foreign, without_fingerprint
 from minka.spark.load_task import TASK_SCHEMA, LoadTask, OnConflict
-from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of, problem_of
+from minka.spark.pairs import UNREADABLE, PairColumns, chosen, column_of, pairs_of, problem_of
 from minka.spark.partitioning import place_column
 from minka.spark.progress import Job, OnProgress, Stage, running
 from minka.spark.report import Report, timestamp
@@ -39,6 +42,7 @@ _WATCH_SECONDS: Final = 1.0
 _SHARE: Final = 3  # the files may be up to so many times smaller than the source, since they are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
+_FINAL: Final = (Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DISK_FULL)  # the same load would be refused again
 _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abort
 
 
@@ -46,8 +50,9 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abo
 class LoadOptions:
     """What a load does with rows. `columns` says which are the key and the value. If several rows have one key, the one
     that is last by the column `last_by` counts; without `last_by` they are refused. `on_conflict` says what becomes of
-    rows whose key the keyspace has already: an "error", "replace", or "keep" what is there. Up to `max_bad` rows that
-    can't be in a keyspace are left out, and written with the reason to `bad_rows` (a folder, JSON).
+    rows whose key the keyspace has already: an "error", "replace", or "keep" what is there. With the mode "put" a row
+    that the keyspace has with the same value is no conflict, since an earlier attempt may have put it. Up to `max_bad`
+    rows that can't be in a keyspace are left out, and written with the reason to `bad_rows` (a folder, JSON).
     """
 
     columns: PairColumns
@@ -59,7 +64,9 @@ class LoadOptions:
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
     def check(self) -> None:
-        """Raises INVALID_ARGUMENT for options that don't go together."""
+        """Raises INVALID_ARGUMENT for options that aren't known, or don't go together."""
+        chosen("mode", self.mode, get_args(Mode))
+        chosen("on_conflict", self.on_conflict, get_args(OnConflict))
         if self.max_bad < 0 or self.rate_limit < 0:
             raise MinkaError(Code.INVALID_ARGUMENT, "max_bad and rate_limit are 0 or more")
         if self.max_bad and not self.bad_rows:
@@ -85,7 +92,7 @@ class FileLoad:
     def from_json(cls, text: str) -> Self:
         """What `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
         try:
-            document = json.loads(text)
+            document = without_fingerprint(json.loads(text))
             options = document["options"]
             given = options["columns"]
             columns = PairColumns(tuple(given["key"]), tuple(given["value"]), given["key_form"], given["value_form"])
@@ -125,20 +132,23 @@ def load(
 ) -> LoadReport:
     """Load the data frame into a keyspace. With the id of an earlier load of the same rows this goes on with that one,
     or reports that it was done. `timeout` is how many seconds each step waits for a node that restarts, or for an
-    election. `job_text` is a note that is kept with the load, up to 8 KiB.
+    election. `job_text` is a note that is kept with the load; as JSON, with a fingerprint, it may have 8 KiB.
+
+    A run with other options than the one that began the load, another schema, or other names of the files that the data
+    frame reads is refused. Whether the rows are the same can't be told otherwise.
 
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS,
-    BAD_ROWS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that broke off waits
-    to be resumed.
+    BAD_ROWS, LOAD_EXISTS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that
+    broke off waits to be resumed.
     """
-    options.check()
-    with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
-        run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
-        stages = ["check", "put"] if options.mode == "put" else ["check", "sort and upload", "commit", "take in"]
-        with running("load", spark, stages, on_progress) as job:
-            if options.mode == "put":
-                return run.put(job, source)
-            return run.ingest(job, source, load_id or f"load-{uuid.uuid4().hex[:12]}", requested_by, job_text)
+    return _loaded(
+        *(spark, source, endpoints, keyspace, options, {"note": job_text}, ""),
+        load_id=load_id,
+        requested_by=requested_by,
+        tls=tls,
+        timeout=timeout,
+        on_progress=on_progress,
+    )
 
 
 def load_files(
@@ -153,15 +163,18 @@ def load_files(
     timeout: float = 300.0,
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
-    """Load files in a way that `resume` can go on with. Raises what `load` and `read_files` raise."""
+    """Load files in a way that `resume` can go on with. A run of the same id with other options, or with files of other
+    names, sizes or times, is refused. Raises what `load` and `read_files` raise.
+    """
+    if what.file_format is not None:
+        chosen("file_format", what.file_format, FORMATS)
     bad_rows = what.options.bad_rows and absolute(spark, what.options.bad_rows)
     what = replace(what, source=absolute(spark, what.source), options=replace(what.options, bad_rows=bad_rows))
     source = read_files(spark, what.source, what.file_format, what.schema)
-    return load(
-        *(spark, source, endpoints, keyspace, what.options),
+    return _loaded(
+        *(spark, source, endpoints, keyspace, what.options, asdict(what), what.source),
         load_id=load_id,
         requested_by=requested_by,
-        job_text=what.to_json(),
         tls=tls,
         timeout=timeout,
         on_progress=on_progress,
@@ -190,6 +203,32 @@ def resume(
     )
 
 
+def _loaded(
+    spark: SparkSession,
+    source: DataFrame,
+    endpoints: Sequence[str],
+    keyspace: str,
+    options: LoadOptions,
+    document: dict[str, Any],
+    path: str,
+    *,
+    load_id: str,
+    requested_by: str,
+    tls: Tls | None,
+    timeout: float,
+    on_progress: OnProgress | None,
+) -> LoadReport:
+    """Load the source, which is read from the files at `path` if that isn't "". The document is kept in the row."""
+    options.check()
+    with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
+        run = _Run(spark, client, tuple(endpoints), tls, timeout, options, keyspace)
+        stages = ["check", "put"] if options.mode == "put" else ["check", "sort and upload", "commit", "take in"]
+        with running("load", spark, stages, on_progress) as job:
+            if options.mode == "put":
+                return run.put(job, source)
+            return run.ingest(job, source, load_id, requested_by, document, path)
+
+
 class _Run:
     """One run of a load."""
 
@@ -212,40 +251,95 @@ class _Run:
         self._name = keyspace
         self._bad = 0
 
-    def ingest(self, job: Job, source: DataFrame, load_id: str, requested_by: str, job_text: str) -> LoadReport:
+    def ingest(
+        self, job: Job, source: DataFrame, load_id: str, requested_by: str, document: dict[str, Any], path: str
+    ) -> LoadReport:
         """Take every step that the load has still to take."""
         client = self._client
         with job.stage("check"):
-            found = client.begin(
-                load_id, self._name, requested_by=requested_by, job=job_text, rate_limit=self._options.rate_limit
-            )
-            if found.state == LoadState.LOAD_STATE_ABORTED:
-                raise MinkaError(Code.LOAD_ENDED, f"load {load_id} was aborted: {found.outcome}")
-            was_done = found.state == LoadState.LOAD_STATE_DONE
-            is_staging = found.state == LoadState.LOAD_STATE_STAGING
-            if is_staging:
-                client.check(self._name, _bytes_of(source) // _SHARE, minka.__version__)
-        rows: list[Row] = []
-        if is_staging:
-            with job.stage("sort and upload"), self._kept_alive(load_id):
-                files, rows = self._upload(source, found)
-            with job.stage("commit"):
-                found = client.commit(found, files)
-        if not was_done:
+            pairs = self._checked(source)
+            marks = fingerprint(source, asdict(self._options), path)
+            found, is_new = self._begin(load_id, requested_by, noted(document, marks), bytes_of(source))
+            refuse_another(found, marks)
+        was_done = found.state == LoadState.LOAD_STATE_DONE
+        files, rows = list[LoadFile](), list[Row]()
+        if found.state == LoadState.LOAD_STATE_STAGING:
+            with job.stage("sort and upload"), self._kept_alive(found.id):
+                try:
+                    with spark_failures():
+                        files, rows = self._upload(pairs, found)
+                except MinkaError as error:
+                    found, was_done = self._end_of(found, error, is_new), True
+            if not was_done:
+                with job.stage("commit"):
+                    found = client.commit(found, files)
+        if found.state != LoadState.LOAD_STATE_DONE:
             with job.stage("take in", rows_total=found.rows) as stage:
-                found = client.wait(load_id, lambda answer: _follow(stage, answer))
-        return self._report(job, rows, load_id=load_id, written=found, was_done=was_done)
+                found = client.wait(found.id, lambda answer: _follow(stage, answer))
+        return self._report(job, rows, load_id=found.id, written=found, was_done=was_done)
 
     def put(self, job: Job, source: DataFrame) -> LoadReport:
         """Put the rows. No load is recorded, and each row is visible at once."""
         with job.stage("check"):
+            pairs = self._checked(source)
             keyspace, partitions, targets = self._targets()
         with job.stage("put"):
             task = self._task(keyspace, targets, Load())
-            rows = self._run(source, keyspace, partitions, task, range(len(partitions)))
+            rows = self._run(pairs, keyspace, partitions, task, range(len(partitions)))
         return self._report(job, rows)
 
-    def _upload(self, source: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
+    def _checked(self, source: DataFrame) -> DataFrame:
+        """The pairs of the source, and what is wrong with each. Raises what Spark can say against the options before it
+        reads anything, and INVALID_ARGUMENT for a folder of bad rows that has anything else in it.
+        """
+        options = self._options
+        by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
+        others = [F.col(UNREADABLE)] if UNREADABLE in source.columns else []
+        pairs = pairs_of(source, options.columns, *by, *others)
+        found = pairs.withColumn(_PROBLEM, problem_of(pairs))
+        _ = found.schema  # Spark Connect looks at a query only when it needs the answer
+        if options.max_bad:
+            refuse_foreign(self._spark, options.bad_rows)
+        return found
+
+    def _begin(self, load_id: str, requested_by: str, job_text: str, bytes_: int) -> tuple[Load, bool]:
+        """The load, and whether this run has begun it. What can be refused is refused before, since every load that has
+        begun counts among those that a cluster has at once. Raises LOAD_ENDED for a load that was aborted.
+        """
+        client = self._client
+        known = self._known(load_id) if load_id else None
+        if known is None or known.state == LoadState.LOAD_STATE_STAGING:
+            client.check(self._name, bytes_ // _SHARE, minka.__version__)
+        load_id, limit = load_id or f"load-{uuid.uuid4().hex[:12]}", self._options.rate_limit
+        found = client.begin(load_id, self._name, requested_by=requested_by, job=job_text, rate_limit=limit)
+        if found.state == LoadState.LOAD_STATE_ABORTED:
+            raise MinkaError(Code.LOAD_ENDED, f"load {load_id} was aborted: {found.outcome}")
+        return found, known is None
+
+    def _known(self, load_id: str) -> Load | None:
+        try:
+            (found,) = self._client.describe(load_id).loads
+        except MinkaError as error:
+            if error.code is Code.UNKNOWN_LOAD:
+                return None
+            raise
+        return found
+
+    def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
+        """The load as another run of the same id has committed it, so that this one's files are no longer wanted.
+
+        Raises the error if none has. A load that this run has begun is aborted before, if it would be refused again,
+        and there is nothing in the spools with which another run could go on.
+        """
+        with suppress(MinkaError):
+            (now,) = self._client.describe(found.id).loads
+            if now.state in (LoadState.LOAD_STATE_COMMITTED, LoadState.LOAD_STATE_DONE):
+                return now
+            if is_new and error.code in _FINAL and not self._client.staged(found, self._targets()[2]):
+                self._abort(found, str(error))
+        raise error
+
+    def _upload(self, pairs: DataFrame, found: Load) -> tuple[list[LoadFile], list[Row]]:
         """Make and upload the files that an earlier run has not left in the spools; returns all files, and the results
         of the tasks.
         """
@@ -253,7 +347,7 @@ class _Run:
         staged = self._client.staged(found, targets)
         missing = [place for place, target in enumerate(targets) if target.partition_id not in staged]
         task, there = self._task(keyspace, targets, found), sum(file.rows for file in staged.values())
-        rows = self._run(source, keyspace, partitions, task, missing, there)
+        rows = self._run(pairs, keyspace, partitions, task, missing, there)
         return [*staged.values(), *(LoadFile.FromString(bytes(row.file)) for row in rows if row.file)], rows
 
     def _targets(self) -> tuple[Keyspace, list[Partition], tuple[LoadTarget, ...]]:
@@ -275,7 +369,7 @@ class _Run:
 
     def _run(
         self,
-        source: DataFrame,
+        found: DataFrame,
         keyspace: Keyspace,
         partitions: list[Partition],
         task: LoadTask,
@@ -286,10 +380,6 @@ class _Run:
         `wanted`. Raises what ended the first task that failed for good, and BAD_ROWS.
         """
         options, counted = self._options, Observation()
-        by = [F.col(options.last_by).alias("_by")] if options.last_by else []
-        others = [F.col(UNREADABLE)] if UNREADABLE in source.columns else []
-        pairs = pairs_of(source, options.columns, *by, *others)
-        found = pairs.withColumn(_PROBLEM, problem_of(pairs))
         if not wanted:
             self._count_bad(task, found)
             return []
@@ -304,7 +394,7 @@ class _Run:
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
         # Among rows that are equal by `last_by` the value decides, so that every attempt, and `verify`, takes the same.
-        order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if by else [])]
+        order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
         try:
@@ -324,7 +414,7 @@ class _Run:
         found = str(error)
         if _BAD in found:
             why = found.partition(_BAD)[2].splitlines()[0]
-            self._abort(task, f"{Code.BAD_ROWS.name}: {why}")
+            self._abort(Load.FromString(task.load), f"{Code.BAD_ROWS.name}: {why}")
             return MinkaError(Code.BAD_ROWS, why)
         load_id = Load.FromString(task.load).id
         (now,) = self._client.describe(load_id).loads if load_id else (Load(),)
@@ -364,11 +454,10 @@ class _Run:
         bad.select(*columns, *shown).limit(options.max_bad + 1).write.mode("overwrite").json(options.bad_rows)
         if self._bad > options.max_bad:
             text = f"{self._bad} rows can't be loaded, {options.max_bad} may be left out; see {options.bad_rows}"
-            self._abort(task, f"{Code.BAD_ROWS.name}: {text}")
+            self._abort(Load.FromString(task.load), f"{Code.BAD_ROWS.name}: {text}")
             raise MinkaError(Code.BAD_ROWS, text)
 
-    def _abort(self, task: LoadTask, why: str) -> None:
-        found = Load.FromString(task.load)
+    def _abort(self, found: Load, why: str) -> None:
         if found.id:
             self._client.abort(found.id, requested_by="the load itself", reason=why[:500])
 
@@ -445,14 +534,3 @@ def _follow(stage: Stage, answer: GetLoadsResponse) -> None:
     (found,) = answer.loads
     stage.rows = found.rows * found.parts_done // max(1, found.parts)
     stage.blocker = f"{answer.blockers[0].partition}: {answer.blockers[0].reason}" if answer.blockers else ""
-
-
-def _bytes_of(source: DataFrame) -> int:
-    """The bytes of the files from which the source is read; 0 if that can't be known."""
-    from pyspark.sql.utils import is_remote
-
-    if is_remote():
-        return 0
-    plan = source._jdf.queryExecution().optimizedPlan()
-    size = int(str(plan.stats().sizeInBytes()))
-    return size if size < 1 << 60 else 0

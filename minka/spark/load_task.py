@@ -77,9 +77,9 @@ class LoadTask:
         yield rows.result(file)
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Put the rows."""
+        """Put the rows. Those that are there with the same value may be of an earlier attempt, and count as put."""
         spare_the_collector()
-        rows = _Rows(self, batches)
+        rows = _Rows(self, batches, compares=True)
         if rows.place is None:
             return
         name = Keyspace.FromString(self.keyspace).name
@@ -107,10 +107,13 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that are to be written, in batches, without those that are left out; both are counted."""
+    """The rows that are to be written, in batches, without those that are left out; both are counted. If it `compares`,
+    rows that the keyspace has with the same values count as written.
+    """
 
-    def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
         self._task = task
+        self._compares = compares
         self._first = next(batches, None)
         self._batches = batches
         self._last: bytes | None = None
@@ -121,7 +124,7 @@ class _Rows:
         existing = None
         if self._task.on_conflict != "replace":
             assert self.place is not None
-            existing = _Existing(self._task, self._task.targets[self.place])
+            existing = _Existing(self._task, self._task.targets[self.place], with_values=self._compares)
         batch = self._first
         while batch is not None:
             self._check_place(batch)
@@ -130,10 +133,13 @@ class _Rows:
             if existing is not None and keys:
                 keys, values = self._without_existing(existing, keys, values)
             if keys:
-                self._rows += len(keys)
-                self._bytes += sum(map(len, keys)) + sum(map(len, values))
+                self._count(keys, values)
                 yield keys, values
             batch = next(self._batches, None)
+
+    def _count(self, keys: list[bytes], values: list[bytes]) -> None:
+        self._rows += len(keys)
+        self._bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def _check_place(self, batch: pa.RecordBatch) -> None:
         """Check that all rows are this task's: no client would find a row in another partition. Raises INTERNAL."""
@@ -169,45 +175,61 @@ class _Rows:
         there = existing.among(keys)
         if not there:
             return keys, values
-        if self._task.on_conflict == "error":
-            text = f"the key {_shown(min(there))} is in the keyspace already"
-            raise MinkaError(Code.KEY_EXISTS, text)
-        self._kept += len(there)
-        kept = [(key, value) for key, value in zip(keys, values, strict=True) if key not in there]
-        return [key for key, _ in kept], [value for _, value in kept]
+        pairs = [*zip(keys, values, strict=True)]
+        if self._compares:
+            own = [(key, value) for key, value in pairs if there.get(key) == value]
+            self._count([key for key, _ in own], [value for _, value in own])
+            others = there.keys() - {key for key, _ in own}
+        else:
+            others = {*there}
+        if others and self._task.on_conflict == "error":
+            raise MinkaError(Code.KEY_EXISTS, f"the key {_shown(min(others))} is in the keyspace already")
+        self._kept += len(others)
+        fresh = [(key, value) for key, value in pairs if key not in there]
+        return [key for key, _ in fresh], [value for _, value in fresh]
 
 
 class _Existing:
-    """The keys that a partition has. They are read along with the rows, both in the order of keys."""
+    """The rows that a partition has. They are read along with the source's, both in the order of keys."""
 
-    def __init__(self, task: LoadTask, target: LoadTarget) -> None:
-        self._keys = self._read(task, target)
-        self._ahead = next(self._keys, [])
+    def __init__(self, task: LoadTask, target: LoadTarget, *, with_values: bool) -> None:
+        self._batches = self._read(task, target, with_values)
+        self._ahead = next(self._batches, {})
 
-    def among(self, keys: list[bytes]) -> set[bytes]:
-        """The keys that the partition has, of those given. Each call's keys must be greater than the last call's."""
-        found: set[bytes] = set()
-        while self._ahead and self._ahead[0] <= keys[-1]:
-            found.update(set(self._ahead).intersection(keys))
-            if self._ahead[-1] > keys[-1]:
+    def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """Those of the given keys that the partition has, with their values, or with empty ones if these aren't read.
+        Each call's keys must be greater than the last call's.
+        """
+        found: dict[bytes, bytes] = {}
+        wanted = set(keys)
+        while self._ahead and next(iter(self._ahead)) <= keys[-1]:
+            found.update((key, self._ahead[key]) for key in wanted.intersection(self._ahead))
+            if next(reversed(self._ahead)) > keys[-1]:
                 break
-            self._ahead = next(self._keys, [])
+            self._ahead = next(self._batches, {})
         return found
 
     @staticmethod
-    def _read(task: LoadTask, target: LoadTarget) -> Iterator[list[bytes]]:
+    def _read(task: LoadTask, target: LoadTarget, with_values: bool) -> Iterator[dict[bytes, bytes]]:
         with SnapshotClient(task.endpoints, tls=task.tls, timeout=task.timeout) as client:
             keyspace = client.keyspace(Keyspace.FromString(task.keyspace).name)
             for snapshot in client.open(keyspace, target.partition_id, target.range):
                 try:
-                    for batch in client.read(snapshot, target.range, keys_only=True):
-                        yield pa.Array.from_buffers(
-                            pa.binary(),
-                            batch.rows,
-                            [None, pa.py_buffer(batch.key_offsets), pa.py_buffer(batch.keys)],
-                        ).to_pylist()
+                    for batch in client.read(snapshot, target.range, keys_only=not with_values):
+                        keys = _binaries(batch.rows, batch.key_offsets, batch.keys)
+                        if with_values:
+                            yield dict(zip(keys, _binaries(batch.rows, batch.value_offsets, batch.values), strict=True))
+                        else:
+                            yield dict.fromkeys(keys, b"")
                 finally:
                     client.release(snapshot)
+
+
+def _binaries(rows: int, offsets: bytes, content: bytes) -> list[bytes]:
+    found: list[bytes] = pa.Array.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    ).to_pylist()
+    return found
 
 
 def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:

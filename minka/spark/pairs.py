@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -33,7 +33,11 @@ class PairColumns:
     value_form: Form = "auto"
 
     def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
-        """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them."""
+        """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them, and for
+        a form that isn't known.
+        """
+        chosen("key_form", self.key_form, get_args(Form))
+        chosen("value_form", self.value_form, get_args(Form))
         fields = {field.name: field for field in frame.schema.fields}
         for name in (*self.key, *self.value):
             if name not in fields:
@@ -57,6 +61,17 @@ class PairColumns:
         # All other columns are a JSON object, also where there is only one, so that it has its name.
         is_itself = bool(self.value) and _is_itself(fields, self.value_form)
         return _itself(fields[0]) if is_itself else value_column(fields)
+
+
+def chosen(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises INVALID_ARGUMENT if the value of this option isn't one of the choices."""
+    if value not in choices:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r}; there are {', '.join(choices)}")
+
+
+def column_of(frame: DataFrame, name: str) -> Column:
+    """The column of this name, also if it has a dot; or else the field of a column that is a structure."""
+    return F.col(_quoted(name) if name in frame.columns else name)
 
 
 def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
@@ -87,4 +102,8 @@ def _is_itself(fields: Sequence[StructField], form: Form) -> bool:
 
 
 def _itself(field: StructField) -> Column:
-    return F.col(f"`{field.name.replace('`', '``')}`").cast("binary")
+    return F.col(_quoted(field.name)).cast("binary")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -77,6 +77,24 @@ def test_puts(spark: SparkSession, cluster: LocalCluster) -> None:
     assert len(everything(cluster, "put", [f"k{number}" for number in range(5000)])) == 5000
 
 
+def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    """A task that is tried again is the same as another run."""
+    rows = numbers(spark, 2000).selectExpr("concat('again-', key) key", "value")
+    first, second = (loaded(spark, cluster, "put", rows, mode="put") for _ in range(2))
+    assert (first.rows, first.bytes, first.kept) == (second.rows, second.bytes, second.kept)
+    assert (first.rows, first.kept) == (2000, 0)
+    with Client(cluster.endpoints, keyspace="put") as client:
+        client.put("again-k7", b"mine")
+        with pytest.raises(MinkaError, match="the key again-k7 is in the keyspace already") as refused:
+            loaded(spark, cluster, "put", rows, mode="put")
+        assert refused.value.code is Code.KEY_EXISTS
+        kept = loaded(spark, cluster, "put", rows, mode="put", on_conflict="keep")
+        assert (kept.rows, kept.kept) == (1999, 1)
+        assert client.get("again-k7") == b"mine"
+
+
 def test_keys_that_are_there_already(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="conflicts") as client:
         client.put_many({"k5": b"mine", "k500": b"mine"})
@@ -118,6 +136,35 @@ def test_bad_rows_go_to_a_side_file(spark: SparkSession, cluster: LocalCluster, 
     assert (report.rows, report.bad) == (100, 4)
     problems = sorted(row.problem for row in spark.read.json(str(tmp_path / "bad")).collect())
     assert problems == ["the key has 65537 bytes", "the key is empty", "the key is null", "the value is null"]
+
+
+def test_a_folder_with_other_files_is_not_replaced_by_bad_rows(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame([("key", "value"), ("", "empty")], "key string, value string")
+    notes, others = tmp_path / "notes", tmp_path / "others"
+    (notes / "deep").mkdir(parents=True)
+    (notes / "deep" / "note.txt").write_text("a note")
+    numbers(spark, 9).write.json(str(others))
+    for folder in (notes, others):
+        with pytest.raises(MinkaError, match="has other files than bad rows") as refused:
+            loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(folder), load_id="side")
+        assert refused.value.code is Code.INVALID_ARGUMENT
+    with Control(cluster.endpoints) as control:
+        assert all(one.id != "side" for one in control.loads().loads)
+    assert (notes / "deep" / "note.txt").read_text() == "a note"
+    assert spark.read.json(str(others)).count() == 9
+    (tmp_path / "empty").mkdir()
+    assert loaded(spark, cluster, "bad", frame, max_bad=1, bad_rows=str(tmp_path / "empty")).bad == 1
+
+
+def test_a_column_with_a_dot_in_its_name_says_which_row_counts(spark: SparkSession, cluster: LocalCluster) -> None:
+    rows = [("dots", "older", 1), ("dots", "newer", 2)]
+    frame = spark.createDataFrame(rows, "key string, value string, `changed.at` int")
+    assert loaded(spark, cluster, "rows", frame, last_by="changed.at").repeated == 1
+    inside = frame.selectExpr("'field' key", "value", "struct(`changed.at` at) changed")
+    assert loaded(spark, cluster, "rows", inside, last_by="changed.at").repeated == 1
+    assert everything(cluster, "rows", ["dots", "field"]) == {"dots": b"newer", "field": b"newer"}
 
 
 def test_awkward_keys(spark: SparkSession, cluster: LocalCluster) -> None:
@@ -171,13 +218,24 @@ def test_a_relative_path_is_kept_as_an_absolute_one(spark: SparkSession) -> None
         ({"columns": PairColumns(())}, "no column is named for the key"),
         ({"max_bad": 1}, "rows can be left out where bad_rows says where to write them"),
         ({"mode": "put", "rate_limit": 1}, "rate_limit is for mode ingest"),
+        ({"mode": "puts"}, "mode is 'puts'; there are ingest, put"),
+        ({"on_conflict": "replce"}, "on_conflict is 'replce'; there are error, replace, keep"),
+        ({"columns": PairColumns(("key",), key_form="text")}, "key_form is 'text'; there are auto, columns"),  # type: ignore[arg-type]
+        ({"columns": PairColumns(("key",), value_form="json")}, "value_form is 'json'; there are auto, columns"),  # type: ignore[arg-type]
     ],
 )
 def test_what_can_not_be_asked(
     spark: SparkSession, cluster: LocalCluster, options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(MinkaError, match=problem):
+    with pytest.raises(MinkaError, match=problem) as refused:
         loaded(spark, cluster, "hashed", numbers(spark, 1), **options)
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_format_that_is_not_known_is_refused(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    what = FileLoad(source=str(tmp_path), file_format="orc", options=LoadOptions(columns=PLAIN))  # type: ignore[arg-type]
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: file_format is 'orc'; there are parquet, csv, json"):
+        load_files(spark, cluster.endpoints, "hashed", what)
 
 
 def test_of_equal_rows_each_attempt_and_verify_take_the_same(spark: SparkSession, cluster: LocalCluster) -> None:

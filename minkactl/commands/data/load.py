@@ -48,7 +48,11 @@ class _Rules(TypedDict):
     "--resume", "resumed", metavar="ID", shell_complete=complete_load, help="Go on with a load that broke off."
 )
 @click.option(
-    "--id", "load_id", default="", metavar="ID", help="The load's id; a second run of the same id loads nothing again."
+    "--id",
+    "load_id",
+    default="",
+    metavar="ID",
+    help="The load's id; a second run of the same rows loads nothing again.",
 )
 @click.option(
     "--mode", type=click.Choice(("ingest", "put")), default="ingest", show_default=True, help="Files, or puts."

@@ -1,0 +1,200 @@
+"""Second runs of a load's id, and loads that are refused before they have begun."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.loads import LoadClient, LoadTarget
+from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
+from minka.spark.load_source import bytes_of
+from minka.spark.pairs import PairColumns
+from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import wait_settled
+from tests.pipeline.loads import PLAIN, assert_same, frame, loaded, state_of
+
+LOAD: Any = sys.modules[load.__module__]  # `minka.spark.load` is the function
+ROWS = 300
+KEYSPACE = "again"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keyspace(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        for name in (KEYSPACE, "twins-error", "twins-replace"):
+            control.create_keyspace(name, 2, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
+
+
+def break_off(patch: pytest.MonkeyPatch) -> None:
+    """From now on every load dies when all of its files are in the spools."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    patch.setattr(LOAD.LoadClient, "commit", die)
+
+
+def value_of(cluster: LocalCluster, key: str) -> bytes | None:
+    with Client(cluster.endpoints, keyspace=KEYSPACE, timeout=30) as client:
+        return client.get(key)
+
+
+def what_of(source: Path, key: str = "id", value: str = "text") -> FileLoad:
+    columns = PairColumns((key,), (value,))
+    return FileLoad(source=str(source), options=LoadOptions(columns=columns, on_conflict="replace"))
+
+
+def run(spark: SparkSession, cluster: LocalCluster, what: FileLoad, load_id: str) -> LoadReport:
+    return load_files(spark, cluster.endpoints, KEYSPACE, what, load_id=load_id, timeout=30)
+
+
+def test_files_that_have_changed_are_not_taken_for_those_of_a_run_that_broke_off(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("id,text\nfile,old\n")
+    with monkeypatch.context() as patch:
+        break_off(patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, cluster, what_of(source), "nightly")
+    source.write_text("id,text\nfile,newer\n")
+    with pytest.raises(MinkaError, match=r"begun with another source, .*; these rows need another id") as refused:
+        run(spark, cluster, what_of(source), "nightly")
+    assert refused.value.code is Code.LOAD_EXISTS
+    with pytest.raises(MinkaError, match="LOAD_EXISTS: load nightly was begun with another source"):
+        resume(spark, cluster.endpoints, "nightly", timeout=30)
+    assert value_of(cluster, "file") is None
+    assert run(spark, cluster, what_of(source), "nightly-2").rows == 1
+    assert value_of(cluster, "file") == b"newer"
+
+
+def test_a_run_with_other_options_is_refused_whether_the_load_is_done_or_not(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed load goes by the options of its record, so those of the last run must be the same."""
+    source = tmp_path / "rows.csv"
+    source.write_text("id,text\noptions,words\n")
+    wrong, right = what_of(source, "text", "id"), what_of(source)
+    with monkeypatch.context() as patch:
+        break_off(patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, cluster, wrong, "options")
+    with pytest.raises(MinkaError, match=r"LOAD_EXISTS: load options was begun with other options; these"):
+        run(spark, cluster, right, "options")
+    assert resume(spark, cluster.endpoints, "options", timeout=30).rows == 1
+    assert value_of(cluster, "words") == b"options"
+    with pytest.raises(MinkaError, match=r"LOAD_EXISTS: load options was begun with other options; these"):
+        run(spark, cluster, right, "options")
+    assert run(spark, cluster, wrong, "options").was_done
+
+
+def test_a_data_frame_is_known_by_its_schema_and_its_files(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    for name in ("monday", "tuesday"):
+        frame(spark, ROWS, name).write.parquet(str(tmp_path / name))
+
+    def read(name: str) -> DataFrame:
+        return spark.read.parquet(str(tmp_path / name))
+
+    def run(source: DataFrame) -> LoadReport:
+        return loaded(cluster, source, KEYSPACE, "frame", on_conflict="replace")
+
+    assert run(read("monday")).rows == ROWS
+    assert run(read("monday")).was_done
+    for other in (read("tuesday"), read("monday").selectExpr("*", "1 more")):
+        with pytest.raises(MinkaError, match="LOAD_EXISTS: load frame was begun with another source"):
+            run(other)
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "replace"])
+def test_of_two_runs_at_once_the_slower_one_finds_the_load_done(
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, on_conflict: str
+) -> None:
+    keyspace, source = f"twins-{on_conflict}", frame(spark, ROWS)
+    staged = LoadClient.staged
+    faster = list[LoadReport]()
+
+    def overtaken(self: LoadClient, found: Load, targets: Iterable[LoadTarget]) -> dict[int, LoadFile]:
+        """Another run does everything, when this one has seen that no files are there."""
+        monkeypatch.setattr(LoadClient, "staged", staged)
+        before = staged(self, found, targets)
+        faster.append(loaded(cluster, source, keyspace, keyspace, on_conflict=on_conflict))
+        return before
+
+    monkeypatch.setattr(LoadClient, "staged", overtaken)
+    slower = loaded(cluster, source, keyspace, keyspace, on_conflict=on_conflict)
+    assert (faster[0].rows, faster[0].was_done) == (ROWS, False)
+    assert (slower.rows, slower.was_done) == (ROWS, True)
+    assert_same(cluster, source, keyspace)
+
+
+def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSession, cluster: LocalCluster) -> None:
+    """A cluster has few loads at once, and keeps those that broke off for a day."""
+    source = frame(spark, ROWS)
+    columns = {"columns": PairColumns(("key",), ("valu",))}
+    full = source.limit(1).selectExpr("key", "value", "interval '1' day a_type_that_no_value_has")
+    for rows, options, problem in (
+        (source, columns, "the source has no column 'valu'"),
+        (source, {"columns": PLAIN, "last_by": "nope"}, "nope"),
+        (full, {"columns": PairColumns(("key",))}, "a_type_that_no_value_has is of type"),
+    ):
+        with pytest.raises(MinkaError, match=problem) as refused:
+            load(spark, rows, cluster.endpoints, KEYSPACE, LoadOptions(**options), load_id="mistake", timeout=30)
+        assert refused.value.code is Code.INVALID_ARGUMENT
+        assert state_of(cluster, "mistake") is None
+
+
+def test_a_load_without_room_does_not_begin(
+    spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOAD, "bytes_of", lambda _: 1 << 59)
+    with pytest.raises(MinkaError, match="has room for") as refused:
+        loaded(cluster, frame(spark, ROWS), KEYSPACE, "large")
+    assert refused.value.code is Code.DISK_FULL
+    assert state_of(cluster, "large") is None
+
+
+def test_a_source_that_is_refused_when_it_is_read_ends_the_load(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Nothing is in the spools, and the next run would be refused as well."""
+
+    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the {batch.num_rows} rows can't be read")
+        yield from ()
+
+    source = frame(spark, ROWS).mapInArrow(refuse, "key string, value string")
+    with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: the .* rows can't be read"):
+        loaded(cluster, source, KEYSPACE, "unreadable")
+    assert state_of(cluster, "unreadable") == LoadState.LOAD_STATE_ABORTED
+
+
+def test_a_load_of_another_program_is_gone_on_with(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Its record says nothing of its options."""
+    with LoadClient(cluster.endpoints) as client:
+        client.begin("foreign", KEYSPACE, job="of another program")
+    assert loaded(cluster, frame(spark, ROWS), KEYSPACE, "foreign", on_conflict="replace").rows == ROWS
+
+
+def test_the_size_is_known_only_of_files_that_are_read_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    frame(spark, ROWS).write.parquet(str(tmp_path / "rows"))
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    size = sum(path.stat().st_size for path in (tmp_path / "rows").glob("*.parquet"))
+    assert bytes_of(rows) == size
+    for unknown in (
+        rows.join(rows.withColumnRenamed("value", "other"), "key"),
+        rows.where("key > 'k'"),
+        rows.selectExpr("key", "repeat(value, 9) value"),
+        rows.union(rows),
+    ):
+        assert bytes_of(unknown) == 0

@@ -1,0 +1,101 @@
+"""How long an upload of a load's file waits for a node: as long as that answers."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Semaphore
+from typing import Any
+
+import grpc
+import pytest
+
+from minka import loads
+from minka.errors import Code, MinkaError
+from minka.loads import UPLOAD_METHOD, LoadClient, LoadTarget
+from minka.ranges import KeyRange
+from minka.sst import Written, write_sst
+from minka.v1.load_api_pb2 import ListFilesRequest, ListFilesResponse, UploadResponse
+from minka.v1.loads_pb2 import Load
+
+TIMEOUT_S = 1.0
+LOOKS = 10  # which last longer than the timeout
+
+
+class Node:
+    """A node that takes a file only when it is `free`. Its first `breaks` transfers break off when it has been asked
+    `LOOKS` times how it is.
+    """
+
+    def __init__(self, breaks: int = 0) -> None:
+        self.free, self.answers, self.transfers = Event(), True, 0
+        self._breaks, self._asked = breaks, Semaphore(0)
+
+    def upload(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """The method that takes a file."""
+        self.transfers += 1
+        if self.transfers <= self._breaks:
+            for _ in range(LOOKS):
+                assert self._asked.acquire(timeout=30)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the node restarts")
+        while not self.free.wait(0.01):
+            if not context.is_active():
+                return b""
+        return UploadResponse(checksum=sum(map(len, messages))).SerializeToString()
+
+    def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
+        """The method with which the client asks whether the node is there."""
+        if not self.answers:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "it hangs")
+        self._asked.release()
+        return ListFilesResponse()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "_LOOK_SECONDS", 2 * TIMEOUT_S / LOOKS)
+    monkeypatch.setattr(loads, "_SILENT_SECONDS", TIMEOUT_S)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    written = write_sst(tmp_path / "file.sst", [(b"key", b"value")])
+    assert written is not None
+    return written
+
+
+def upload_to(node: Node, written: Written) -> None:
+    """Upload the file to this node."""
+    server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    service, _, method = UPLOAD_METHOD.strip("/").partition("/")
+    handlers: dict[str, Any] = {
+        method: grpc.stream_unary_rpc_method_handler(node.upload),
+        "ListFiles": grpc.unary_unary_rpc_method_handler(
+            node.list_files, ListFilesRequest.FromString, ListFilesResponse.SerializeToString
+        ),
+    }
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        with LoadClient([address], timeout=TIMEOUT_S) as client:
+            target = LoadTarget(1, 0, KeyRange(b"", b""), (("athens", address),), 1)
+            client.upload(Load(id="load", number=1), target, written, "p1-1")
+    finally:
+        node.free.set()
+        server.stop(None).wait()
+
+
+def test_a_transfer_that_breaks_off_after_more_than_the_timeout_is_tried_again(written: Written) -> None:
+    """How long the node has taken in the file says nothing of how long it is away."""
+    node = Node(breaks=1)
+    node.free.set()
+    upload_to(node, written)
+    assert node.transfers == 2
+
+
+def test_a_node_that_no_longer_answers_is_given_up(written: Written) -> None:
+    node = Node()
+    node.answers = False
+    with pytest.raises(MinkaError, match="takes no more of the file") as refused:
+        upload_to(node, written)
+    assert refused.value.code is Code.NOT_ENOUGH_SPOOLS

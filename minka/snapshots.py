@@ -125,10 +125,9 @@ class SnapshotClient(Nodes):
         """Say that the snapshot is still needed, so that the nodes don't drop it as unused. A node that doesn't answer
         may drop it.
         """
-        nothing = DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, start_key=b"\x00", end_key=b"\x00")
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
-                self._stub(node).Digest(nothing, timeout=_SHORT_SECONDS)
+                self._stub(node).Digest(renewal_of(snapshot), timeout=_SHORT_SECONDS)
             except (grpc.RpcError, MinkaError):
                 continue
 
@@ -170,6 +169,11 @@ class SnapshotClient(Nodes):
 
     def _stub(self, node: str) -> SnapshotsStub:
         return SnapshotsStub(self.channel(node))
+
+
+def renewal_of(snapshot: PartitionSnapshot) -> DigestSnapshotRequest:
+    """The request that `renew` sends: to read a range that has no keys is to use the snapshot."""
+    return DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, start_key=b"\x00", end_key=b"\x00")
 
 
 def _may_work_elsewhere(error: MinkaError) -> bool:

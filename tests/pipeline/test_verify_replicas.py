@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minka.control import Control
 from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS
 from minka.snapshots import SnapshotClient
 from minka.spark.held_snapshots import HeldSnapshots
 from minka.spark.load import LoadOptions, load
@@ -18,7 +19,7 @@ from minka.v1.cluster_pb2 import HashFunction, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, wait_settled
+from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.pipeline.loads import PLAIN, frame
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
@@ -120,6 +121,28 @@ def test_no_snapshot_is_left_by_a_verification_that_fails(spark: SparkSession, c
         cluster.restart(last)
         with Control(cluster.endpoints) as control:
             wait_settled(control, live=3)
+
+
+def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed, renew = list[str](), SnapshotClient.renew
+
+    def recorded(self: SnapshotClient, snapshot: PartitionSnapshot) -> None:
+        renew(self, snapshot)
+        renewed.append(snapshot.snapshot_id)
+
+    monkeypatch.setattr(SnapshotClient, "renew", recorded)
+    before = snapshots(cluster)
+    with SnapshotClient(cluster.endpoints) as client, HeldSnapshots(cluster.endpoints, renew_s=0.01) as held:
+        keyspace = client.keyspace("kept")
+        one, other = (next(client.open(keyspace, row.id, ALL_KEYS)) for row in client.partitions(keyspace))
+        held.hold(one)
+        held.hold(other)
+        eventually("both are renewed", lambda: {one.snapshot_id, other.snapshot_id} <= set(renewed) or None)
+        held.release(client, one)
+        count = len(renewed)
+        eventually("one is renewed again", lambda: len(renewed) > count + 3 or None)
+        assert set(renewed[count + 1 :]) == {other.snapshot_id}
+    assert snapshots(cluster) <= before
 
 
 def test_a_damaged_replica_differs(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -28,7 +28,8 @@ from minka.v1.snapshots_pb2 import (
 from minka.v1.snapshots_pb2_grpc import SnapshotsStub
 
 _OPEN_SECONDS: Final = 40.0
-_RELEASE_SECONDS: Final = 5.0
+_SHORT_SECONDS: Final = 5.0
+_REPLICA_SECONDS: Final = 10.0  # a replica that lags may come to the snapshot's mark later than the leader
 _TRIES_A_NODE: Final = 5
 
 
@@ -100,29 +101,42 @@ class SnapshotClient(Nodes):
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
         """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE, and what the node refuses.
+        keys. Raises SNAPSHOT_GONE, also if the replica hasn't come to the snapshot in ten seconds, and what the node
+        refuses.
         """
         if not snapshot.snapshot_id:
             return SnapshotDigest()
         request = DigestSnapshotRequest(
             snapshot_id=snapshot.snapshot_id, start_key=wanted.start, end_key=wanted.end, buckets=buckets
         )
-        for tries in range(1, _TRIES_A_NODE + 1):
+        until, tries = time.monotonic() + min(self._timeout, _REPLICA_SECONDS), 0
+        while True:
             try:
                 return self._stub(node).Digest(request)
             except (grpc.RpcError, MinkaError) as caught:
                 error = error_of(caught, node)
-                if not _may_work_elsewhere(error) or tries == _TRIES_A_NODE:
+                may_work = error.code.info.retriable or error.code is Code.SNAPSHOT_GONE
+                if not may_work or time.monotonic() >= until:
                     raise error from caught
+                tries += 1
                 pause(tries)
-        raise AssertionError("the last try returns or raises")
+
+    def renew(self, snapshot: PartitionSnapshot) -> None:
+        """Say that the snapshot is still needed, so that the nodes don't drop it as unused. A node that doesn't answer
+        may drop it.
+        """
+        for node in snapshot.nodes if snapshot.snapshot_id else ():
+            try:
+                self._stub(node).Digest(renewal_of(snapshot), timeout=_SHORT_SECONDS)
+            except (grpc.RpcError, MinkaError):
+                continue
 
     def release(self, snapshot: PartitionSnapshot) -> None:
         """Say that nobody reads the snapshot any longer. A node that can't be reached drops it later on its own."""
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)
-                self._stub(node).Release(request, timeout=_RELEASE_SECONDS)
+                self._stub(node).Release(request, timeout=_SHORT_SECONDS)
             except (grpc.RpcError, MinkaError):
                 continue
 
@@ -155,6 +169,11 @@ class SnapshotClient(Nodes):
 
     def _stub(self, node: str) -> SnapshotsStub:
         return SnapshotsStub(self.channel(node))
+
+
+def renewal_of(snapshot: PartitionSnapshot) -> DigestSnapshotRequest:
+    """The request that `renew` sends: to read a range that has no keys is to use the snapshot."""
+    return DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, start_key=b"\x00", end_key=b"\x00")
 
 
 def _may_work_elsewhere(error: MinkaError) -> bool:

@@ -9,6 +9,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from minka.digest import Digest
 from minka.errors import Code, MinkaError
+from minka.spark.pairs import UNREADABLE
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp
 
@@ -31,12 +32,17 @@ def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | N
     """Compute the digest of a data frame whose columns are the key and the value, or only the key. Text counts as
     UTF-8.
 
-    Raises MinkaError: INVALID_ARGUMENT for other columns or a key that is null, and what `spark_failures` says.
+    Raises MinkaError: INVALID_ARGUMENT for other columns, a key that is null, or a line that couldn't be read (see
+    `pairs_of`); and what `spark_failures` says.
     """
     with running("digest", spark, ["read"], on_progress) as job, job.stage("read") as stage:
         columns = _bytes_of(pairs)
         no_key = F.count_if(columns[0].isNull()).alias("no_key")
-        row = pairs.agg(no_key, *digest_columns(*columns)).collect()[0]
+        is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in pairs.columns else F.lit(False)
+        unreadable = F.count_if(is_unreadable).alias("unreadable")
+        row = pairs.agg(no_key, unreadable, *digest_columns(*columns)).collect()[0]
+        if row.unreadable:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{row.unreadable} of {row['count']} lines can't be read")
         if row.no_key:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the key is null in {row.no_key} of {row['count']} rows")
         found = digest_of_row(row)
@@ -53,7 +59,7 @@ def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | N
 
 
 def _bytes_of(pairs: DataFrame) -> list[Column]:
-    fields = pairs.schema.fields
+    fields = [field for field in pairs.schema.fields if field.name != UNREADABLE]
     if len(fields) not in (1, 2):
         raise MinkaError(Code.INVALID_ARGUMENT, f"a digest is of a key and a value, not of {len(fields)} columns")
     for field in fields:

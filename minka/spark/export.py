@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from minka.changes import ChangeClient
 from minka.errors import Code, MinkaError
-from minka.spark.inputs import FileFormat
+from minka.spark.inputs import FileFormat, check_format
 from minka.spark.layout import CHANGE, OFFSET, PARTITION
 from minka.spark.parquet import ParquetFiles, local_folder
 from minka.spark.progress import OnProgress, running
@@ -20,6 +20,13 @@ from minka.spark.report import Report, timestamp
 from minka.spark.source import MinkaDataSource
 from minka.tls import Tls
 
+# White space would be trimmed. A null is a field with nothing in it, and empty text is "".
+_CSV: Final = {
+    "header": "true",
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
 _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
 
 
@@ -60,9 +67,10 @@ def export(
     columns _change ("put" or "delete"), _partition and _offset, in order within each partition; a change may be in two
     exports. `timeout` is how many seconds a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT (also if the folder exists, unless `overwrite`), UNKNOWN_KEYSPACE, CHANGES_GONE,
-    SPARK_FAILED.
+    Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
+    UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
     """
+    check_format(file_format)
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
             # This comes before anything is read: what is written meanwhile may be in this export, and is in the next.
@@ -108,7 +116,7 @@ def _write(
     observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"), F.coalesce(total, F.lit(0)).alias("bytes"))
     writer = observed.write.mode("overwrite" if overwrite else "error")
     if file_format == "csv":
-        writer = writer.option("header", "true").option("escape", '"')
+        writer = writer.options(**_CSV)
     writer.format(file_format).save(destination)
     return counted.get["rows"], counted.get["bytes"]
 

@@ -1,10 +1,13 @@
 """Files that Spark reads as the source of a job."""
 
+from functools import reduce
+from operator import or_
 from pathlib import PurePosixPath
 from typing import Final, Literal, cast, get_args
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from minka.errors import Code, MinkaError
 from minka.spark.failures import spark_failures
@@ -13,26 +16,47 @@ from minka.spark.pairs import UNREADABLE
 FileFormat = Literal["parquet", "csv", "json"]
 FORMATS: Final = get_args(FileFormat)
 
+# To Spark a field is null if it has nothing, and is nullValue, whose default is empty text; so it would be null also if
+# it is "". These two code points are no characters.
+_NULL: Final = "\ufffe\uffff"
+_REPLACED: Final = "\ufffd"  # what Java makes of bytes that aren't UTF-8
+_CSV: Final = {
+    "header": "true",
+    "enforceSchema": "false",
+    "multiLine": "true",
+    "escape": '"',
+    "nullValue": _NULL,
+}
+
 
 def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = None, schema: str = "") -> DataFrame:
     """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. If
     no format is given, the end of the name says it. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and those of JSON are as Spark finds them. A line that can't be read,
-    or doesn't fit the schema, becomes a row with its text in the column UNREADABLE. Raises MinkaError(INVALID_ARGUMENT)
-    if the format isn't known or the path can't be read.
+    isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column UNREADABLE; so does a line of CSV
+    with the character U+FFFD, since that stands for bytes that aren't UTF-8.
+
+    Raises MinkaError(INVALID_ARGUMENT) if the format isn't known or the path can't be read.
     """
-    file_format = file_format or _format_of(path)
+    file_format = check_format(file_format) if file_format else _format_of(path)
     reader = spark.read
     with spark_failures():
         if file_format == "parquet":
             return (reader.schema(schema) if schema else reader).parquet(path)
         reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=UNREADABLE)
-        if file_format == "csv":
-            reader = reader.options(header="true", enforceSchema="false", multiLine="true", escape='"')
-        if schema:
-            return reader.schema(_with_unreadable(schema)).format(file_format).load(path)
-        return reader.format(file_format).load(path)
+        if file_format == "json":
+            return (reader.schema(_with_unreadable(_parsed(schema))) if schema else reader).json(path)
+        reader = reader.options(**_CSV)
+        wanted = _with_unreadable(_parsed(schema) if schema else _header(reader.csv(path), path))
+        return _without_replaced_bytes(reader.schema(wanted).csv(path))
+
+
+def check_format(file_format: str) -> FileFormat:
+    """The format, if it is one of FORMATS. Raises MinkaError(INVALID_ARGUMENT) if it isn't."""
+    if file_format not in FORMATS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"no format {file_format!r}; there are {', '.join(FORMATS)}")
+    return cast("FileFormat", file_format)
 
 
 def absolute(spark: SparkSession, path: str) -> str:
@@ -57,7 +81,32 @@ def _format_of(path: str) -> FileFormat:
     raise MinkaError(Code.INVALID_ARGUMENT, text)
 
 
-def _with_unreadable(schema: str) -> StructType:
+def _parsed(schema: str) -> StructType:
     given = StructType.fromDDL(schema)
     assert isinstance(given, StructType), "of a table's columns"
-    return StructType([*given.fields, StructField(UNREADABLE, StringType())])
+    return given
+
+
+def _header(found: DataFrame, path: str) -> StructType:
+    for name in found.columns:
+        if _REPLACED in name:
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{path}: the name of the column {name!r} isn't UTF-8")
+    return found.schema
+
+
+def _with_unreadable(schema: StructType) -> StructType:
+    return StructType([*schema.fields, StructField(UNREADABLE, StringType())]) if schema.fields else schema
+
+
+def _without_replaced_bytes(frame: DataFrame) -> DataFrame:
+    """The same rows, of which those are unreadable in which bytes were replaced."""
+    fields = [field for field in frame.schema.fields if field.name != UNREADABLE]
+    texts = [
+        F.col(f"`{field.name.replace('`', '``')}`").cast("string")
+        for field in fields
+        if isinstance(field.dataType, StringType | BinaryType)
+    ]
+    if not texts:
+        return frame
+    is_replaced = reduce(or_, (F.contains(text, F.lit(_REPLACED)) for text in texts))
+    return frame.withColumn(UNREADABLE, F.coalesce(UNREADABLE, F.when(is_replaced, F.concat_ws(",", *texts))))

@@ -75,10 +75,12 @@ def column_of(frame: DataFrame, name: str) -> Column:
 
 
 def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
-    """A data frame with the columns `key` and `value`, and these others of the given one. Raises INVALID_ARGUMENT for
-    columns that can't be a key or a value.
+    """A data frame with the columns `key` and `value`, these others of the given one, and UNREADABLE if that has it.
+    Raises INVALID_ARGUMENT for columns that can't be a key or a value.
     """
-    return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *others)
+    is_wanted = UNREADABLE in frame.columns and UNREADABLE not in frame.select(*others).columns
+    kept = [*others, *([F.col(UNREADABLE)] if is_wanted else [])]
+    return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *kept)
 
 
 def problem_of(frame: DataFrame) -> Column:

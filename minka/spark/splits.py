@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from minka.errors import Code, MinkaError
 from minka.ranges import readable
-from minka.spark.pairs import PairColumns, pairs_of
+from minka.spark.pairs import PairColumns, pairs_of, problem_of
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp
 
@@ -59,7 +59,8 @@ def splits(
     on_progress: OnProgress | None = None,
 ) -> SplitsReport:
     """Find the points that divide the source's keys into `ranges` ranges of about the same bytes, or into fewer if
-    single keys weigh more than a range. Nothing is written. The same source and seed give the same points.
+    single keys weigh more than a range. Rows that can't be in a keyspace are left out. Nothing is written. The same
+    source and seed give the same points.
 
     Raises MinkaError: INVALID_ARGUMENT for a number of ranges that isn't from 2 to 5,000 and for a source without rows,
     SPARK_FAILED.
@@ -67,8 +68,9 @@ def splits(
     if not 2 <= ranges <= MAX_RANGES:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{ranges} ranges: 2 to {MAX_RANGES} are possible")
     with running("splits", spark, ["weigh", "sample"], on_progress) as job:
-        pairs = pairs_of(source, columns).where("octet_length(key) > 0")
-        weight = F.octet_length("key") + F.octet_length(F.coalesce("value", F.lit(b""))) + _ROW_BYTES
+        found = pairs_of(source, columns)
+        pairs = found.where(problem_of(found).isNull())
+        weight = F.octet_length("key") + F.octet_length("value") + _ROW_BYTES
         # The chance depends on what is in a row, not on where it is: the same rows give the same sample.
         chance = F.shiftrightunsigned(F.xxhash64("key", "value", F.lit(seed)), 11) / float(1 << 53)
         weighed = pairs.select("key", weight.cast("double").alias("weight"), chance.alias("chance"))
@@ -81,7 +83,7 @@ def splits(
             sample = _sample(weighed, total, min(_MOST_SAMPLES, max(_LEAST_SAMPLES, ranges * _SAMPLES_A_RANGE)))
     points = _points(sample, ranges)
     size = int(total) - rows * _ROW_BYTES
-    found = _expected(sample, points, size)
+    expected = _expected(sample, points, size)
     return SplitsReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
@@ -89,9 +91,9 @@ def splits(
         bytes=size,
         stages=job.reports,
         points=tuple(readable(point) for point in points),
-        ranges=found,
-        count=len(found),
-        largest=max(one.share for one in found),
+        ranges=expected,
+        count=len(expected),
+        largest=max(one.share for one in expected),
     )
 
 

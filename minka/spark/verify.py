@@ -18,23 +18,25 @@ from pyspark.sql.window import Window
 
 from minka.client import Client
 from minka.digest import Digest
-from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS, KeyRange, readable
+from minka.errors import MinkaError
+from minka.ranges import KeyRange, readable
 from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
 from minka.spark.digest import digest_columns, digest_of_row
+from minka.spark.held_snapshots import HeldSnapshots
 from minka.spark.pairs import PairColumns, pairs_of, problem_of
 from minka.spark.partitioning import place_column
 from minka.spark.progress import Job, OnProgress, running
+from minka.spark.replicas import BUCKETS, Replicas, hashes_of, keys_between, read_replicas
 from minka.spark.report import Report, timestamp
 from minka.spark.task_process import spare_the_collector
 from minka.spark.writer import write_batches
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.v1.snapshots_pb2 import PartitionSnapshot, SnapshotDigest
+from minka.v1.snapshots_pb2 import PartitionSnapshot
 
-BUCKETS: Final = 1024
 _AT_ONCE: Final = 4  # partitions whose digests are asked for at the same time
+_GROUP: Final = 64  # partitions; the snapshots of twice as many may be held
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]
@@ -53,11 +55,23 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDifference:
-    """A replica that differs from its partition's leader at the same version: something is broken."""
+    """A replica that differs from its partition's leader at the same version, or can't be read because it is damaged:
+    something is broken.
+    """
 
     partition: int
     node: str
     keys: tuple[str, ...]  # the first thousand
+    error: str = ""  # why the keys couldn't be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadReplica:
+    """A replica of which nothing is known, since its node is away, or it isn't in sync."""
+
+    partition: int
+    node: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +89,10 @@ class VerifyReport(Report):
     differences: tuple[Difference, ...] = ()  # the first thousand
     replicas: int = 0  # how many were read
     replicas_different: tuple[ReplicaDifference, ...] = ()
+    replicas_unread: tuple[UnreadReplica, ...] = ()
     repaired: int = 0  # how many rows were written
 
-    is_same: bool  # nothing differs, or all that did was written
+    is_same: bool  # every replica was read, and nothing differs, or all that did was written
 
 
 def verify(
@@ -102,19 +117,25 @@ def verify(
     """
     with (
         SnapshotClient(endpoints, tls=tls, timeout=timeout) as client,
-        running("verify", spark, ["read source", "read keyspace", "compare"], on_progress) as job,
+        HeldSnapshots(endpoints, tls=tls) as held,
+        running("verify", spark, ["read source", "compare"], on_progress) as job,
     ):
         found = client.keyspace(keyspace)
-        run = _Run(client, tuple(endpoints), tls, timeout, found, client.partitions(found), repair)
+        run = _Run(client, held, tuple(endpoints), tls, timeout, found, client.partitions(found), repair)
         return run.all(job, source, columns, last_by)
 
 
 @dataclass(slots=True)
-class _Replicas:
-    """The snapshots of one partition (several if it was split), and the digest of each of its replicas."""
+class _Findings:
+    """What is known of the partitions that have been compared."""
 
-    snapshots: list[PartitionSnapshot]
-    digests: dict[str, Digest] = field(default_factory=dict)
+    rows: int = 0  # of the keyspace
+    replicas: int = 0
+    places: list[int] = field(default_factory=list)  # of partitions that differ from the source
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # keys by kind
+    listed: list[tuple[bytes, str, int]] = field(default_factory=list)  # key, kind, partition
+    broken: list[ReplicaDifference] = field(default_factory=list)
+    unread: list[UnreadReplica] = field(default_factory=list)
 
 
 class _Run:
@@ -123,6 +144,7 @@ class _Run:
     def __init__(
         self,
         client: SnapshotClient,
+        held: HeldSnapshots,
         endpoints: tuple[str, ...],
         tls: Tls | None,
         timeout: float,
@@ -131,38 +153,43 @@ class _Run:
         repair: bool,
     ) -> None:
         self._client = client
+        self._held = held
         self._endpoints = endpoints
         self._tls = tls
         self._timeout = timeout
         self._keyspace = keyspace
         self._partitions = partitions
         self._repair = repair
+        self._in_source: dict[int, Digest] = {}  # by place
+        self._found = _Findings()
 
     def all(self, job: Job, source: DataFrame, columns: PairColumns, last_by: str) -> VerifyReport:
         """Run every stage; returns the report."""
         placed = self._placed(source, columns, last_by)
         with job.stage("read source") as stage:
-            by_place = {
-                row.place: digest_of_row(row)
-                for row in placed.groupBy("place").agg(*digest_columns(*_pair())).collect()
-            }
-            total = sum(by_place.values(), Digest())
+            for row in placed.groupBy("place").agg(*digest_columns(*_pair())).collect():
+                self._in_source[row.place] = digest_of_row(row)
+            total = sum(self._in_source.values(), Digest())
             stage.rows, stage.bytes = total.rows, total.bytes
-        with job.stage("read keyspace", rows_total=total.rows) as stage, ThreadPoolExecutor(_AT_ONCE) as pool:
-            replicas: list[_Replicas] = []
-            for found in pool.map(self._read_replicas, self._partitions):
-                replicas.append(found)
-                stage.rows = sum(_leaders(one).rows for one in replicas)
-        try:
-            with job.stage("compare"):
-                places = [p for p, one in enumerate(replicas) if _leaders(one) != by_place.get(p, Digest())]
-                counts, listed = self._compare(placed, places, replicas)
-                broken = [one for place, each in enumerate(replicas) for one in self._broken(place, each)]
-        finally:
-            for one in replicas:
-                for snapshot in one.snapshots:
-                    self._client.release(snapshot)
+        with job.stage("compare", rows_total=total.rows) as stage, ThreadPoolExecutor(_AT_ONCE) as pool:
+            kept: dict[int, list[Replicas]] = {}
+            for start in range(0, len(self._partitions), _GROUP):
+                places = range(len(self._partitions))[start : start + _GROUP]
+                for place, replicas in zip(places, pool.map(self._read, places), strict=True):
+                    self._count(replicas)
+                    stage.rows = self._found.rows
+                    if self._differs(place, replicas):
+                        kept[place] = replicas
+                if len(kept) >= _GROUP:
+                    self._compare(placed, kept)
+                    kept = {}
+            self._compare(placed, kept)
+        return self._report(job, total)
+
+    def _report(self, job: Job, total: Digest) -> VerifyReport:
+        found, counts = self._found, self._found.counts
         repaired = counts["missing"] + counts["different"] if self._repair else 0
+        is_all_written = counts["missing"] + counts["different"] == repaired and not counts["extra"]
         return VerifyReport(
             keyspace=self._keyspace.name,
             started=timestamp(job.started),
@@ -170,17 +197,21 @@ class _Run:
             rows=total.rows,
             bytes=total.bytes,
             stages=job.reports,
-            keyspace_rows=sum(_leaders(one).rows for one in replicas),
+            keyspace_rows=found.rows,
             partitions=len(self._partitions),
-            partitions_different=tuple(self._partitions[place].id for place in places),
+            partitions_different=tuple(self._partitions[place].id for place in found.places),
             missing=counts["missing"],
             different=counts["different"],
             extra=counts["extra"],
-            differences=tuple(listed),
-            replicas=sum(len(one.digests) for one in replicas),
-            replicas_different=tuple(broken),
+            differences=tuple(
+                Difference(key=readable(key), kind=kind, partition=partition)
+                for key, kind, partition in sorted(found.listed)[:_LISTED]
+            ),
+            replicas=found.replicas,
+            replicas_different=tuple(found.broken),
+            replicas_unread=tuple(found.unread),
             repaired=repaired,
-            is_same=counts["missing"] + counts["different"] == repaired and not counts["extra"] and not broken,
+            is_same=is_all_written and not found.broken and not found.unread,
         )
 
     def _placed(self, source: DataFrame, columns: PairColumns, last_by: str) -> DataFrame:
@@ -193,30 +224,55 @@ class _Run:
         place = place_column(F.col("key"), self._keyspace, self._partitions)
         return good.select(place.alias("place"), "key", "value")
 
-    def _read_replicas(self, row: Partition) -> _Replicas:
-        """The digest of each replica, all at the same offset. A replica whose node is away is not read."""
+    def _read(self, place: int) -> list[Replicas]:
+        """The replicas of a partition, or of those into which it was split meanwhile. The snapshots stay open if they
+        have to be compared.
+        """
+        row = self._partitions[place]
         range_ = KeyRange(row.start_key, row.end_key)
         with SnapshotClient(self._endpoints, tls=self._tls, timeout=self._timeout) as client:
             client.keyspace(self._keyspace.name)
-            found = _Replicas(list(client.open(self._keyspace, row.id, range_)))
-            for snapshot in found.snapshots:
-                for node in snapshot.nodes:
-                    try:
-                        digest = _sum(client.digest(snapshot, node, range_))
-                    except MinkaError:
-                        if node == snapshot.nodes[0]:
-                            raise
-                        continue
-                    found.digests[node] = found.digests.get(node, Digest()) + digest
+            found: list[Replicas] = []
+            for snapshot in client.open(self._keyspace, row.id, range_):
+                self._held.hold(snapshot)
+                found.append(read_replicas(client, client.partitions(self._keyspace), snapshot, range_))
+            if not self._differs(place, found):
+                self._release(client, found)
         return found
 
-    def _compare(
-        self, placed: DataFrame, places: list[int], replicas: list[_Replicas]
-    ) -> tuple[dict[str, int], list[Difference]]:
-        """How many keys differ in these partitions, by kind, and the first of them."""
-        counts: dict[str, int] = defaultdict(int)
-        if not places:
-            return counts, []
+    def _release(self, client: SnapshotClient, replicas: list[Replicas]) -> None:
+        for one in replicas:
+            self._held.release(client, one.snapshot)
+
+    def _differs(self, place: int, replicas: list[Replicas]) -> bool:
+        return self._differs_from_source(place, replicas) or any(one.different for one in replicas)
+
+    def _differs_from_source(self, place: int, replicas: list[Replicas]) -> bool:
+        return sum((one.first for one in replicas), Digest()) != self._in_source.get(place, Digest())
+
+    def _count(self, replicas: list[Replicas]) -> None:
+        found = self._found
+        for one in replicas:
+            partition = one.snapshot.partition_id
+            found.rows += one.first.rows
+            found.replicas += len(one.digests)
+            for node, error in one.damaged.items():
+                found.broken.append(ReplicaDifference(partition=partition, node=node, keys=(), error=error))
+            for node, error in one.unread.items():
+                found.unread.append(UnreadReplica(partition=partition, node=node, error=error))
+
+    def _compare(self, placed: DataFrame, kept: dict[int, list[Replicas]]) -> None:
+        """Find out how partitions differ, and release their snapshots."""
+        places = [place for place, replicas in kept.items() if self._differs_from_source(place, replicas)]
+        if places:
+            self._found.places += places
+            self._compare_with_source(placed, places, kept)
+        for replicas in kept.values():
+            self._found.broken += [different for one in replicas for different in self._broken(one)]
+            self._release(self._client, replicas)
+
+    def _compare_with_source(self, placed: DataFrame, places: list[int], replicas: dict[int, list[Replicas]]) -> None:
+        """Count the keys that differ in these partitions, by kind, and list the first of them."""
         buckets = self._different_buckets(placed, places, replicas)
         # A partition needs a task even if the source has no row for it, so each gets a row without a key.
         session = placed.sparkSession
@@ -228,26 +284,24 @@ class _Run:
             self._tls,
             self._timeout,
             self._keyspace.name,
-            {place: tuple(one.SerializeToString() for one in replicas[place].snapshots) for place in places},
+            {place: tuple(one.snapshot.SerializeToString() for one in replicas[place]) for place in places},
             {place: tuple(sorted(buckets[place])) for place in places},
             {place: KeyRange(self._partitions[place].start_key, self._partitions[place].end_key) for place in places},
             self._repair,
         )
-        sorted_ = rows.repartitionById(len(self._partitions), "place").sortWithinPartitions("key")
+        number = F.array_position(F.lit(places), F.col("place")).cast("int") - 1
+        sorted_ = rows.repartitionById(len(places), number).sortWithinPartitions("key")
         found = sorted_.mapInArrow(task.run, f"place int, {_COMPARED}").persist()
         try:
             for row in found.groupBy("kind").count().collect():
-                counts[row.kind] = row["count"]
-            listed = [
-                Difference(key=readable(bytes(row.key)), kind=row.kind, partition=self._partitions[row.place].id)
-                for row in found.orderBy("key").limit(_LISTED).collect()
-            ]
+                self._found.counts[row.kind] += row["count"]
+            for row in found.orderBy("key").limit(_LISTED).collect():
+                self._found.listed.append((bytes(row.key), row.kind, self._partitions[row.place].id))
         finally:
             found.unpersist()
-        return counts, listed
 
     def _different_buckets(
-        self, placed: DataFrame, places: list[int], replicas: list[_Replicas]
+        self, placed: DataFrame, places: list[int], replicas: dict[int, list[Replicas]]
     ) -> dict[int, set[int]]:
         in_source: dict[tuple[int, int], Digest] = {}
         of_places = placed.where(F.col("place").isin(places)).withColumn("bucket", _bucket())
@@ -256,7 +310,7 @@ class _Run:
         different: dict[int, set[int]] = {}
         for place in places:
             there: dict[int, Digest] = {}
-            for snapshot in replicas[place].snapshots:
+            for snapshot in (one.snapshot for one in replicas[place]):
                 range_ = KeyRange(snapshot.start_key, snapshot.end_key)
                 for one in self._client.digest(snapshot, snapshot.nodes[0], range_, BUCKETS).buckets:
                     there[one.bucket] = there.get(one.bucket, Digest()) + Digest(one.rows, one.bytes, one.xor, one.sum)
@@ -267,25 +321,15 @@ class _Run:
             }
         return different
 
-    def _broken(self, place: int, replicas: _Replicas) -> Iterator[ReplicaDifference]:
-        leader = _leaders(replicas)
-        for node, digest in replicas.digests.items():
-            if digest != leader:
-                keys = [key for snapshot in replicas.snapshots for key in self._keys_between(snapshot, node)]
-                row = self._partitions[place]
-                yield ReplicaDifference(partition=row.id, node=node, keys=tuple(keys[:_LISTED]))
-
-    def _keys_between(self, snapshot: PartitionSnapshot, node: str) -> list[str]:
-        """The keys that differ between the leader's replica and another node's."""
-        both = [
-            {one.bucket: one for one in self._client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
-            for each in (snapshot.nodes[0], node)
-        ]
-        buckets = [bucket for bucket in range(BUCKETS) if both[0].get(bucket) != both[1].get(bucket)]
-        hashes = [
-            dict(_hashes(self._client, _only(snapshot, each), ALL_KEYS, buckets)) for each in (snapshot.nodes[0], node)
-        ]
-        return [readable(key) for key in sorted({key for key, _ in hashes[0].items() ^ hashes[1].items()})]
+    def _broken(self, replicas: Replicas) -> Iterator[ReplicaDifference]:
+        snapshot = replicas.snapshot
+        for node in replicas.different:
+            keys, error = list[str](), ""
+            try:
+                keys = keys_between(self._client, snapshot, node)
+            except MinkaError as caught:
+                error = str(caught)
+            yield ReplicaDifference(partition=snapshot.partition_id, node=node, keys=tuple(keys[:_LISTED]), error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +384,7 @@ class _Compare:
     def _there(self, client: SnapshotClient, place: int) -> Iterator[tuple[bytes, int]]:
         for data in self.snapshots[place]:
             snapshot = PartitionSnapshot.FromString(data)
-            yield from _hashes(client, snapshot, self.ranges[place], self.buckets[place])
+            yield from hashes_of(client, snapshot, self.ranges[place], self.buckets[place])
 
     def _write(self, repairs: dict[bytes, bytes]) -> None:
         with Client(self.endpoints, keyspace=self.keyspace, timeout=self.timeout, tls=self.tls) as client:
@@ -365,44 +409,6 @@ def _in_buckets(buckets: dict[int, set[int]]) -> Column:
         elif some:
             found = found | ((F.col("place") == place) & _bucket().isin(sorted(some)))
     return found
-
-
-def _sum(digest: SnapshotDigest) -> Digest:
-    return sum((Digest(one.rows, one.bytes, one.xor, one.sum) for one in digest.buckets), Digest())
-
-
-def _leaders(replicas: _Replicas) -> Digest:
-    """The digest of the whole partition, as the leaders of the snapshots have it. Raises STALE_GENERATION if they are
-    different nodes.
-    """
-    leaders = {snapshot.nodes[0] for snapshot in replicas.snapshots}
-    if len(leaders) == 1:
-        return replicas.digests[leaders.pop()]
-    text = "a partition was split meanwhile, and its parts have different leaders"
-    raise MinkaError(Code.STALE_GENERATION, text)
-
-
-def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """The snapshot, so that it is read from this node and no other."""
-    one = PartitionSnapshot()
-    one.CopyFrom(snapshot)
-    del one.nodes[:]
-    one.nodes.append(node)
-    return one
-
-
-def _hashes(
-    client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
-) -> Iterator[tuple[bytes, int]]:
-    """The keys in the buckets, in order, each with the hash of its pair."""
-    if not buckets:
-        return
-    within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
-    for batch in client.read(snapshot, within, buckets=buckets, of_buckets=BUCKETS):
-        buffers = [None, pa.py_buffer(batch.key_offsets), pa.py_buffer(batch.keys)]
-        keys = pa.Array.from_buffers(pa.binary(), batch.rows, buffers).to_pylist()
-        for row, key in enumerate(keys):
-            yield key, int.from_bytes(batch.values[8 * row : 8 * row + 8], "big")
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

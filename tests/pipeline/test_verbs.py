@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.control import Control
+from minka.spark.export import ExportReport
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster
 from tests.pipeline.conftest import CONF
@@ -51,3 +52,33 @@ def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: Loc
     again = here(cluster, "load", str(source), "names", "--key", "id", "--presplit", "4")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("error: KEYSPACE_EXISTS: the keyspace names exists"), again.stderr
+
+
+def test_mistakes_are_found_before_a_job(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    """They are the report of another keyspace, and a file that can't be written."""
+    report = tmp_path / "report.json"
+    report.write_text(
+        ExportReport(
+            keyspace="names",
+            started="2026-01-01T00:00:00+00:00",
+            seconds=1.0,
+            rows=0,
+            bytes=0,
+            destination="",
+            file_format="parquet",
+            versions={"1": 5},
+        ).to_json()
+    )
+    other = here(cluster, "export", "others", str(tmp_path / "out"), "--since", str(report))
+    assert (other.exit_code, other.stdout) == (2, "")
+    assert f"INVALID_ARGUMENT: {report} is the report of an export of names, not of others" in other.stderr
+    source, kept = tmp_path / "absent.csv", tmp_path / "points"
+    kept.write_text("k5\n")
+    asked = ["splits", str(source), "--key", "id", "--ranges", "4", "--write"]
+    unwritable = here(cluster, *asked, str(tmp_path / "nowhere" / "points"))
+    assert (unwritable.exit_code, unwritable.stdout) == (2, "")
+    assert "No such file or directory" in unwritable.stderr
+    assert "absent.csv" in here(cluster, *asked, str(tmp_path / "new")).stderr
+    assert "absent.csv" in here(cluster, *asked, str(kept)).stderr
+    assert not (tmp_path / "new").exists()
+    assert kept.read_text() == "k5\n"

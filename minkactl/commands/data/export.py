@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from minka.errors import Code, MinkaError
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace
 from minkactl.pages import Column, Kind
@@ -59,6 +60,7 @@ def export(
       minkactl data export flights /backup/flights-2 --since report.json
       minkactl data export fares fares.csv --format csv --schema "day DATE, fare DOUBLE" --key day
     """
+    versions = _versions(since, keyspace) if since else None
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "ExportReport":
         from minka.spark.export import export as export_to
@@ -69,7 +71,7 @@ def export(
             file_format=file_format,
             schema=schema,
             key_columns=key,
-            since=_versions(since) if since else None,
+            since=versions,
             overwrite=overwrite,
             tls=endpoints.tls,
             on_progress=on_progress,
@@ -78,11 +80,15 @@ def export(
     jobs.run(session, spark, job, COLUMNS)
 
 
-def _versions(path: str) -> dict[str, int]:
+def _versions(path: str, keyspace: str) -> dict[str, int]:
     from minka.spark.export import ExportReport
 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--since") from error
-    return dict(ExportReport.from_json(text).versions)
+    report = ExportReport.from_json(text)
+    if report.keyspace != keyspace:
+        text = f"{path} is the report of an export of {report.keyspace}, not of {keyspace}"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
+    return dict(report.versions)

@@ -49,6 +49,8 @@ def splits(
       minkactl data splits flights.parquet --key carrier,flight --ranges 64 --write points
       minkactl keyspace create flights --ranges --split-at @points
     """
+    if file is not None:
+        _check_writable(file)
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "SplitsReport":
         from minka.spark.splits import splits as splits_of
@@ -68,3 +70,15 @@ def splits(
             "".join(f"{point}\n" for point in report.points), encoding="utf-8", errors="surrogateescape"
         )
         note(f"{len(report.points)} points are in {file}")
+
+
+def _check_writable(file: str) -> None:
+    """Find out before the job whether the file can be written, without changing it."""
+    path = Path(file)
+    try:
+        is_new = not path.exists()
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--write") from error

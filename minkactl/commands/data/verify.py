@@ -1,6 +1,7 @@
 """minkactl data verify."""
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -39,6 +40,11 @@ REPLICA_COLUMNS: Final = (
     Column("REPLICA ON", "node"),
     Column("DIFFERS FROM ITS LEADER IN", "keys"),
 )
+UNREAD_COLUMNS: Final = (
+    Column("PARTITION", "partition", Kind.NUMBER),
+    Column("REPLICA ON", "node"),
+    Column("WASN'T READ BECAUSE", "error"),
+)
 _SHOWN: Final = 20
 
 
@@ -60,7 +66,8 @@ def verify(
     repair: bool,
     files: jobs.SourceOptions,
 ) -> None:
-    """Compare a keyspace with the files that it was loaded from, on every replica. Exit status 1 if they differ.
+    """Compare a keyspace with the files that it was loaded from, on every replica. Exit status 1 if they differ, or if
+    a replica can't be read.
 
     Each partition's digest is computed by Spark over the files, and by the nodes over each replica; if they differ, the
     keys are found and listed.
@@ -89,7 +96,7 @@ def verify(
 def _listings(report: "VerifyReport") -> list[Listing]:
     keys = [{"key": one.key, "kind": one.kind, "partition": one.partition} for one in report.differences[:_SHOWN]]
     replicas = [
-        {"partition": one.partition, "node": one.node, "keys": ", ".join(one.keys[:5])}
+        {"partition": one.partition, "node": one.node, "keys": one.error or ", ".join(one.keys[:5])}
         for one in report.replicas_different
     ]
     found = []
@@ -97,4 +104,6 @@ def _listings(report: "VerifyReport") -> list[Listing]:
         found.append(Listing(KEY_COLUMNS, keys))
     if replicas:
         found.append(Listing(REPLICA_COLUMNS, replicas))
+    if report.replicas_unread:
+        found.append(Listing(UNREAD_COLUMNS, [asdict(one) for one in report.replicas_unread]))
     return found

@@ -1,0 +1,101 @@
+"""Reads every replica of a partition at one version, and finds the keys in which they differ."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from minka.digest import Digest
+from minka.errors import Code, MinkaError
+from minka.ranges import ALL_KEYS, KeyRange, readable
+from minka.snapshots import SnapshotClient
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.snapshots_pb2 import PartitionSnapshot, SnapshotDigest
+
+BUCKETS: Final = 1024
+
+
+@dataclass(slots=True)
+class Replicas:
+    """The replicas of the partition of one snapshot, by their nodes. `digests` has those that were read, of which the
+    first is the leader's if that could be read. `damaged` and `unread` have the others, each with the reason.
+    """
+
+    snapshot: PartitionSnapshot
+    digests: dict[str, Digest] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Digest:
+        """The digest with which those of the other replicas are compared."""
+        return next(iter(self.digests.values()))
+
+    @property
+    def different(self) -> list[str]:
+        """The nodes whose replica has another digest than the first."""
+        return [node for node, digest in self.digests.items() if digest != self.first]
+
+
+def read_replicas(
+    client: SnapshotClient, rows: Iterable[Partition], snapshot: PartitionSnapshot, wanted: KeyRange
+) -> Replicas:
+    """The digest of each replica that the partition has by its row in `rows`. Replicas that a move is still making
+    aren't counted. Raises what the leader's node answers if no replica can be read.
+    """
+    found, failed = Replicas(snapshot), list[MinkaError]()
+    for node in snapshot.nodes:
+        try:
+            found.digests[node] = digest_of(client.digest(snapshot, node, wanted))
+        except MinkaError as error:
+            failed.append(error)
+            reasons = found.damaged if error.code is Code.CORRUPT_DATA else found.unread
+            reasons[node] = str(error)
+    if not found.digests:
+        raise failed[0]
+    row = next((row for row in rows if row.id == snapshot.partition_id), Partition())
+    for node in row.replicas:
+        if node not in snapshot.nodes and node not in row.adding_replicas:
+            found.unread[node] = "the replica isn't in sync with its leader"
+    # Whoever reads the snapshot begins at the first of its nodes.
+    snapshot.nodes[:] = [*found.digests, *(node for node in snapshot.nodes if node not in found.digests)]
+    return found
+
+
+def digest_of(answer: SnapshotDigest) -> Digest:
+    """The digest of all rows that a node has counted."""
+    return sum((Digest(one.rows, one.bytes, one.xor, one.sum) for one in answer.buckets), Digest())
+
+
+def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str) -> list[str]:
+    """The keys that differ between the first node's replica and another node's. Raises what the nodes refuse."""
+    both = [
+        {one.bucket: one for one in client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
+        for each in (snapshot.nodes[0], node)
+    ]
+    buckets = [bucket for bucket in range(BUCKETS) if both[0].get(bucket) != both[1].get(bucket)]
+    pairs = [dict(hashes_of(client, _only(snapshot, each), ALL_KEYS, buckets)) for each in (snapshot.nodes[0], node)]
+    return [readable(key) for key in sorted({key for key, _ in pairs[0].items() ^ pairs[1].items()})]
+
+
+def hashes_of(
+    client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
+) -> Iterator[tuple[bytes, int]]:
+    """The keys in the buckets, in order, each with the hash of its pair."""
+    if not buckets:
+        return
+    within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)
+    for batch in client.read(snapshot, within, buckets=buckets, of_buckets=BUCKETS):
+        buffers = [None, pa.py_buffer(batch.key_offsets), pa.py_buffer(batch.keys)]
+        keys = pa.Array.from_buffers(pa.binary(), batch.rows, buffers).to_pylist()
+        for row, key in enumerate(keys):
+            yield key, int.from_bytes(batch.values[8 * row : 8 * row + 8], "big")
+
+
+def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
+    """The snapshot, so that it is read from this node and no other."""
+    one = PartitionSnapshot()
+    one.CopyFrom(snapshot)
+    one.nodes[:] = [node]
+    return one

@@ -1,0 +1,47 @@
+"""How long a node keeps a snapshot."""
+
+from pathlib import Path
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.snapshots import renewal_of
+from minka.v1.snapshots_pb2 import DigestSnapshotRequest
+from minkad.replication import snapshots as module
+from minkad.rpc.snapshots import SnapshotService
+from tests.integration.replication.harness import cluster
+from tests.integration.replication.node import until
+
+
+async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"key": b"value"})
+        snapshots = athens.manager.snapshots
+        now, looks = [0.0], [0]
+
+        def clock() -> float:
+            looks[0] += 1
+            return now[0]
+
+        monkeypatch.setattr(snapshots, "_clock", clock)
+        service, snapshot = SnapshotService(snapshots), await snapshots.open(1, 1, 0)
+
+        async def renew() -> None:
+            await service.Digest(renewal_of(snapshot), None)  # type: ignore[arg-type]  # the service doesn't use it
+
+        for _ in range(3):
+            now[0] += 800
+            await renew()
+            before = looks[0]
+            await until(lambda: looks[0] > before + 2)  # noqa: B023  # it is awaited here
+        everything = DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, buckets=1)
+        found = await service.Digest(everything, None)  # type: ignore[arg-type]  # as above
+        assert [one.rows for one in found.buckets] == [1]
+        now[0] += 901
+        await until(lambda: not snapshots._kept)
+        with pytest.raises(MinkaError) as gone:
+            await renew()
+        assert gone.value.code is Code.SNAPSHOT_GONE

@@ -294,8 +294,7 @@ class _Run:
         """
         options = self._options
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
-        others = [F.col(UNREADABLE)] if UNREADABLE in source.columns else []
-        pairs = pairs_of(source, options.columns, *by, *others)
+        pairs = pairs_of(source, options.columns, *by)
         found = pairs.withColumn(_PROBLEM, problem_of(pairs))
         _ = found.schema  # Spark Connect looks at a query only when it needs the answer
         if options.max_bad:

@@ -78,8 +78,7 @@ def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFra
     """A data frame with the columns `key` and `value`, these others of the given one, and UNREADABLE if that has it.
     Raises INVALID_ARGUMENT for columns that can't be a key or a value.
     """
-    is_wanted = UNREADABLE in frame.columns and UNREADABLE not in frame.select(*others).columns
-    kept = [*others, *([F.col(UNREADABLE)] if is_wanted else [])]
+    kept = [*others, *([F.col(UNREADABLE)] if UNREADABLE in frame.columns else [])]
     return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *kept)
 
 

@@ -24,7 +24,7 @@ from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
 from minka.spark.digest import digest_columns, digest_of_row
 from minka.spark.held_snapshots import HeldSnapshots
-from minka.spark.pairs import PairColumns, pairs_of, problem_of
+from minka.spark.pairs import PairColumns, column_of, pairs_of, problem_of
 from minka.spark.partitioning import place_column
 from minka.spark.progress import Job, OnProgress, running
 from minka.spark.replicas import BUCKETS, Replicas, hashes_of, keys_between, read_replicas
@@ -215,7 +215,7 @@ class _Run:
         )
 
     def _placed(self, source: DataFrame, columns: PairColumns, last_by: str) -> DataFrame:
-        by = [F.col(last_by).alias("_by")] if last_by else []
+        by = [column_of(source, last_by).alias("_by")] if last_by else []
         pairs = pairs_of(source, columns, *by)
         good = pairs.where(problem_of(pairs).isNull())
         if by:

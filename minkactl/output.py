@@ -56,14 +56,15 @@ def lines_of(page: Page, form: str) -> list[str]:
 
 
 def emit(page: Page, form: str) -> None:
-    """Print the page to stdout in the format asked for (one of `FORMATS`)."""
+    """Print the page to stdout in the format asked for (one of `FORMATS`), and on stderr if it isn't confirmed."""
     if form in TABLES and is_terminal():
         from minkactl.render import tables, terminal
 
         terminal.show(tables.drawn(page, form == "wide"))
-        return
-    for line in lines_of(page, form):
-        print(line)
+    else:
+        for line in lines_of(page, form):
+            print(line)
+    note(page.unconfirmed)
 
 
 def emit_rows(pages: Iterable[Sequence[Row]], columns: Sequence[Column], form: str) -> None:

@@ -81,11 +81,12 @@ def repeated(
 ) -> Iterator[Page]:
     """Fetch for ever, every `interval_s` seconds; once it has worked, go on through errors that pass.
 
-    Raises MinkaError: what `fetch` raised, or DEADLINE_EXCEEDED when --timeout is over.
+    It also says when what comes is no longer what an active controller has confirmed. Raises MinkaError: what `fetch`
+    raised, or DEADLINE_EXCEEDED when --timeout is over.
     """
     from minka.errors import Code, MinkaError
 
-    lost = ""
+    lost = unconfirmed = ""
     worked = False
     while True:
         try:
@@ -100,6 +101,8 @@ def repeated(
             if lost:
                 say("the cluster answers again")
             lost, worked = "", True
+            if page.unconfirmed != unconfirmed and (unconfirmed := page.unconfirmed):
+                say(unconfirmed)
             yield page
         left = session.seconds_left()
         if left is not None and left <= interval_s:

@@ -12,6 +12,7 @@ import yaml
 from minkad.config import RELOADABLE, load
 from minkad.config.schema import KEYS, Cluster, Config, Node
 from minkad.config.values import Integer, Peer
+from minkad.process import exits
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -138,6 +139,11 @@ def test_alerts_are_about_metrics_that_exist(exposition: str) -> None:
     assert len({rule["alert"] for rule in rules}) == len(rules) >= 10
     states = set(re.findall(r'state="([a-z]+)"', " ".join(rule["expr"] for rule in rules)))
     assert states <= {"failed", "offline", "assigned"}
+
+
+def test_what_is_refused_for_good_is_not_started_again() -> None:
+    (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", (CONFIGS / "minkad.service").read_text(), re.MULTILINE)
+    assert line.split() == [str(exits.MISTAKE), str(exits.REFUSED)]
 
 
 def rule_named(name: str) -> dict[str, Any]:

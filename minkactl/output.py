@@ -56,7 +56,7 @@ def lines_of(page: Page, form: str) -> list[str]:
 
 
 def emit(page: Page, form: str) -> None:
-    """Print the page to stdout in the format asked for (one of `FORMATS`), and on stderr if it isn't confirmed."""
+    """Print the page to stdout in the format asked for (one of `FORMATS`), and its notes to stderr."""
     if form in TABLES and is_terminal():
         from minkactl.render import tables, terminal
 
@@ -64,6 +64,7 @@ def emit(page: Page, form: str) -> None:
     else:
         for line in lines_of(page, form):
             print(line)
+    note(page.left_out)
     note(page.unconfirmed)
 
 

@@ -53,7 +53,7 @@ class Listing:
 @dataclass(frozen=True, slots=True)
 class Page:
     """A command's result. `draw(wide)` makes what a terminal shows; without it, the listings as tables. `unconfirmed`
-    is a sentence if no active controller that a quorum has confirmed says so.
+    is a sentence if no active controller that a quorum has confirmed says so, `left_out` one if there is more.
     """
 
     document: Any
@@ -61,6 +61,7 @@ class Page:
     names: Sequence[str] = ()
     draw: "Callable[[bool], RenderableType] | None" = field(default=None, compare=False)
     unconfirmed: str = ""
+    left_out: str = ""
 
     @property
     def exit(self) -> Exit:

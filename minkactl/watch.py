@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from minkactl.output import TABLES, as_json, as_yaml, emit, is_terminal, lines_of, note
 from minkactl.pages import Page
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from minka.control import Control
     from minkactl.session import Session
 
+_WATCH_AGAIN: Final = "What was watched goes on: watch it again, with a longer --timeout or without one."
 Connection = TypeVar("Connection")
 
 
@@ -107,7 +108,8 @@ def repeated(
         left = session.seconds_left()
         if left is not None and left <= interval_s:
             time.sleep(max(left, 0))
-            raise MinkaError(Code.DEADLINE_EXCEEDED, f"watched for {session.timeout_s:g} s")
+            text = f"watched for {session.timeout_s:g} s"
+            raise MinkaError(Code.DEADLINE_EXCEEDED, text, remedy=_WATCH_AGAIN)
         time.sleep(interval_s)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minkactl.progress import Tracker
 
 LIMIT = 20
+OLDER = f"Only the newest {LIMIT} operations are shown, and there are older ones: minkactl operations show ID"
 SHOWN = 200  # migrations of an operation, those under way first; `minkactl migrations` lists all
 TERMINAL_INTERVAL_S = 0.25
 PIPE_INTERVAL_S = 1.0
@@ -29,7 +30,7 @@ PIPE_INTERVAL_S = 1.0
 @click.option(
     "--operation",
     "operation_id",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, options.MAX_64),
     metavar="ID",
     shell_complete=complete_operation,
     help="Only this operation.",
@@ -72,8 +73,11 @@ def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -
     from minkactl.survey import unconfirmed
 
     remembered = unconfirmed(control.summary())  # this finds the active controller, too, which is asked next
+    left_out = ""
     if operation_id is None:
-        newest = control.operations(limit=LIMIT)
+        newest = control.operations(limit=LIMIT + 1)
+        left_out = OLDER if len(newest.operations) > LIMIT else ""
+        del newest.operations[LIMIT:]
         operations = [operation_document(one, newest.now_ms) for one in newest.operations]
         ids = [operations[0]["id"]] if operations else []
     else:
@@ -86,12 +90,17 @@ def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -
     listings = [Listing(OPERATION_COLUMNS, operations, "No operation yet: minkactl reassign --help.")]
     if rows:
         listings.append(Listing(MIGRATION_COLUMNS, rows))
-    return Page(document, listings, [str(operation["id"]) for operation in operations], unconfirmed=remembered)
+    names = [str(operation["id"]) for operation in operations]
+    return Page(document, listings, names, unconfirmed=remembered, left_out=left_out)
 
 
 @migrations.command()
 @click.argument(
-    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+    "operation_id",
+    metavar="[ID]",
+    required=False,
+    type=click.IntRange(1, options.MAX_64),
+    shell_complete=complete_operation,
 )
 @options.common(watch=False)
 @options.pass_session

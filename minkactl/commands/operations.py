@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import LIMIT, make_tracker, operation_page, watch_one
+from minkactl.commands.migrations import LIMIT, OLDER, make_tracker, operation_page, watch_one
 from minkactl.completion import complete_operation, complete_running_operation
 from minkactl.exits import Exit
 from minkactl.output import emit, note
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
-IdArgument = click.argument("operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_operation)
+IdArgument = click.argument(
+    "operation_id", metavar="ID", type=click.IntRange(1, options.MAX_64), shell_complete=complete_operation
+)
 RunningArgument = click.argument(
-    "operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_running_operation
+    "operation_id", metavar="ID", type=click.IntRange(1, options.MAX_64), shell_complete=complete_running_operation
 )
 
 
@@ -54,7 +56,9 @@ def _listing(control: "Control") -> Page:
     from minkactl.survey import unconfirmed
 
     remembered = unconfirmed(control.summary())  # this finds the active controller, too, which is asked next
-    newest = control.operations(limit=LIMIT)
+    newest = control.operations(limit=LIMIT + 1)
+    left_out = OLDER if len(newest.operations) > LIMIT else ""
+    del newest.operations[LIMIT:]
     running = [one.id for one in newest.operations if not one.finished_ms]
     # The active controller alone knows what they wait for, and with_migrations asks it.
     looked = control.operations(running, with_migrations=True, migrations_limit=1) if running else None
@@ -67,7 +71,7 @@ def _listing(control: "Control") -> Page:
     listings = [Listing(OPERATION_COLUMNS, rows, "No operation yet: minkactl reassign --help.")]
     if blockers:
         listings.append(Listing(BLOCKER_COLUMNS, blockers))
-    return Page(rows, listings, [str(row["id"]) for row in rows], unconfirmed=remembered)
+    return Page(rows, listings, [str(row["id"]) for row in rows], unconfirmed=remembered, left_out=left_out)
 
 
 @operations.command()
@@ -92,7 +96,11 @@ def show(session: Session, operation_id: int) -> Exit:
 
 @operations.command()
 @click.argument(
-    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+    "operation_id",
+    metavar="[ID]",
+    required=False,
+    type=click.IntRange(1, options.MAX_64),
+    shell_complete=complete_operation,
 )
 @options.common(watch=False)
 @options.pass_session

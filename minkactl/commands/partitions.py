@@ -213,7 +213,9 @@ def locate(session: Session, keyspace: str, key: str) -> Exit:
 
 @partitions.command()
 @click.argument("partition", metavar="[NAME]", required=False, shell_complete=complete_partition)
-@click.option("--id", "partition_id", type=click.IntRange(min=1), metavar="ID", help="By its id, instead of its name.")
+@click.option(
+    "--id", "partition_id", type=click.IntRange(1, options.MAX_32), metavar="ID", help="By its id, not its name."
+)
 @options.common()
 @options.pass_session
 def explain(session: Session, partition: str | None, partition_id: int | None) -> Exit:

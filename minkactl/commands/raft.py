@@ -260,7 +260,8 @@ def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatus
             if not (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED):
                 raise
         if time.monotonic() > end:
-            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}; see minkactl raft status")
+            remedy = "It may still be done: minkactl raft status shows it."
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}", remedy=remedy)
         time.sleep(POLL_S)
 
 

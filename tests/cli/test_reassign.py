@@ -401,7 +401,7 @@ def test_watching_for_too_long_is_status_124(run: Run, operating: AnsweringNode)
     ending(operating, looks()[0])
     result = run("migrations", "watch", "--timeout", "0.3", "--endpoints", operating.address)
     assert result.exit_code == Exit.TIMEOUT
-    assert "error: DEADLINE_EXCEEDED: watched for 0.3 s" in result.stderr
+    assert "error: DEADLINE_EXCEEDED: watched for 0.3 s\n  remedy: What was watched goes on: " in result.stderr
 
 
 def test_ctrl_c_leaves_the_operation_running_and_says_so(operating: AnsweringNode) -> None:

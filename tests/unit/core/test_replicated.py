@@ -436,9 +436,10 @@ def test_undrain_cancels_a_running_decommission() -> None:
     c.register("d")
     operation = drain(c, "a", decommission=True)
     c.schedule()
-    c.run(UndrainNode("a"))
+    c.run(UndrainNode("a", "ann@host"))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+    assert c.operation(operation).outcome.endswith("cancelled by ann@host: the node stays")
     assert all(sorted(p.replicas) == ["a", "b", "c"] for p in rows(c))
     assert not any(p.removing_replicas for p in rows(c))
 

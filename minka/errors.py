@@ -157,7 +157,8 @@ class Code(Enum):
     # Keyspaces and partitions
     NOT_ENOUGH_NODES = CodeInfo(
         "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
-        "Start more nodes (minkactl nodes shows which are LIVE), or ask for fewer replicas.",
+        "Start more nodes (minkactl nodes shows which are LIVE). A keyspace may have fewer replicas when it is created "
+        "(--replicas); one that exists keeps its number.",
     )
     TOO_MANY_REPLICAS = CodeInfo(
         "The nodes have no room for so many replicas (limits.replicas_per_node).",

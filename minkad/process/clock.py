@@ -10,5 +10,7 @@ def boottime() -> float:
 
 
 def unix_ms() -> int:
-    """Wall-clock time in milliseconds, for people only."""
+    """Wall-clock time in milliseconds: for people, for lifetimes of keys, and for waits that outlive a controller. No
+    lease goes by it.
+    """
     return time.time_ns() // 1_000_000

@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 
 from minka.errors import Code, MinkaError, kind_of
 from minka.grpc_calls import clipped
+from minka.ranges import readable
 
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
@@ -96,5 +97,5 @@ def error_of_one(failure: Failure) -> MinkaError:
 
 def shown_key(key: bytes) -> str:
     """A key for people, shortened."""
-    text = repr(key[:_MAX_KEY_CHARS])
-    return text if len(key) <= _MAX_KEY_CHARS else f"{text}… ({len(key)} bytes)"
+    text = readable(key)
+    return text if len(text) <= _MAX_KEY_CHARS else f"{text[:_MAX_KEY_CHARS]}… ({len(key)} bytes)"

@@ -286,9 +286,9 @@ class Control:
         )
         return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
 
-    def undrain(self, node: str) -> None:
+    def undrain(self, node: str, requested_by: str = "") -> None:
         """Let a node stay after all: a drain that has not ended is cancelled, if there is one."""
-        request = admin_pb2.UndrainNodeRequest(node=node)
+        request = admin_pb2.UndrainNodeRequest(node=node, requested_by=requested_by)
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
     def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:

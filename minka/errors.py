@@ -157,7 +157,8 @@ class Code(Enum):
     # Keyspaces and partitions
     NOT_ENOUGH_NODES = CodeInfo(
         "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
-        "Start more nodes (minkactl nodes shows which are LIVE), or ask for fewer replicas.",
+        "Start more nodes (minkactl nodes shows which are LIVE). A keyspace may have fewer replicas when it is created "
+        "(--replicas); one that exists keeps its number.",
     )
     TOO_MANY_REPLICAS = CodeInfo(
         "The nodes have no room for so many replicas (limits.replicas_per_node).",
@@ -358,6 +359,10 @@ class Code(Enum):
         "Another process listens on an address of the node's.",
         "Stop the process that the command in the message names, or give the node another port.",
     )
+    DATA_DIRECTORY_IN_USE = CodeInfo(
+        "Another minkad uses the data directory.",
+        "Stop the other process (fuser LOCK, in that directory, names it), or give this node a data_dir of its own.",
+    )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
         "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB: split it.",
@@ -380,7 +385,8 @@ class Code(Enum):
     )
     UNKNOWN_FORMAT = CodeInfo(
         "The data directory was written by another version of Minka.",
-        "Start the version that has written it, or give the node an empty data_dir: with that it joins as a new one.",
+        "Start the version that has written it. Without that version the node has to begin again, as one that does not "
+        'start in docs/operations.md, "Damaged data": an empty data_dir alone is refused.',
         False,
         "FAILED_PRECONDITION",
     )

@@ -23,6 +23,9 @@ _aio_process = 0  # the id of the process that first used grpc.aio, this one or 
 # How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
+# How gRPC tells that the answer was no gRPC but HTTP; with the status 404 it says UNIMPLEMENTED.
+_NO_GRPC: Final = "Received http2 header with status"
+
 # What gRPC says when TLS is why there is no connection, and what that means. The first that fits counts.
 _TLS_HINTS: Final = (
     ("WRONG_VERSION_NUMBER", "TLS is on at this side only"),
@@ -116,6 +119,8 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
     status, text = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE and text.startswith(_NEVER_SENT):
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
+    if status is grpc.StatusCode.UNIMPLEMENTED and text.startswith(_NO_GRPC):
+        return MinkaError(Code.UNREACHABLE, f"{address}: it is not a minkad ({clipped(text)})", address=address)
     # INTERNAL is how gRPC itself reports a message that it could no longer send, or a stream that was reset.
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN

@@ -1,6 +1,7 @@
 """The root of minkactl's commands: loads a command's file when it is used, and turns errors into exit statuses."""
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     "Set up": {"context": "context", "completion": "completion"},
     "About": {"help": "help", "version": "version"},
 }
+_SHOWN: Final = 60  # characters of a text that is refused
 ALIASES: Final = {"operation": "operations"}
 FILES: Final = {name: file for section in SECTIONS.values() for name, file in section.items()}
 
@@ -82,8 +84,12 @@ class Root(Group):
         """Run the command and end the process. No error is shown as a traceback unless --debug asks for it."""
         session = Session()
         extra.pop("standalone_mode", None)
+        if not _has_output():
+            report("INVALID_ARGUMENT", "the output can't be written: stdout is closed", "Redirect it to /dev/null.")
+            sys.exit(int(Exit.FAILED))
         try:
             status = super().main(args, prog_name, standalone_mode=False, obj=session, **extra)
+            sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             status = Exit.USAGE
@@ -93,7 +99,25 @@ class Root(Group):
             status = Exit.INTERRUPTED
         except Exception as error:  # noqa: BLE001  # nothing is above this; it becomes a line and a status
             status = failed(error, session.debug)
+            _forget_output()
         sys.exit(int(status or Exit.OK))
+
+
+def _has_output() -> bool:
+    """Whether there is a stdout. A stdin or stderr that the caller has closed is opened on /dev/null."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # open until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    return sys.stdout is not None
+
+
+def _forget_output() -> None:
+    """What stdout could not take is not tried again at the end of the process, which would end with another status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the process ends
 
 
 def misused(error: click.ClickException) -> Exit:
@@ -110,12 +134,19 @@ def failed(error: Exception, debug: bool) -> Exit:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, MinkaError):
-        report(error.code.name, error.message, error.code.info.remedy)
+        report(error.code.name, error.message, error.details.get("remedy") or error.code.info.remedy)
         return exit_of(error.code)
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        report("INVALID_ARGUMENT", f"{where}{error.strerror or error}", Code.INVALID_ARGUMENT.info.remedy)
+        reason = error.strerror or str(error)
+        if error.filename:
+            report("INVALID_ARGUMENT", f"{error.filename}: {reason}", Code.INVALID_ARGUMENT.info.remedy)
+        else:  # only what is open already has no name here
+            report("INVALID_ARGUMENT", f"the output can't be written: {reason}", "Write it to where there is room.")
         return Exit.FAILED
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Bytes of the command line that are no UTF-8 are in its text as surrogates; a file may have some, too.
+        report("INVALID_ARGUMENT", f"{error.object[:_SHOWN]!a} is not UTF-8", Code.INVALID_ARGUMENT.info.remedy)
+        return Exit.USAGE
     report("INTERNAL", f"{type(error).__name__}: {error}", "A bug in minkactl: report what --debug prints.")
     return Exit.FAILED
 

@@ -1,6 +1,7 @@
 """The rows and pages of pallets, duties and shards, from what the cluster answers."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -137,11 +138,14 @@ def duty_row(document: Row) -> Row:
     }
 
 
-def duties_page(statuses: Iterable[DutyStatus]) -> Page:
-    """A list of duties."""
-    found = [duty_document(status.duty, status) for status in statuses]
+def duties_page(statuses: Iterable[DutyStatus], limit: int) -> Page:
+    """A list of the first `limit` duties."""
+    some = list(islice(statuses, limit + 1))
+    found = [duty_document(status.duty, status) for status in some[:limit]]
     rows = [duty_row(document) for document in found]
-    return Page(found, [Listing(DUTY_COLUMNS, rows, "No such duty.")], [row["name"] for row in rows])
+    listing = Listing(DUTY_COLUMNS, rows, "No such duty.")
+    left_out = f"Only the first {limit:,} are shown, and there are more: --limit N" if len(some) > limit else ""
+    return Page(found, [listing], [row["name"] for row in rows], left_out=left_out)
 
 
 def changed_page(duties: Sequence[Duty]) -> Page:

@@ -73,7 +73,8 @@ def _yaml(file: IO[bytes], name: str) -> Manifest:
     try:
         content = yaml.load(file.read(MAX_FILE_BYTES), Loader=loader)  # noqa: S506 - both are safe
         return msgspec.convert(content if content is not None else {}, Manifest)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
+    # ValueError: no UTF-8, a date that there isn't, a number of thousands of digits, a field of a wrong type.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name}: {' '.join(str(error).split())}") from error
 
 
@@ -84,6 +85,8 @@ def _lines(file: IO[bytes], name: str) -> Manifest:
             continue
         try:
             content = json.loads(line)
+            if b"\\ud" in line.lower():  # json takes halves of surrogate pairs, of which no text can be made
+                json.dumps(content, ensure_ascii=False).encode()
             if isinstance(content, dict) and "pallet" in content:
                 manifest.duties.append(msgspec.convert(content, DutyDocument))
             else:

@@ -12,6 +12,9 @@ from minkactl.output import FORMATS
 from minkactl.session import Session
 
 HELP_NAMES: Final = ["-h", "--help"]
+# The largest numbers of fields of 32 and of 64 bits.
+MAX_32: Final = 2**32 - 1
+MAX_64: Final = 2**64 - 1
 F = TypeVar("F", bound=Callable[..., Any])
 
 WATCH_DEFAULT_S: Final = 2.0
@@ -29,7 +32,10 @@ class Size(click.ParamType[int]):
         match = re.fullmatch(r"(\d{1,15})(|KiB|MiB|GiB)", str(value))
         if match is None:
             self.fail(f"{value!r} is no number of bytes: 52428800, or 50MiB", param, ctx)
-        return int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
+        number = int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
+        if number > MAX_64:
+            self.fail(f"{value} is more than {MAX_64} bytes", param, ctx)
+        return number
 
 
 class Duration(click.ParamType[timedelta]):
@@ -71,7 +77,9 @@ class CommonOption(click.Option):
     """Sets a field of the run's Session; listed under "Common options"."""
 
     def __init__(self, *declarations: str, sets: str, **attributes: Any) -> None:
-        def store(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        def store(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+            if value == "":  # perhaps a variable that isn't set: what it should have said is not to be guessed
+                raise click.BadParameter("it is empty", ctx, parameter)
             session = ctx.ensure_object(Session)
             if value is not None and value is not False:
                 setattr(session, sets, value)

@@ -56,14 +56,16 @@ def lines_of(page: Page, form: str) -> list[str]:
 
 
 def emit(page: Page, form: str) -> None:
-    """Print the page to stdout in the format asked for (one of `FORMATS`)."""
+    """Print the page to stdout in the format asked for (one of `FORMATS`), and its notes to stderr."""
     if form in TABLES and is_terminal():
         from minkactl.render import tables, terminal
 
         terminal.show(tables.drawn(page, form == "wide"))
-        return
-    for line in lines_of(page, form):
-        print(line)
+    else:
+        for line in lines_of(page, form):
+            print(line)
+    note(page.left_out)
+    note(page.unconfirmed)
 
 
 def emit_rows(pages: Iterable[Sequence[Row]], columns: Sequence[Column], form: str) -> None:

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from minkactl import units
+from minkactl.exits import Exit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,12 +52,21 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A command's result. `draw(wide)` makes what a terminal shows; without it, the listings as tables."""
+    """A command's result. `draw(wide)` makes what a terminal shows; without it, the listings as tables. `unconfirmed`
+    is a sentence if no active controller that a quorum has confirmed says so, `left_out` one if there is more.
+    """
 
     document: Any
     listings: Sequence[Listing]
     names: Sequence[str] = ()
     draw: "Callable[[bool], RenderableType] | None" = field(default=None, compare=False)
+    unconfirmed: str = ""
+    left_out: str = ""
+
+    @property
+    def exit(self) -> Exit:
+        """The exit status of a command that only shows this."""
+        return Exit.UNHEALTHY if self.unconfirmed else Exit.OK
 
 
 def plain(value: Any, kind: Kind = Kind.TEXT) -> str:

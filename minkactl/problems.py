@@ -245,7 +245,7 @@ class _Problems:
         offline = sum(keyspace.offline for keyspace in self._status.summary.keyspaces)
         if offline:
             holders = self._down(node for node, counts in self._counts.items() if counts.offline_in_sync)
-            where = f"; what is in sync of them is on {_list(holders)}" if holders else ""
+            where = f"; what is in sync of {'it' if offline == 1 else 'them'} is on {_list(holders)}" if holders else ""
             show = "minkactl partitions --state offline -o wide"
             text = f"{counted(offline, 'partition')} offline{where}"
             self._add(text, [*self._starts(holders), show], nodes=holders)

@@ -24,6 +24,14 @@ def is_known(status: GetStatusResponse) -> bool:
     return status.from_controller and status.has_clearance
 
 
+def unconfirmed(status: GetStatusResponse) -> str:
+    """A sentence for people if the table is only what a node remembers, else ""."""
+    if is_known(status):
+        return ""
+    return f"Not known to be so: {status.served_by} remembers it, and no active controller that a quorum has confirmed \
+says so. Why: minkactl status"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a node has answered, or why it has not, for people."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from minkactl.output import TABLES, as_json, as_yaml, emit, is_terminal, lines_of, note
 from minkactl.pages import Page
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from minka.control import Control
     from minkactl.session import Session
 
+_WATCH_AGAIN: Final = "What was watched goes on: watch it again, with a longer --timeout or without one."
 Connection = TypeVar("Connection")
 
 
@@ -81,11 +82,12 @@ def repeated(
 ) -> Iterator[Page]:
     """Fetch for ever, every `interval_s` seconds; once it has worked, go on through errors that pass.
 
-    Raises MinkaError: what `fetch` raised, or DEADLINE_EXCEEDED when --timeout is over.
+    It also says when what comes is no longer what an active controller has confirmed. Raises MinkaError: what `fetch`
+    raised, or DEADLINE_EXCEEDED when --timeout is over.
     """
     from minka.errors import Code, MinkaError
 
-    lost = ""
+    lost = unconfirmed = ""
     worked = False
     while True:
         try:
@@ -100,11 +102,14 @@ def repeated(
             if lost:
                 say("the cluster answers again")
             lost, worked = "", True
+            if page.unconfirmed != unconfirmed and (unconfirmed := page.unconfirmed):
+                say(unconfirmed)
             yield page
         left = session.seconds_left()
         if left is not None and left <= interval_s:
             time.sleep(max(left, 0))
-            raise MinkaError(Code.DEADLINE_EXCEEDED, f"watched for {session.timeout_s:g} s")
+            text = f"watched for {session.timeout_s:g} s"
+            raise MinkaError(Code.DEADLINE_EXCEEDED, text, remedy=_WATCH_AGAIN)
         time.sleep(interval_s)
 
 

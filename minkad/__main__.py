@@ -10,13 +10,15 @@ from pathlib import Path
 import minka
 from minka.errors import MinkaError
 from minkad import config as configuration
-from minkad.process.exits import FAILED, complain
+from minkad.process.exits import MISTAKE, complain, status_of
 
 SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must get the GIL soon
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 after an orderly stop, 1 after a failure, 2 for a mistake in the configuration."""
+    """The exit status: 0 after an orderly stop, 1 after a failure, 2 for a mistake in the configuration, 3 when the
+    cluster or the data directory refuses the node for good.
+    """
     parser = argparse.ArgumentParser(prog="minkad", description="One node of a Minka cluster.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration, in YAML")
     parser.add_argument("--validate-config", action="store_true", help="check it, print what is in force, and exit")
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = configuration.load(options.config, os.environ)
     except MinkaError as error:
-        return complain(error, 2)
+        return complain(error, MISTAKE)
     if options.validate_config:
         print("\n".join(configuration.describe(config)))  # noqa: T201  # what was asked for
         return 0
@@ -47,7 +49,7 @@ def _run(config: configuration.Config, path: Path) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Daemon(config, path).run())
     except MinkaError as error:
-        return complain(error, FAILED)
+        return complain(error, status_of(error))
     return 0
 
 

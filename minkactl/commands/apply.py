@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from minkactl import options
-from minkactl.commands.reassign import MAX_PLAN_BYTES, confirm_and_apply, read_plan
+from minkactl.commands.reassign import MAX_PLAN_BYTES, confirm_and_apply, emit_plan, read_plan
 from minkactl.exits import Exit
 from minkactl.output import TABLES, emit, note
 from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 if TYPE_CHECKING:
+    from minka.control import Control
     from minka.duties.client import Client
+    from minka.v1.admin_pb2 import Plan
     from minkactl.manifest import Difference
 
 DIFFERENCE_COLUMNS = (Column("CHANGE", "change"), Column("WHAT", "name"), Column("HOW", "reason"))
@@ -33,7 +35,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
 @click.option(
     "--format", "form", type=click.Choice(["yaml", "jsonl"]), help="With --file. Default: what its name says."
 )
-@click.option("--dry-run", is_flag=True, help="With --file: show the difference and stop.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, or the difference, and stop.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="", metavar="TEXT", help="The reason. Default: the plan's.")
 @click.option(
@@ -60,7 +62,8 @@ def apply(
     A plan of `minkactl data load-report` may split partitions, too: each keyspace's splits are an operation, and the
     moves another one after them.
 
-    The plan's own limit and reason hold, unless others are given. A file that is no plan, and a plan that was changed,
+    The plan's own limit and reason hold, unless others are given. With --dry-run it is shown and compared with the
+    cluster, and nothing is applied. A file that is no plan, and a plan that was changed,
     are refused before anything is shown or asked.
 
     With -f: make the cluster's pallets and duties as FILE says, those that are in it; others are left alone. The
@@ -75,6 +78,10 @@ def apply(
     """
     if (plan_file is None) == (manifest_file is None):
         raise click.UsageError("give a plan or --file, one of them", click.get_current_context())
+    if form and manifest_file is None:
+        raise click.UsageError("--format goes with --file", click.get_current_context())
+    if manifest_file is not None and (reason or rate_limit is not None):
+        raise click.UsageError("--reason and --limit go with a plan", click.get_current_context())
     if manifest_file is not None:
         return _apply_manifest(session, manifest_file, form, dry_run, yes)
     plan = read_plan(plan_file.read(MAX_PLAN_BYTES + 1), getattr(plan_file, "name", "stdin"))
@@ -82,7 +89,19 @@ def apply(
         note("The plan has no moves: there is nothing to apply.")
         return Exit.OK
     with session.control() as control:
+        if dry_run:
+            return _dry_run(session, control, plan, yes)
         return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
+
+
+def _dry_run(session: Session, control: "Control", plan: "Plan", yes: bool) -> Exit:
+    """Show the plan, and whether it still holds. Raises STALE_PLAN if it doesn't."""
+    from minkactl.plan_checks import check_current
+
+    check_current(session, control, plan)
+    emit_plan(session, plan, pager=not yes)
+    note("The plan still holds. Nothing was changed (--dry-run).")
+    return Exit.OK
 
 
 def _apply_manifest(session: Session, file: BinaryIO, form: str | None, dry_run: bool, yes: bool) -> Exit:

@@ -207,9 +207,15 @@ def undrain(session: Session, node: str) -> None:
       minkactl undrain cyrene
       minkactl elect-leaders --preferred
     """
+    from minka.v1.cluster_pb2 import NodeState
+
     with session.control() as control:
-        control.undrain(node)
+        drained = control.drain_status(node).state == NodeState.NODE_STATE_DRAINING or _running(control, node, False)
+        control.undrain(node, requester())
         document = drain_document(node, control.drain_status(node))
     emit(Page(document, [Listing(DRAIN_COLUMNS[:-1], [document])], [node]), session.output)
+    if not drained:
+        note(f"{node} was not drained: nothing was changed.")
+        return
     back = "minkactl elect-leaders --preferred" if document["replicas"] else "minkactl reassign"
     note(f"what it had comes back with: {back}")

@@ -21,7 +21,9 @@ LIMIT = 10_000
 @click.option("--pallet", default="", shell_complete=complete_pallet, help="Only those of this pallet.")
 @click.option("--shard", default="", shell_complete=complete_shard, help="Only those that this shard has.")
 @click.option("--nowhere", is_flag=True, help="Only those that no shard has, with the reason.")
-@click.option("--limit", type=click.IntRange(min=1), default=LIMIT, show_default=True, help="How many at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, options.MAX_32), default=LIMIT, show_default=True, help="How many at most."
+)
 @options.common()
 @click.pass_context
 def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: int) -> None:
@@ -36,11 +38,9 @@ def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: in
         return
 
     def fetch(client: "Client") -> Page:
-        from itertools import islice
-
         from minkactl.duty_views import duties_page
 
-        return duties_page(islice(client.list(pallet, shard=shard, unplaced=nowhere), limit))
+        return duties_page(client.list(pallet, shard=shard, unplaced=nowhere), limit)
 
     session = ctx.ensure_object(Session)
     show_from(session.duties, session, fetch)

@@ -28,14 +28,17 @@ Consistency = click.option(
     "all voters, or all voters and learners.",
 )
 IfVersion = click.option(
-    "--if-version", type=click.IntRange(min=1), metavar="N", help="Refuse it (VERSION_MISMATCH) if it has another."
+    "--if-version",
+    type=click.IntRange(1, options.MAX_64),
+    metavar="N",
+    help="Refuse it (VERSION_MISMATCH) if it has another.",
 )
 Payload = click.option("--payload", metavar="TEXT", help="What the duty's shard is given: any text.")
 PayloadFile = click.option(
     "--payload-file", type=click.File("rb"), metavar="FILE", help='The same from a file ("-": stdin).'
 )
 Weight = click.option(
-    "--weight", type=click.IntRange(min=0), metavar="N", help="In the unit of the shards' capacities."
+    "--weight", type=click.IntRange(0, options.MAX_64), metavar="N", help="In the unit of the shards' capacities."
 )
 
 

@@ -6,6 +6,7 @@ import click
 
 from minkactl import options
 from minkactl.completion import complete_keyspace
+from minkactl.exits import Exit
 from minkactl.keys import parse_keys
 from minkactl.output import emit, note
 from minkactl.pages import Listing, Page
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
 
 
 def _page(control: "Control", name: str | None = None) -> Page:
+    from minkactl.survey import unconfirmed
     from minkactl.views import KEYSPACE_COLUMNS, keyspace_rows
 
-    rows = [row for row in keyspace_rows(control.summary()) if name is None or row["name"] == name]
+    status = control.summary()
+    rows = [row for row in keyspace_rows(status) if name is None or row["name"] == name]
     listing = Listing(KEYSPACE_COLUMNS, rows, "No keyspace yet: minkactl keyspace create --help.")
-    return Page(rows, [listing], [row["name"] for row in rows])
+    return Page(rows, [listing], [row["name"] for row in rows], unconfirmed=unconfirmed(status))
 
 
 @options.command()
 @options.common()
 @options.pass_session
-def keyspaces(session: Session) -> None:
+def keyspaces(session: Session) -> Exit:
     """List the keyspaces: partitions by state, keys, data.
 
     One whose name begins with an underscore is the cluster's own: _duties has the payloads of duties.
     """
-    show(session, _page)
+    return show(session, _page).exit
 
 
 @options.group()
@@ -166,7 +169,7 @@ def create(
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @options.common()
 @options.pass_session
-def map_(session: Session, keyspace: str) -> None:
+def map_(session: Session, keyspace: str) -> Exit:
     """Show a keyspace by ranges as a strip, as wide as the terminal, from its first key to its last.
 
     Each range is as wide as its data, and has the colour and the letter of its node; a second strip shows its load.
@@ -178,7 +181,7 @@ def map_(session: Session, keyspace: str) -> None:
       minkactl keyspace map authors --watch
       minkactl keyspace map authors -o json | jq -r '.[] | select(.hot != "").name'
     """
-    show(session, lambda control: _map(control.partitions(of_keyspace(keyspace)).whole(), keyspace))
+    return show(session, lambda control: _map(control.partitions(of_keyspace(keyspace)).whole(), keyspace)).exit
 
 
 def _map(status: "GetStatusResponse", name: str) -> Page:
@@ -186,6 +189,7 @@ def _map(status: "GetStatusResponse", name: str) -> Page:
     from minka.errors import Code, MinkaError
     from minka.ranges import is_by_ranges
     from minkactl.range_views import DRAWN, keyspace_named, range_columns, range_rows
+    from minkactl.survey import unconfirmed
 
     known = keyspace_named(status, name)
     if not is_by_ranges(known):
@@ -198,4 +202,5 @@ def _map(status: "GetStatusResponse", name: str) -> Page:
 
         return key_strip.strip(known, [node.id for node in status.table.nodes], rows)
 
-    return Page(documents, [Listing(range_columns(known), rows)], [row["name"] for row in rows], draw)
+    listing = Listing(range_columns(known), rows)
+    return Page(documents, [listing], [row["name"] for row in rows], draw, unconfirmed(status))

@@ -14,7 +14,7 @@ import click
 from minkactl import options, units
 from minkactl.completion import complete_keyspace
 from minkactl.keys import key_text, parse_key, text_or_hex
-from minkactl.output import TABLES, emit, is_terminal
+from minkactl.output import TABLES, emit, is_terminal, note
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.session import Session
 from minkactl.watch import show
@@ -56,7 +56,7 @@ PARTITION_COUNT_COLUMNS = (
 IF_VALUE = click.option("--if-value", metavar="VALUE", help="Only if the key has this value.")
 IF_VERSION = click.option(
     "--if-version",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, options.MAX_64),
     metavar="N",
     help="Only if the key has this version (kv get -o wide); 0: no value.",
 )
@@ -208,7 +208,14 @@ def delete(
 @kv.command()
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.argument("key")
-@click.option("--by", type=int, default=1, show_default=True, metavar="N", help="How much to add; it may be negative.")
+@click.option(
+    "--by",
+    type=click.IntRange(-(2**63), 2**63 - 1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How much to add; it may be negative.",
+)
 @options.common(watch=False)
 @options.pass_session
 def increment(session: Session, keyspace: str, key: str, by: int) -> None:
@@ -307,7 +314,7 @@ class Progress:
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.argument("start", default="")
 @click.argument("end", default="")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@click.option("--limit", type=click.IntRange(1, options.MAX_32), metavar="N", help="No more than so many.")
 @click.option("--reverse", is_flag=True, help="From the end down.")
 @click.option("--keys-only", is_flag=True, help="Without the values.")
 @options.common(watch=False)
@@ -327,9 +334,10 @@ def scan(
     bounds = parse_key(start), parse_key(end)
 
     async def run(handle: "Keyspace") -> None:
-        async for page in handle.scan_pages(*bounds, limit=limit, reverse=reverse):
+        left = limit
+        async for page in handle.scan_pages(*bounds, limit=limit and limit + 1, reverse=reverse):
             lines = []
-            for key, value in page:
+            for key, value in page[:left]:
                 if session.output in ("json", "yaml"):
                     document = {"key": key_text(key)} | ({} if keys_only else _readable(value))
                     dash = "- " if session.output == "yaml" else ""
@@ -337,7 +345,12 @@ def scan(
                 else:
                     plain = keys_only or session.output == "name"
                     lines.append(key_text(key) if plain else f"{key_text(key)}\t{text_or_hex(value)}")
-            click.echo("\n".join(lines))
+            if lines:
+                click.echo("\n".join(lines))
+            if left is not None:
+                left -= len(lines)
+            if len(lines) < len(page):
+                note(f"Only the first {limit:,} pairs are shown, and there are more.")
 
     _with_keyspace(session, keyspace, run)
 

@@ -56,15 +56,18 @@ def merge(
     if (at is None) == (partition is None):
         raise click.UsageError("give either --at or --partition", click.get_current_context())
     from minkactl.keys import parse_keys
+    from minkactl.survey import unconfirmed
 
     with session.control() as control:
         status = control.partitions(of_keyspace(keyspace)).whole()
         keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition or "")]
         rows = _merges(status, keyspace, keys)
         if dry_run:
-            emit(Page(rows, [Listing(MERGE_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
+            listing = Listing(MERGE_COLUMNS, rows)
+            page = Page(rows, [listing], [row["name"] for row in rows], unconfirmed=unconfirmed(status))
+            emit(page, session.output)
             note("Nothing was changed (--dry-run).")
-            return Exit.OK
+            return page.exit
         operation = control.merge(keyspace, keys, requester(), reason, queue=queue)
         note_begun(operation)
         return watch_operation(session, control, operation.id)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minkactl.progress import Tracker
 
 LIMIT = 20
+OLDER = f"Only the newest {LIMIT} operations are shown, and there are older ones: minkactl operations show ID"
 SHOWN = 200  # migrations of an operation, those under way first; `minkactl migrations` lists all
 TERMINAL_INTERVAL_S = 0.25
 PIPE_INTERVAL_S = 1.0
@@ -29,22 +30,24 @@ PIPE_INTERVAL_S = 1.0
 @click.option(
     "--operation",
     "operation_id",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, options.MAX_64),
     metavar="ID",
     shell_complete=complete_operation,
     help="Only this operation.",
 )
 @options.common()
 @click.pass_context
-def migrations(ctx: click.Context, operation_id: int | None) -> None:
+def migrations(ctx: click.Context, operation_id: int | None) -> Exit:
     """List the newest operations, and the migrations of the newest one.
+
+    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
 
     Examples:
       minkactl migrations --operation 12 -o wide
       minkactl migrations watch
     """
     if ctx.invoked_subcommand is not None:
-        return
+        return Exit.OK
     tracker: Tracker | None = None
 
     def fetch(control: "Control") -> Page:
@@ -52,7 +55,7 @@ def migrations(ctx: click.Context, operation_id: int | None) -> None:
         tracker = tracker or make_tracker(control)
         return _listing(control, tracker, operation_id)
 
-    show(ctx.ensure_object(Session), fetch)
+    return show(ctx.ensure_object(Session), fetch).exit
 
 
 def make_tracker(control: "Control") -> "Tracker":
@@ -67,9 +70,14 @@ def make_tracker(control: "Control") -> "Tracker":
 
 def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -> Page:
     from minkactl.progress import MIGRATION_COLUMNS, OPERATION_COLUMNS, operation_document
+    from minkactl.survey import unconfirmed
 
+    remembered = unconfirmed(control.summary())  # this finds the active controller, too, which is asked next
+    left_out = ""
     if operation_id is None:
-        newest = control.operations(limit=LIMIT)
+        newest = control.operations(limit=LIMIT + 1)
+        left_out = OLDER if len(newest.operations) > LIMIT else ""
+        del newest.operations[LIMIT:]
         operations = [operation_document(one, newest.now_ms) for one in newest.operations]
         ids = [operations[0]["id"]] if operations else []
     else:
@@ -82,12 +90,17 @@ def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -
     listings = [Listing(OPERATION_COLUMNS, operations, "No operation yet: minkactl reassign --help.")]
     if rows:
         listings.append(Listing(MIGRATION_COLUMNS, rows))
-    return Page(document, listings, [str(operation["id"]) for operation in operations])
+    names = [str(operation["id"]) for operation in operations]
+    return Page(document, listings, names, unconfirmed=remembered, left_out=left_out)
 
 
 @migrations.command()
 @click.argument(
-    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+    "operation_id",
+    metavar="[ID]",
+    required=False,
+    type=click.IntRange(1, options.MAX_64),
+    shell_complete=complete_operation,
 )
 @options.common(watch=False)
 @options.pass_session
@@ -98,17 +111,26 @@ def watch(session: Session, operation_id: int | None) -> Exit:
     Ctrl-C stops watching; the operation goes on.
     """
     with session.control() as control:
-        found = operation_id or watched_one(control)
-        return watch_operation(session, control, found) if found else Exit.OK
+        return watch_one(session, control, operation_id)
 
 
-def watched_one(control: "Control") -> int | None:
-    """The id of the operation that runs, else of the newest one; None, with a note about it, if there is none."""
+def watch_one(session: Session, control: "Control", operation_id: int | None) -> Exit:
+    """Watch the operation until it ends; None: the one that runs, else the newest, which it is not known to be while no
+    active controller says so.
+    """
+    if operation_id is not None:
+        return watch_operation(session, control, operation_id)
+    from minkactl.survey import unconfirmed
+
+    remembered = unconfirmed(control.summary())
     newest = control.operations(limit=LIMIT).operations
-    if not newest:
+    end = Exit.OK
+    if newest:
+        end = watch_operation(session, control, next((one.id for one in newest if not one.finished_ms), newest[0].id))
+    else:
         note("No operation yet: minkactl reassign --help.")
-        return None
-    return next((one.id for one in newest if not one.finished_ms), newest[0].id)
+    note(remembered)
+    return Exit.UNHEALTHY if remembered and end is Exit.OK else end
 
 
 def note_begun(operation: "Operation") -> None:
@@ -142,10 +164,11 @@ def watch_operation(session: Session, control: "Control", operation_id: int) -> 
 def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
     """The page of an operation: its first migrations, or the operation itself if it has none; then what blocks it.
 
-    Raises UNKNOWN_OPERATION.
+    One that has ended stays as it is, whoever says so. Raises UNKNOWN_OPERATION.
     """
     from minka.errors import Code, MinkaError
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS, OPERATION_COLUMNS, STATE_COLUMNS, state_rows
+    from minkactl.survey import unconfirmed
 
     looked = control.operations([operation_id], with_migrations=True, migrations_limit=SHOWN)
     documents = tracker.documents(looked)
@@ -166,7 +189,8 @@ def operation_page(control: "Control", tracker: "Tracker", operation_id: int) ->
 
         return migrations.migrations(document)
 
-    return Page(document, listings, [str(operation_id)], draw)
+    remembered = "" if document["operation"]["finished_ms"] else unconfirmed(control.summary())
+    return Page(document, listings, [str(operation_id)], draw, remembered)
 
 
 def say_outcome(document: dict[str, Any]) -> Exit:

@@ -26,7 +26,7 @@ def nodes(session: Session, name: str | None) -> Exit:
 
     Every node is asked, which takes a second at most if one doesn't answer. Without an active controller the state
     of a node is not known; the last one is shown as what it was. Exit status 5 when status would say that the cluster
-    is not healthy because of its nodes.
+    is not healthy because of its nodes; with NAME, when no active controller that a quorum has confirmed says so.
 
     Examples:
       minkactl nodes -o wide
@@ -54,17 +54,18 @@ def nodes(session: Session, name: str | None) -> Exit:
 
         return Page(rows, [listing], [row["id"] for row in rows], draw)
 
-    show(session, fetch)
-    return Exit.UNHEALTHY if any(problem["severity"] == "error" for problem in problems) else Exit.OK
+    page = show(session, fetch)
+    return Exit.UNHEALTHY if any(problem["severity"] == "error" for problem in problems) else page.exit
 
 
 def _one(control: "Control", name: str) -> Page:
     """The page of one node. Raises UNKNOWN_NODE."""
     from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.node_detail import KEYSPACE_COLUMNS, facts, node_document
+    from minkactl.survey import unconfirmed
 
     held = control.partitions(PartitionFilter(node=name, with_removing=True)).whole()
-    document = node_document(control.summary(), held, name)
+    document = node_document(status := control.summary(), held, name)
     exact = fields({key: value for key, value in document.items() if key not in ("keyspaces", "operations")})
     keyspaces = Listing(KEYSPACE_COLUMNS, document["keyspaces"], "It holds no partition.")
 
@@ -73,4 +74,4 @@ def _one(control: "Control", name: str) -> Page:
 
         return tables.stacked([tables.facts(facts(document)), tables.table(keyspaces, wide)])
 
-    return Page(document, [exact, keyspaces], [name], draw)
+    return Page(document, [exact, keyspaces], [name], draw, unconfirmed(status))

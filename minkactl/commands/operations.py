@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import options
-from minkactl.commands.migrations import LIMIT, make_tracker, operation_page, watch_operation, watched_one
+from minkactl.commands.migrations import LIMIT, OLDER, make_tracker, operation_page, watch_one
 from minkactl.completion import complete_operation, complete_running_operation
 from minkactl.exits import Exit
 from minkactl.output import emit, note
@@ -18,40 +18,47 @@ if TYPE_CHECKING:
     from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
-IdArgument = click.argument("operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_operation)
+IdArgument = click.argument(
+    "operation_id", metavar="ID", type=click.IntRange(1, options.MAX_64), shell_complete=complete_operation
+)
 RunningArgument = click.argument(
-    "operation_id", metavar="ID", type=click.IntRange(min=1), shell_complete=complete_running_operation
+    "operation_id", metavar="ID", type=click.IntRange(1, options.MAX_64), shell_complete=complete_running_operation
 )
 
 
 @options.group(invoke_without_command=True)
 @options.common()
 @click.pass_context
-def operations(ctx: click.Context) -> None:
+def operations(ctx: click.Context) -> Exit:
     """List the newest operations, what the running ones wait for, and what helps; change a running one.
+
+    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
 
     Examples:
       minkactl operations
       minkactl operations show 12
       minkactl operations limit 12 50MiB
     """
-    if ctx.invoked_subcommand is None:
-        show_page(ctx.ensure_object(Session), _listing)
+    return show_page(ctx.ensure_object(Session), _listing).exit if ctx.invoked_subcommand is None else Exit.OK
 
 
 @operations.command("list")
 @options.common()
 @options.pass_session
-def list_(session: Session) -> None:
+def list_(session: Session) -> Exit:
     """List the newest operations: the same as minkactl operations."""
-    show_page(session, _listing)
+    return show_page(session, _listing).exit
 
 
 def _listing(control: "Control") -> Page:
     from minkactl.documents import to_document
     from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, operation_document
+    from minkactl.survey import unconfirmed
 
-    newest = control.operations(limit=LIMIT)
+    remembered = unconfirmed(control.summary())  # this finds the active controller, too, which is asked next
+    newest = control.operations(limit=LIMIT + 1)
+    left_out = OLDER if len(newest.operations) > LIMIT else ""
+    del newest.operations[LIMIT:]
     running = [one.id for one in newest.operations if not one.finished_ms]
     # The active controller alone knows what they wait for, and with_migrations asks it.
     looked = control.operations(running, with_migrations=True, migrations_limit=1) if running else None
@@ -64,14 +71,14 @@ def _listing(control: "Control") -> Page:
     listings = [Listing(OPERATION_COLUMNS, rows, "No operation yet: minkactl reassign --help.")]
     if blockers:
         listings.append(Listing(BLOCKER_COLUMNS, blockers))
-    return Page(rows, listings, [str(row["id"]) for row in rows])
+    return Page(rows, listings, [str(row["id"]) for row in rows], unconfirmed=remembered, left_out=left_out)
 
 
 @operations.command()
 @IdArgument
 @options.common()
 @options.pass_session
-def show(session: Session, operation_id: int) -> None:
+def show(session: Session, operation_id: int) -> Exit:
     """Show an operation: its migrations, what each waits for, and the command that helps.
 
     Example:
@@ -84,12 +91,16 @@ def show(session: Session, operation_id: int) -> None:
         tracker = tracker or make_tracker(control)
         return operation_page(control, tracker, operation_id)
 
-    show_page(session, fetch)
+    return show_page(session, fetch).exit
 
 
 @operations.command()
 @click.argument(
-    "operation_id", metavar="[ID]", required=False, type=click.IntRange(min=1), shell_complete=complete_operation
+    "operation_id",
+    metavar="[ID]",
+    required=False,
+    type=click.IntRange(1, options.MAX_64),
+    shell_complete=complete_operation,
 )
 @options.common(watch=False)
 @options.pass_session
@@ -99,8 +110,7 @@ def watch(session: Session, operation_id: int | None) -> Exit:
     Exit status 0 when it SUCCEEDED, 1 when it FAILED or was CANCELLED. Ctrl-C stops watching; the operation goes on.
     """
     with session.control() as control:
-        found = operation_id or watched_one(control)
-        return watch_operation(session, control, found) if found else Exit.OK
+        return watch_one(session, control, operation_id)
 
 
 @operations.command()

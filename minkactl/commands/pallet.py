@@ -54,7 +54,7 @@ def settings(function: F) -> F:
     decorators = (
         click.option("--balancer", type=click.Choice(BALANCERS), help="How its duties are spread over the shards."),
         click.option(
-            "--max-difference", type=click.IntRange(min=0), metavar="N",
+            "--max-difference", type=click.IntRange(0, options.MAX_32), metavar="N",
             help="round-robin: between the numbers of any two shards; 0: 1.",
         ),
         click.option(
@@ -62,7 +62,7 @@ def settings(function: F) -> F:
             help="spill-over: what says that a shard is full: what it has stated, or --fill-limit.",
         ),
         click.option(
-            "--fill-limit", type=click.IntRange(min=0), metavar="N",
+            "--fill-limit", type=click.IntRange(0, options.MAX_64), metavar="N",
             help="spill-over by weight or count: how much fills a shard.",
         ),
         click.option(
@@ -76,7 +76,7 @@ def settings(function: F) -> F:
         ),
         click.option("--warm/--cold", default=None, help="Whether the new shard of a duty is told to prepare first."),
         click.option(
-            "--moves-per-shard", type=click.IntRange(min=0), metavar="N",
+            "--moves-per-shard", type=click.IntRange(0, options.MAX_32), metavar="N",
             help="Moves that are under way at once, to or from one shard; 0: 50.",
         ),
     )  # fmt: skip

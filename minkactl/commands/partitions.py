@@ -1,14 +1,15 @@
 """minkactl partitions."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from minkactl import options
 from minkactl.completion import complete_keyspace, complete_node, complete_partition
+from minkactl.exits import Exit
 from minkactl.keys import parse_key
-from minkactl.output import TABLES, emit, emit_rows, is_terminal
+from minkactl.output import TABLES, emit, emit_rows, is_terminal, note
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.ranges import of_keyspace
 from minkactl.session import Session
@@ -59,11 +60,11 @@ def partitions(
     state: str | None,
     under_replicated: bool,
     under_min_insync: bool,
-) -> None:
+) -> Exit:
     """List the partitions: state, leader, replicas, size, keys read and written a second.
 
     With --keyspace, one by ranges of keys is drawn: its bounds in order, and how much of --max-bytes each partition
-    has.
+    has. Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
 
     Examples:
       minkactl partitions --keyspace authors
@@ -74,7 +75,7 @@ def partitions(
       minkactl partitions explain flights/6
     """
     if ctx.invoked_subcommand is not None:
-        return
+        return Exit.OK
     from minka.v1.admin_pb2 import PartitionFilter
     from minka.v1.cluster_pb2 import PartitionState
     from minkactl.documents import enum_number
@@ -88,28 +89,32 @@ def partitions(
     )
     session = ctx.ensure_object(Session)
     if session.watch_s is not None or (session.output in TABLES and is_terminal()):
-        show(session, lambda control: _page(control, wanted, session.output))
-    else:
-        with session.control() as control:
-            _stream(control, wanted, session.output)
+        return show(session, lambda control: _page(control, wanted, session.output)).exit
+    with session.control() as control:
+        return _stream(control, wanted, session.output)
 
 
-def _stream(control: "Control", wanted: "PartitionFilter", form: str) -> None:
+def _stream(control: "Control", wanted: "PartitionFilter", form: str) -> Exit:
     """Print them as they come; those of one keyspace by ranges together, since each is compared with the others."""
+    from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_COLUMNS, PartitionView
 
     listed = control.partitions(wanted)
     _check_names(listed.status.table, wanted.node, wanted.keyspace)
     if form in TABLES and _by_ranges(listed.status.table, wanted.keyspace):
         listed.close()
-        emit(_range_page(control, wanted), form)
-        return
+        page = _range_page(control, wanted)
+        emit(page, form)
+        return page.exit
     view = PartitionView(listed.status)
     emit_rows((list(view.rows(page.partitions, page.replicas)) for page in listed), PARTITION_COLUMNS, form)
+    note(remembered := unconfirmed(listed.status))
+    return Exit.UNHEALTHY if remembered else Exit.OK
 
 
 def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
     """The page of them; of so many that nobody would read them on a terminal, how many there are."""
+    from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_COLUMNS, partition_rows
 
     drawn = form in TABLES and is_terminal()
@@ -121,12 +126,14 @@ def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
     if _by_ranges(status.table, wanted.keyspace):
         return _range_page(control, wanted)
     rows = partition_rows(status)
-    return Page(rows, [Listing(PARTITION_COLUMNS, rows, "No such partition.")], [row["name"] for row in rows])
+    listing = Listing(PARTITION_COLUMNS, rows, "No such partition.")
+    return Page(rows, [listing], [row["name"] for row in rows], unconfirmed=unconfirmed(status))
 
 
 def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") -> Page:
     """How many partitions there are in each state, and what shows them."""
     from minkactl.documents import enum_name
+    from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_STATE
 
     names = {keyspace.id: keyspace.name for keyspace in status.table.keyspaces}
@@ -147,7 +154,7 @@ def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") 
         text = f"{total:,} partitions are too many to be drawn ({MAX_DRAWN:,} at most)"
         return tables.noted(tables.table(listing, wide), f"{text}: {FEWER}.")
 
-    return Page(rows, [listing], [names[one.keyspace_id] for one in matching], draw)
+    return Page(rows, [listing], [names[one.keyspace_id] for one in matching], draw, unconfirmed(status))
 
 
 def _by_ranges(table: "PartitionTable", keyspace: str) -> bool:
@@ -159,6 +166,7 @@ def _by_ranges(table: "PartitionTable", keyspace: str) -> bool:
 def _range_page(control: "Control", wanted: "PartitionFilter") -> Page:
     """The partitions of a keyspace by ranges with their bounds and bars, which the others are needed for."""
     from minkactl.range_views import keyspace_named, range_columns, range_rows
+    from minkactl.survey import unconfirmed
     from minkactl.views import partition_rows
 
     status = control.partitions(of_keyspace(wanted.keyspace)).whole()
@@ -175,7 +183,7 @@ def _range_page(control: "Control", wanted: "PartitionFilter") -> Page:
 
         return tables.ranges(listing, wide)
 
-    return Page(rows, [listing], [row["name"] for row in rows], draw)
+    return Page(rows, [listing], [row["name"] for row in rows], draw, unconfirmed(status))
 
 
 def _check_names(table: "PartitionTable", node: str, keyspace: str) -> None:
@@ -195,19 +203,22 @@ def _check_names(table: "PartitionTable", node: str, keyspace: str) -> None:
 @click.argument("key")
 @options.common(watch=False)
 @options.pass_session
-def locate(session: Session, keyspace: str, key: str) -> None:
+def locate(session: Session, keyspace: str, key: str) -> Exit:
     """Show where a key lies: its hash, slot, partition and node. The key need not exist."""
     with session.control() as control:
-        document = located(control, keyspace, key)
-    emit(Page(document, [Listing(LOCATE_COLUMNS, [document])], [document["name"]]), session.output)
+        page = located(control, keyspace, key)
+    emit(page, session.output)
+    return page.exit
 
 
 @partitions.command()
 @click.argument("partition", metavar="[NAME]", required=False, shell_complete=complete_partition)
-@click.option("--id", "partition_id", type=click.IntRange(min=1), metavar="ID", help="By its id, instead of its name.")
+@click.option(
+    "--id", "partition_id", type=click.IntRange(1, options.MAX_32), metavar="ID", help="By its id, not its name."
+)
 @options.common()
 @options.pass_session
-def explain(session: Session, partition: str | None, partition_id: int | None) -> None:
+def explain(session: Session, partition: str | None, partition_id: int | None) -> Exit:
     """Say what a partition is, how large and how busy, what is under way, why it is or isn't split, and what to do.
 
     NAME is what the column PARTITION of minkactl partitions shows, and ID what the column ID does. A number alone is
@@ -220,13 +231,14 @@ def explain(session: Session, partition: str | None, partition_id: int | None) -
     """
     if (partition is None) == (partition_id is None):
         raise click.UsageError("give a partition's name, or --id", click.get_current_context())
-    show(session, lambda control: _explained(control, partition, partition_id or 0))
+    return show(session, lambda control: _explained(control, partition, partition_id or 0)).exit
 
 
 def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
     """The page about a partition. Raises UNKNOWN_PARTITION, and INVALID_ARGUMENT for a number that can mean several."""
     from minka.v1.admin_pb2 import GetOperationsResponse
     from minkactl.explain import COLUMNS, explanation, subject
+    from minkactl.survey import unconfirmed
 
     status, row = _around(control, name, partition_id)
     running = [one.id for one in status.running]
@@ -239,7 +251,7 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
 
         return tables.sentences(rows)
 
-    return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw)
+    return Page(document, [Listing(COLUMNS, rows)], [document["partition"]["name"]], draw, unconfirmed(status))
 
 
 def _around(control: "Control", name: str | None, partition_id: int) -> "tuple[GetStatusResponse, Partition]":
@@ -288,12 +300,13 @@ def _split_blockers(
         return None
 
 
-def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
+def located(control: "Control", keyspace: str, key: str) -> Page:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
     from minka.hashing import HASH_FUNCTIONS, digest_of
     from minka.ranges import KeyRange, is_by_ranges
     from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.documents import enum_name
+    from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_STATE
 
     table = control.summary().table
@@ -304,11 +317,12 @@ def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
         number = HASH_FUNCTIONS[row.hash](os.fsencode(key))
         slot = digest_of(row.hash, row.partition_count)(os.fsencode(key)) % row.partition_count
         wanted = PartitionFilter(keyspace=keyspace, slots=[slot])
-    rows = control.partitions(wanted).whole().table.partitions
+    status = control.partitions(wanted).whole()
+    rows = status.table.partitions
     typed = parse_key(key) if number is None else b""
     partition = next(one for one in rows if number is not None or KeyRange(one.start_key, one.end_key).contains(typed))
     node = next((known for known in table.nodes if known.id == partition.leader), None)
-    return {
+    document = {
         "key": key,
         "keyspace": keyspace,
         "hash": number,
@@ -320,3 +334,5 @@ def located(control: "Control", keyspace: str, key: str) -> dict[str, Any]:
         "address": node.address if node else None,
         "replicas": list(partition.replicas),
     }
+    listing = Listing(LOCATE_COLUMNS, [document])
+    return Page(document, [listing], [f"{keyspace}/{partition.slot}"], unconfirmed=unconfirmed(status))

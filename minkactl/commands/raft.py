@@ -34,13 +34,14 @@ def raft() -> None:
 
 def raft_page(status: "GetStatusResponse") -> Page:
     """The page of a node's answer."""
+    from minkactl.survey import unconfirmed
     from minkactl.views import MEMBER_COLUMNS, raft_document
 
     document = raft_document(status)
     facts = {key: value for key, value in document.items() if key != "members"}
     members = document["members"]
     listings = [fields(facts), Listing(MEMBER_COLUMNS, members, "No member yet.")]
-    return Page(document, listings, [member["id"] for member in members])
+    return Page(document, listings, [member["id"] for member in members], unconfirmed=unconfirmed(status))
 
 
 @raft.command("status")
@@ -49,14 +50,13 @@ def raft_page(status: "GetStatusResponse") -> Page:
 def status_(session: Session) -> Exit:
     """Show the Raft group: leader, term, indices, voters, learners, and how far each member lags.
 
-    Exit status 5 when there is no active controller.
+    Exit status 5 when no active controller that a quorum has confirmed says so.
 
     Examples:
       minkactl raft status --watch
       minkactl raft status -o json | jq '.members[] | select(.lag > 1000).id'
     """
-    page = show(session, lambda control: raft_page(control.summary()))
-    return Exit.OK if page.document["controller"] else Exit.UNHEALTHY
+    return show(session, lambda control: raft_page(control.summary())).exit
 
 
 @raft.command()
@@ -260,7 +260,8 @@ def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatus
             if not (error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED):
                 raise
         if time.monotonic() > end:
-            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}; see minkactl raft status")
+            remedy = "It may still be done: minkactl raft status shows it."
+            raise MinkaError(Code.DEADLINE_EXCEEDED, f"not seen in time: {what}", remedy=remedy)
         time.sleep(POLL_S)
 
 

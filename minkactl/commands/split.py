@@ -67,6 +67,7 @@ def split(
     if (at is None) == (partition is None and parts is None):
         raise click.UsageError("give --at, or --partition or --into", click.get_current_context())
     from minkactl.keys import parse_keys
+    from minkactl.survey import unconfirmed
 
     given = parse_keys(at) if at is not None else None
     with session.control() as control:
@@ -74,9 +75,11 @@ def split(
         keys = given if given is not None else _even_keys(control, status, keyspace, partition, parts or 2)
         rows = _splits(status, keyspace, keys)
         if dry_run or not rows:
-            emit(Page(rows, [Listing(SPLIT_COLUMNS, rows)], [row["name"] for row in rows]), session.output)
+            listing = Listing(SPLIT_COLUMNS, rows)
+            page = Page(rows, [listing], [row["name"] for row in rows], unconfirmed=unconfirmed(status))
+            emit(page, session.output)
             note("Nothing was changed (--dry-run)." if rows else "A partition begins at each of these keys already.")
-            return Exit.OK
+            return page.exit
         operation = control.split(keyspace, keys, requester(), reason, queue=queue)
         if operation is None:
             note("A partition begins at each of these keys already.")

@@ -19,7 +19,7 @@ COLUMNS = (Column("WHAT", "what"), Column("VERSION", "version"), Column("STATE",
 def version(session: Session) -> None:
     """Show the version of minkactl, and of every node if a cluster can be reached.
 
-    Exit status 0 also when none can: stderr says why.
+    Exit status 0 also when none can, or when it is only what a node remembers: stderr says so.
 
     Example:
       minkactl version -o json
@@ -29,9 +29,8 @@ def version(session: Session) -> None:
     if session.timeout_s is None:
         session.timeout_s = TIMEOUT_S
     nodes: list[dict[str, Any]] = []
-    missing = ""
     try:
-        nodes = _nodes(session)
+        nodes, missing = _nodes(session)
     except MinkaError as error:
         missing = f"the nodes' versions are not known: {error.code.name}: {error.message}"
     rows = [{"what": "minkactl", "version": minka.__version__, "state": None}]
@@ -41,14 +40,12 @@ def version(session: Session) -> None:
     note(missing)
 
 
-def _nodes(session: Session) -> list[dict[str, Any]]:
-    """What the nodes said when they registered. Raises MinkaError."""
-    from minka.v1.cluster_pb2 import NodeState
-    from minkactl.documents import enum_name
+def _nodes(session: Session) -> tuple[list[dict[str, Any]], str]:
+    """What the nodes said when they registered, and a sentence if that is only remembered. Raises MinkaError."""
+    from minkactl.survey import unconfirmed
+    from minkactl.views import node_rows
 
     with session.control() as control:
-        table = control.summary().table
-    return [
-        {"id": node.id, "version": node.version or None, "state": enum_name(NodeState.DESCRIPTOR, node.state)}
-        for node in table.nodes
-    ]
+        status = control.summary()
+    rows = [{"id": row["id"], "version": row["version"] or None, "state": row["state"]} for row in node_rows(status)]
+    return rows, unconfirmed(status)

@@ -154,7 +154,7 @@ class AdminRequests:
 
     async def undrain_node(self, request: UndrainNodeRequest) -> UndrainNodeResponse:
         """End the drain of a node; the node stays in the cluster."""
-        await self._coordinator.controller().submit(UndrainNode(request.node))
+        await self._coordinator.controller().submit(UndrainNode(request.node, request.requested_by))
         return UndrainNodeResponse()
 
     async def pause_operation(self, request: PauseOperationRequest) -> OperationResponse:

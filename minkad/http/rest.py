@@ -253,7 +253,10 @@ class Rest:
 
     async def _put_pallet(self, request: web.Request) -> web.Response:
         document = await self._body(request, PalletUpdate, id=request.match_info["id"])
-        change = documents.update_pallet(document)
+        try:
+            change = documents.update_pallet(document)
+        except ValueError as error:  # a version of more than 64 bits
+            raise MinkaError(Code.INVALID_ARGUMENT, f"no change of a pallet: {error}") from error
         change.if_version = _if_match(request) or change.if_version
         [view] = await self._change_pallets(request, [change])
         return _answer(view)

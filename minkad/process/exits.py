@@ -6,10 +6,27 @@ import sys
 import threading
 from typing import Final, NoReturn
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 
 FAILED: Final = 1
+MISTAKE: Final = 2  # in the command line or the configuration
+REFUSED: Final = 3  # for good: somebody has to change something before it is of use to start again
+# With these nothing changes by itself. After MISTAKE and REFUSED configs/minkad.service doesn't start it again.
+_FOR_GOOD: Final = frozenset(
+    {
+        Code.NODE_REMOVED,
+        Code.WRONG_DATA_DIRECTORY,
+        Code.CLUSTER_MISMATCH,
+        Code.DATA_DIRECTORY_ROLLED_BACK,
+        Code.UNKNOWN_FORMAT,
+    }
+)
 _SAYING_SECONDS: Final = 0.5
+
+
+def status_of(error: MinkaError) -> int:
+    """The exit status of a process that ends with this error, once its configuration is read."""
+    return REFUSED if error.code in _FOR_GOOD else FAILED
 
 
 def complain(error: MinkaError, status: int) -> int:
@@ -21,16 +38,16 @@ def complain(error: MinkaError, status: int) -> int:
 
 
 def end_at_once(error: MinkaError) -> NoReturn:
-    """End with the status of a failure, and wait for nothing: a thread that waits in the kernel for a dead disk would
+    """End with the error's status, and wait for nothing: a thread that waits in the kernel for a dead disk would
     keep an orderly end for ever. So would a log on the same disk, which is given half a second. On any thread.
     """
 
     def say() -> None:
-        complain(error, FAILED)
+        complain(error, status_of(error))
         logging.shutdown()
         sys.stderr.flush()
 
     saying = threading.Thread(target=say, daemon=True)
     saying.start()
     saying.join(_SAYING_SECONDS)
-    os._exit(FAILED)
+    os._exit(status_of(error))

@@ -122,7 +122,9 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _json_value(value: object) -> object:
-    """Numbers, booleans and nothing as they are; anything else as the text a person would see."""
+    """Numbers, booleans, lists and nothing as they are; anything else as the text a person would see."""
+    if isinstance(value, list | tuple):
+        return [_json_value(one) for one in value]
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float) and abs(value) < float("inf"):
@@ -164,7 +166,7 @@ def _escaped(character: str) -> str:
 
 
 def _human_value(value: object) -> str:
-    text = _cut(str(value))
+    text = _cut(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
     if not text or any(c in ' ="' or not c.isprintable() for c in text):
         return json.dumps(text, ensure_ascii=not text.isprintable())
     return text

@@ -42,14 +42,14 @@ def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
 def lock(data_dir: Path) -> int:
     """Make the directory this process's own until it ends; the descriptor has to be kept.
 
-    Raises MinkaError(STORAGE_FAILED) when it can't be made, or another process has it.
+    Raises MinkaError: STORAGE_FAILED when it can't be made, DATA_DIRECTORY_IN_USE when another process has it.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
         descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise MinkaError(Code.STORAGE_FAILED, f"{data_dir}: another minkad uses this directory") from error
+        raise MinkaError(Code.DATA_DIRECTORY_IN_USE, f"{data_dir}: another minkad uses this directory") from error
     except OSError as error:
         raise MinkaError(Code.STORAGE_FAILED, f"{data_dir}: {error.strerror}") from error
     return descriptor

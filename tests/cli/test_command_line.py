@@ -93,6 +93,21 @@ def test_debug_shows_the_traceback(run: Run) -> None:
         ["status", "--timeout", "0"],
         ["status", "--endpoints", "nowhere"],
         ["status", "--endpoints", "host:99999"],
+        ["status", "--endpoints", ""],
+        ["--context", "", "status"],
+        ["pallet", "create", "x", "--moves-per-shard", str(2**40)],
+        ["pallet", "create", "x", "--max-difference", str(2**40)],
+        ["pallet", "create", "x", "--fill-limit", str(2**70)],
+        ["pallet", "set", "x", "--if-version", str(2**70)],
+        ["duty", "create", "x/y", "--weight", str(2**70)],
+        ["kv", "put", "x", "key", "value", "--if-version", str(2**70)],
+        ["kv", "increment", "x", "key", "--by", str(2**63)],
+        ["operations", "show", str(2**70)],
+        ["migrations", "--operation", str(2**70)],
+        ["migrations", "watch", str(2**70)],
+        ["partitions", "explain", "--id", str(2**40)],
+        ["duties", "--limit", str(2**70)],
+        ["reassign", "--limit", f"{10**15 - 1}GiB"],
         ["kv", "put", "x", "key"],
         ["kv", "load", "x", "-", "--key", "a"],
     ],
@@ -103,6 +118,45 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     assert result.stderr.startswith("error: INVALID_ARGUMENT: ")
     assert "remedy: " in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["partitions", "--keyspace", "\udcff"],
+        ["nodes", "\udcff"],
+        ["drain", "\udcff"],
+        ["loads", "abort", "\udcff"],
+        ["operations", "cancel", "1", "--reason", "\udcff"],
+        ["pallet", "create", "\udcff"],
+        ["duties", "explain", "x/\udcff"],
+        ["reassign", "--reason", "\udcff"],
+    ],
+)
+def test_what_is_no_utf_8_is_wrong_usage(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
+    """Python has such bytes of a command line as surrogates."""
+    result = run(*arguments, "--endpoints", node.address)
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert re.match(r"error: INVALID_ARGUMENT: '(x/)?\\udcff' is not UTF-8\n", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [("> /dev/full", "No space left on device"), (">&-", "stdout is closed")]
+)
+@pytest.mark.parametrize("command", ["context list -o json", "help", "--version"])
+def test_output_that_cannot_be_written(command: str, redirection: str, reason: str) -> None:
+    script = f'"{sys.executable}" -m minkactl {command} {redirection}'
+    ended = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == Exit.FAILED
+    assert ended.stderr.startswith(f"error: INVALID_ARGUMENT: the output can't be written: {reason}\n")
+    assert "Traceback" not in ended.stderr
+
+
+def test_notes_do_not_get_into_the_output_when_stderr_is_closed(node: AnsweringNode) -> None:
+    node.answers["GetOperations"] = lambda _: GetOperationsResponse()
+    script = f'"{sys.executable}" -m minkactl operations watch --endpoints {node.address} <&- 2>&-'
+    ended = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

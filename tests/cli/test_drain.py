@@ -1,6 +1,7 @@
 """drain, undrain and elect-leaders: whether it is safe to stop a node, and what helps if it isn't."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -188,13 +189,20 @@ def test_undrain(run: Run, draining: AnsweringNode) -> None:
     result = run("undrain", "cyrene", "--endpoints", draining.address)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split("\t") == ["cyrene", "live", "0", "9", "false"]
+    assert "cyrene was not drained: nothing was changed." in result.stderr
+    states = iter((NodeState.NODE_STATE_DRAINING, NodeState.NODE_STATE_LIVE))
+    draining.answers["GetDrainStatus"] = lambda _: GetDrainStatusResponse(state=next(states), replicas=9)
+    result = run("undrain", "cyrene", "--endpoints", draining.address)
     assert "minkactl elect-leaders --preferred" in result.stderr
-    assert draining.requests("UndrainNode")[0].node == "cyrene"
+    request = draining.requests("UndrainNode")[0]
+    assert request.node == "cyrene"
+    assert re.fullmatch(r"\S+@\S+", request.requested_by)
 
 
 @pytest.mark.parametrize("command", ["drain", "undrain"])
 def test_a_mistyped_node(run: Run, node: AnsweringNode, command: str) -> None:
     node.answers["DrainNode"] = node.answers["UndrainNode"] = MinkaError(Code.UNKNOWN_NODE, "there is no node cyren")
+    node.answers["GetDrainStatus"] = node.answers["UndrainNode"]
     result = run(command, "cyren", "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.FAILED, "")
     assert "error: UNKNOWN_NODE: " in result.stderr

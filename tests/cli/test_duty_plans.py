@@ -16,7 +16,8 @@ from minka.v1.admin_pb2 import (
     UndrainNodeResponse,
 )
 from minka.v1.cluster_pb2 import DrainOperation, Migration, MigrationState, NodeState, Operation, OperationState
-from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse
+from minka.v1.duties_pb2 import Assignment, Duty, Shard
+from minka.v1.duty_api_pb2 import DutyMoved, DutyStatus, GetDutiesResponse, GetShardsResponse, ShardStatus
 from minkactl.exits import Exit
 from tests.cli.conftest import AnsweringNode, Run, make_operation, on_terminal, plain_lines
 
@@ -66,6 +67,22 @@ def test_a_plan_is_applied_exactly(run: Run, node: AnsweringNode, tmp_path: Path
     assert "Plan: 2 moves of feeds, weight 10. The fewest: 2." in result.stderr
     assert "12\tfeeds/bbc\tfetcher-1\tfetcher-2\tcompleted" in result.stdout
     assert "12\tduty 9\t" in result.stdout
+
+
+def test_a_dry_run_looks_for_the_duties(run: Run, node: AnsweringNode, tmp_path: Path) -> None:
+    file = written(run, node, tmp_path)
+    held = [DutyStatus(duty=Duty(number=n), assignments=[Assignment(shard="fetcher-1", epoch=3)]) for n in (7, 9)]
+    node.answers["GetDuties"] = lambda _: GetDutiesResponse(duties=held)
+    node.answers["GetShards"] = GetShardsResponse(shards=[ShardStatus(shard=Shard(name="fetcher-2"))])
+    options = ("apply", file, "--dry-run", "--yes", "--endpoints", node.address)
+    current = run(*options)
+    assert current.exit_code == Exit.OK, current.stderr
+    held[1].assignments[0].epoch = 4
+    assert "feeds/ft is no longer on fetcher-1 with epoch 3" in run(*options).stderr
+    node.answers["GetShards"] = GetShardsResponse()
+    held[1].assignments[0].epoch = 3
+    assert run(*options).exit_code == Exit.STALE_PLAN
+    assert not node.requests("ApplyPlan")
 
 
 def test_a_terminal_shows_the_shards(node: AnsweringNode) -> None:

@@ -103,6 +103,17 @@ def test_a_terminal_shows_what_helps(blocked: AnsweringNode) -> None:
         assert text in ended.text
 
 
+@pytest.mark.parametrize("command", ["operations", "migrations"])
+def test_older_operations_are_told_of(run: Run, node: AnsweringNode, command: str) -> None:
+    ended = [make_operation(SUCCEEDED, finished_ms=1_700_000_004_000) for _ in range(21)]
+    node.answers["GetOperations"] = lambda asked: GetOperationsResponse(operations=ended[: asked.limit or 1])
+    result = run(command, "-o", "name", "--endpoints", node.address)
+    assert len(result.stdout.splitlines()) == 20
+    assert "Only the newest 20 operations are shown" in result.stderr
+    del ended[20:]
+    assert run(command, "--endpoints", node.address).stderr == ""
+
+
 def test_watching_one_without_migrations(run: Run, node: AnsweringNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minkactl.commands.migrations.PIPE_INTERVAL_S", 0.01)
     states = [RUNNING, RUNNING, SUCCEEDED]

@@ -239,6 +239,9 @@ class TestStatus:
         assert offline["next"] == ["minkactl partitions --state offline -o wide"]
         served = document["served"]
         assert (served["partitions"], served["served"], served["not_served"], served["unknown"]) == (9, 6, 3, 0)
+        del status.table.partitions[4:9]
+        problem = self.document(run, node)[1]["problems"][1]["problem"]
+        assert problem == "1 partition offline; what is in sync of it is on cyrene"
 
     def test_what_is_not_in_sync(self, run: Run, node: AnsweringNode, status: GetStatusResponse) -> None:
         status.table.keyspaces[0].min_insync = 2

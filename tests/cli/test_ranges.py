@@ -56,6 +56,13 @@ def test_authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
     assert scanned(run, "authors") == sorted(AUTHORS)
     assert scanned(run, "authors", "a", "c") == ["alice", "az", "b", "bob"]
     assert scanned(run, "authors", "--reverse", "--limit", "2") == ["philip", "mary"]
+    told = {limit: run("kv", "scan", "authors", "--limit", limit) for limit in (2, len(AUTHORS), len(AUTHORS) + 1)}
+    assert [len(result.stdout.splitlines()) for result in told.values()] == [2, len(AUTHORS), len(AUTHORS)]
+    assert [result.stderr for result in told.values()] == [
+        "Only the first 2 pairs are shown, and there are more.\n",
+        "",
+        "",
+    ]
     assert scanned(run, "authors", "0x62", "0x6300") == ["b", "bob"]
     line = run("kv", "scan", "authors", "mary", "mary0").stdout
     assert line == 'mary\t{"name":"mary"}\n'

@@ -12,10 +12,11 @@ from minka.v1.admin_pb2 import (
     ApplyPlanResponse,
     GetOperationsRequest,
     GetOperationsResponse,
+    GetStatusResponse,
     Plan,
     PlanReassignRequest,
 )
-from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, OperationState
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.commands.reassign import read_plan
 from minkactl.documents import from_document, to_document
@@ -120,6 +121,40 @@ def test_the_dry_runs_json_is_a_plan_for_apply(run: Run, operating: AnsweringNod
     assert json.loads(planned)["minimum_moves"] == 2
     assert run("apply", "-", "--yes", "--endpoints", operating.address, input=planned).exit_code == 0
     assert operating.requests("ApplyPlan")[0].plan == make_plan()
+
+
+def test_a_dry_run_of_a_plan_applies_nothing(
+    run: Run, operating: AnsweringNode, status: GetStatusResponse, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    assert run("reassign", "--out", path, "--endpoints", operating.address).exit_code == 0
+    options = ("apply", path, "--dry-run", "--yes", "--endpoints", operating.address)
+    gone = run(*options)
+    assert gone.exit_code == Exit.STALE_PLAN
+    assert "flights/0 can't go to ephesus, which is not LIVE" in gone.stderr
+    status.table.nodes.add(id="ephesus", state=NodeState.NODE_STATE_LIVE)
+    current = run(*options)
+    assert current.exit_code == 0, current.stderr
+    assert "flights/0\tathens\tephesus" in current.stdout
+    assert "The plan still holds. Nothing was changed (--dry-run)." in current.stderr
+    status.has_clearance = False
+    assert run(*options).exit_code == Exit.UNREACHABLE
+    status.has_clearance = True
+    status.table.partitions[1].partition_epoch = 3
+    stale = run(*options)
+    assert stale.exit_code == Exit.STALE_PLAN
+    assert "flights/1: its epoch was 2, now it is 3" in stale.stderr
+    assert not operating.requests("ApplyPlan")
+
+
+@pytest.mark.parametrize(
+    "options", [("PLAN", "--format", "yaml"), ("-f", "PLAN", "--reason", "so"), ("-f", "PLAN", "--limit", "0")]
+)
+def test_apply_refuses_options_of_the_other_kind_of_file(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = tmp_path / "feeds.yaml"
+    path.write_text("pallets: []\n")
+    result = run("apply", *(str(path) if one == "PLAN" else one for one in options))
+    assert (result.exit_code, "go" in result.stderr) == (Exit.USAGE, True)
 
 
 def test_without_a_terminal_it_asks_for_yes(run: Run, operating: AnsweringNode) -> None:
@@ -366,7 +401,7 @@ def test_watching_for_too_long_is_status_124(run: Run, operating: AnsweringNode)
     ending(operating, looks()[0])
     result = run("migrations", "watch", "--timeout", "0.3", "--endpoints", operating.address)
     assert result.exit_code == Exit.TIMEOUT
-    assert "error: DEADLINE_EXCEEDED: watched for 0.3 s" in result.stderr
+    assert "error: DEADLINE_EXCEEDED: watched for 0.3 s\n  remedy: What was watched goes on: " in result.stderr
 
 
 def test_ctrl_c_leaves_the_operation_running_and_says_so(operating: AnsweringNode) -> None:

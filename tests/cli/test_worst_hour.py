@@ -93,6 +93,9 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
     assert document["served"]["sentence"].startswith(f"nothing but stale reads, of {PARTITIONS} of {PARTITIONS}")
     assert (document["partitions"]["online"], document["remembered"]["partitions"]["online"]) == (None, PARTITIONS)
 
+    for sync in ("--under-replicated", "--under-min-insync"):
+        listed = run("partitions", sync, "-o", "name")
+        assert (listed.exit_code, listed.stdout, "Not known to be so" in listed.stderr) == (Exit.UNHEALTHY, "", True)
     shown = on_terminal("nodes", env={"COLUMNS": "80"})
     assert shown.status == Exit.UNHEALTHY
     assert shown.text.count("was live") == 3

@@ -100,8 +100,9 @@ def test_a_second_daemon_on_the_same_directory_is_refused(cluster: LocalCluster)
     path.write_text(yaml.safe_dump(config))
     result = run("--config", str(path))
     assert result.returncode == 1
-    assert "STORAGE_FAILED" in result.stderr
+    assert "minkad: DATA_DIRECTORY_IN_USE: " in result.stderr
     assert "another minkad uses this directory" in result.stderr
+    assert "remedy: Stop the other process" in result.stderr
 
 
 def test_ready_and_stopping_are_notified_and_the_watchdog_is_fed(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from minka.v1.errors_pb2 import Error
 from minkactl.cli import cli
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster, free_addresses
+from minkad.process.exits import REFUSED
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, own_status, wait_settled
 
 CLEARANCE_S = 1.5
@@ -282,5 +283,5 @@ def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
         timeout=30,
         check=False,
     )
-    assert run.returncode == 1
+    assert run.returncode == REFUSED
     assert "minkad: CLUSTER_MISMATCH: " in run.stderr

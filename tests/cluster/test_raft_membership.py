@@ -19,6 +19,7 @@ from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster
+from minkad.process.exits import REFUSED
 from tests.cluster.cluster import QUICK, eventually, state_of, wait_settled
 
 CONFIG = QUICK | {"coordinator": {"voters": 3, "replace_voter_after_s": 1}, "log": {"level": "debug"}}
@@ -175,7 +176,7 @@ def test_a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) ->
     finally:
         cluster.signal(learner, signal.SIGCONT)
     assert node.process is not None
-    assert node.process.wait(20) == 1
+    assert node.process.wait(20) == REFUSED
     assert "minkad: NODE_REMOVED: " in node.log.read_text("utf-8")
     again = subprocess.run(
         [sys.executable, "-m", "minkad", "--config", str(node.config_path)],
@@ -184,7 +185,7 @@ def test_a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) ->
         timeout=30,
         check=False,
     )
-    assert again.returncode == 1
+    assert again.returncode == REFUSED
     assert "minkad: NODE_REMOVED: " in again.stderr
     assert "remedy: Start it with an empty data directory" in again.stderr
     assert seats(control) == (voters, set())

@@ -1,8 +1,8 @@
 """How minkactl shows shards, their moves, and duties."""
 
 from minka.v1.duties_pb2 import Duty, DutyQuarantine, PalletCapacity, Shard, ShardState
-from minka.v1.duty_api_pb2 import DutyMoved, GetShardsResponse, ShardLoad, ShardStatus
-from minkactl.duty_views import _alike, duty_document, duty_row, shards_page
+from minka.v1.duty_api_pb2 import DutyMoved, DutyStatus, GetShardsResponse, ShardLoad, ShardStatus
+from minkactl.duty_views import _alike, duties_page, duty_document, duty_row, shards_page
 
 LIVE, GONE = ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_GONE
 RESPONSE = GetShardsResponse(
@@ -41,6 +41,14 @@ def test_moves_of_one_reason_are_one_line() -> None:
         ("feeds/a and 1 more", "two"),
         ("feeds/c", "three"),
     ]
+
+
+def test_duties_that_are_left_out_are_told() -> None:
+    duties = [DutyStatus(duty=Duty(pallet="feeds", id=id_)) for id_ in "abc"]
+    assert (duties_page(duties, 3).names, duties_page(duties, 3).left_out) == (["feeds/a", "feeds/b", "feeds/c"], "")
+    page = duties_page(duties, 2)
+    assert page.names == ["feeds/a", "feeds/b"]
+    assert page.left_out == "Only the first 2 are shown, and there are more: --limit N"
 
 
 def test_one_shard_and_its_moves() -> None:

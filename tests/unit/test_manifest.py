@@ -34,6 +34,11 @@ def test_yaml_and_lines_say_the_same() -> None:
     assert [duty.content() for duty in manifest.duties] == [b"https://", b"\0\1\2"]
 
 
+def test_text_beyond_the_first_plane() -> None:
+    (duty,) = parsed('{"pallet": "f", "id": "x", "payload": "\\uD83D\\uDE00"}', "jsonl").duties
+    assert duty.payload == "\U0001f600"
+
+
 def test_an_empty_file() -> None:
     assert parsed("") == parsed("", "jsonl") == Manifest()
 
@@ -52,6 +57,10 @@ def test_an_empty_file() -> None:
         ('{"pallet": "f", "id": "x"}\n{"pallet"', "jsonl", "feeds.jsonl, line 2: "),
         ('{"pallet": "f", "id": "x", "wieght": 3}', "jsonl", "line 1"),
         ("[]", "jsonl", "line 1"),
+        ('{"pallet": "f", "id": "\\ud800"}', "jsonl", "line 1: 'utf-8' codec can't encode character '\\ud800'"),
+        ('{"pallet": "f", "id": "x", "weight": ' + "1" * 5000 + "}", "jsonl", "line 1"),
+        ("duties: [{pallet: f, id: 2024-99-99}]", "yaml", "month must be in 1..12"),
+        ("duties: [{pallet: f, id: x, weight: " + "1" * 5000 + "}]", "yaml", "4300 digits"),
     ],
 )
 def test_mistakes(text: str, form: str, said: str) -> None:

@@ -119,6 +119,7 @@ class UndrainNode:
     """A person wants a node to stay after all."""
 
     node_id: str
+    requested_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import chain
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
-from minka.v1.cluster_pb2 import DrainOperation, Migration, Node, NodeState, Operation, Partition
+from minka.v1.cluster_pb2 import DrainOperation, Keyspace, Migration, Node, NodeState, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.at_once import ROWS_A_STEP
@@ -114,10 +114,10 @@ def _blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator
 
 
 def _partition_blockers(state: State, rows: Iterable[Partition], node_id: str) -> Iterator[Blocker]:
-    live = Live.of(state).without(node_id)
+    live, ways_out = Live.of(state).without(node_id), _WaysOut.of(state, node_id)
     for row in rows:
         if node_id in row.isr:
-            for reason, remedy in _hurt(state, row, node_id, live):
+            for reason, remedy in _hurt(state, row, node_id, live, ways_out):
                 name = partition_name(state.keyspaces, row)
                 yield Blocker(partition_id=row.id, partition=name, reason=reason, remedy=remedy)
 
@@ -128,16 +128,38 @@ def _is_safe(state: State, node_id: str) -> bool:
     return next(_blockers(state, rows, node_id), None) is None
 
 
-def _hurt(state: State, partition: Partition, node_id: str, live: Live) -> list[tuple[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _WaysOut:
+    """What moves replicas away from a node: as many other nodes have to be LIVE as the keyspace has replicas."""
+
+    node_id: str
+    targets: int
+    most_replicas: int  # of any keyspace
+
+    @classmethod
+    def of(cls, state: State, node_id: str) -> "_WaysOut":
+        targets = sum(node.state == _LIVE and node.id != node_id for node in state.nodes.values())
+        return cls(node_id, targets, max((one.replicas for one in state.keyspaces.values()), default=0))
+
+    def remedy(self, keyspace: Keyspace) -> str:
+        """The command; "" if there are too few nodes for any."""
+        if self.most_replicas <= self.targets:
+            return f"minkactl drain {self.node_id} --decommission"
+        if keyspace.replicas <= self.targets:
+            return f"minkactl reassign --keyspace {keyspace.name} --drain {self.node_id}"
+        return ""
+
+
+def _hurt(state: State, partition: Partition, node_id: str, live: Live, ways_out: _WaysOut) -> list[tuple[str, str]]:
     others = [node for node in partition.isr if node in live.up]
-    min_insync = state.keyspaces[partition.keyspace_id].min_insync
+    keyspace = state.keyspaces[partition.keyspace_id]
     missing = [r for r in partition.replicas if r != node_id and not is_up(state.nodes.get(r))]
     if not others:
-        remedy = f"start {missing[0]}" if missing else f"minkactl drain {node_id} --decommission"
+        remedy = f"start {missing[0]}" if missing else ways_out.remedy(keyspace)
         return [("no other replica is in sync: it would be OFFLINE", remedy)]
-    if len(others) < min_insync:
+    if len(others) < keyspace.min_insync:
         remedy = f"start {missing[0]}" if missing else ""
-        return [(f"{len(others)} of {min_insync} would be in sync: its writes would be refused", remedy)]
+        return [(f"{len(others)} of {keyspace.min_insync} would be in sync: its writes would be refused", remedy)]
     if partition.leader == node_id:
         to = f" to {partition.successor}" if partition.successor else ""
         return [(f"{node_id} leads it; leadership goes{to} in a moment", "")]

@@ -138,7 +138,7 @@ def undrain_node(state: State, command: UndrainNode, now_ms: int) -> Iterable[Re
     node = (Touch.DRAINS, command.node_id)
     operation = next((o for o in state.unended_operations() if node in kind_of(o).touches(state, o)), None)
     if operation is not None:
-        return cancel(state, CancelOperation(operation.id, "", "the node stays"), now_ms)
+        return cancel(state, CancelOperation(operation.id, command.requested_by, "the node stays"), now_ms)
     return undrained(state, command.node_id, now_ms)
 
 

@@ -88,6 +88,8 @@ def test_a_request_that_nobody_took(codes: list[Code], expected: Code) -> None:
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"),
         ("RESOURCE_EXHAUSTED", "Received message larger than max", "TOO_LARGE", "TOO_LARGE"),
         ("UNIMPLEMENTED", "Method not found!", "INTERNAL", "INTERNAL"),
+        ("UNIMPLEMENTED", "Received http2 header with status: 404", "UNREACHABLE", "UNREACHABLE"),
+        ("UNAVAILABLE", "Received http2 header with status: 502", "UNREACHABLE", "OUTCOME_UNKNOWN"),
         ("UNKNOWN", "Unexpected <class 'KeyError'>", "INTERNAL", "INTERNAL"),
     ],
 )

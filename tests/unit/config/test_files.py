@@ -4,12 +4,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from minkad.config import RELOADABLE, load
 from minkad.config.schema import KEYS, Cluster, Config, Node
 from minkad.config.values import Integer, Peer
+from minkad.process import exits
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -136,3 +139,42 @@ def test_alerts_are_about_metrics_that_exist(exposition: str) -> None:
     assert len({rule["alert"] for rule in rules}) == len(rules) >= 10
     states = set(re.findall(r'state="([a-z]+)"', " ".join(rule["expr"] for rule in rules)))
     assert states <= {"failed", "offline", "assigned"}
+
+
+def test_what_is_refused_for_good_is_not_started_again() -> None:
+    (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", (CONFIGS / "minkad.service").read_text(), re.MULTILINE)
+    assert line.split() == [str(exits.MISTAKE), str(exits.REFUSED)]
+
+
+def rule_named(name: str) -> dict[str, Any]:
+    groups = yaml.safe_load((CONFIGS / "alerts.yml").read_text())["groups"]
+    (rule,) = (rule for group in groups for rule in group["rules"] if rule["alert"] == name)
+    return dict(rule)
+
+
+@pytest.mark.parametrize(
+    ("name", "tells"),
+    [
+        ("MinkaClusterDown", r"\(up and .*\) == 0"),
+        ("MinkaClusterGone", "unless .* up$"),
+        ("MinkaNothingScraped", "^absent"),
+    ],
+)
+def test_a_cluster_of_which_nothing_is_scraped_raises_an_alert(name: str, tells: str) -> None:
+    """Its own metrics are gone then, but for those of the past."""
+    rule = rule_named(name)
+    assert re.search(tells, rule["expr"])
+    assert re.findall(r"minka_[a-z_]+[^)]*", rule["expr"]) == ["minka_node_info[7d]"]
+    assert rule["labels"]["severity"] == "critical"
+
+
+def test_an_alert_prints_what_is_missing_as_a_positive_number() -> None:
+    rule = rule_named("MinkaDiskFills")
+    assert "humanize1024" in rule["annotations"]["description"]
+    assert re.match(r"0 - predict_linear\(.*\) > 0$", rule["expr"].partition(" and ")[0])
+
+
+def test_a_low_disk_is_not_said_to_refuse_all_writes() -> None:
+    annotations = rule_named("MinkaDiskLow")["annotations"]
+    assert "refused" not in annotations["summary"]
+    assert "Other replicas lead" in annotations["description"]

@@ -3,6 +3,7 @@
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import PlanReassignRequest
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,
@@ -31,6 +32,7 @@ from minkad.core.controller import (
     preferred,
 )
 from minkad.core.controller.keyspaces import Creation
+from minkad.core.placement import plan_reassign
 from minkad.core.state import PartitionStateName, partition_state
 from tests.unit.core.model import Controller
 
@@ -375,12 +377,32 @@ def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
     blockers = {b.partition: (b.reason, b.remedy) for b in blockers_of(c.state, c.operation(operation))}
     assert blockers == {
         "flights/0": ("1 of 2 would be in sync: its writes would be refused", "start b"),
-        "single/0": ("no other replica is in sync: it would be OFFLINE", "minkactl drain a --decommission"),
+        "single/0": (
+            "no other replica is in sync: it would be OFFLINE",
+            "minkactl reassign --keyspace single --drain a",  # two nodes can't have the three replicas of flights
+        ),
     }
     c.run(CancelOperation(operation, "tester", ""))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_a_partition_of_one_replica_is_moved_away_by_what_can_be_done() -> None:
+    """A decommission takes as many other nodes as a partition of any keyspace has replicas."""
+    c = three_nodes(1)
+    c.keyspace("single", 3, replicas=1)
+    (alone,) = {b.remedy for some in drains.blockers(c.state, "a") for b in some if b.partition.startswith("single/")}
+    assert alone == "minkactl reassign --keyspace single --drain a"
+    with pytest.raises(MinkaError) as refused:
+        plan_reassign(c.state, {}, PlanReassignRequest(drain=["a"]), 0)
+    assert refused.value.code is Code.NOT_ENOUGH_NODES
+    plan = plan_reassign(c.state, {}, PlanReassignRequest(keyspaces=["single"], drain=["a"]), 0)
+    assert [move.source for move in plan.moves] == ["a"]
+    c.register("d")
+    (alone,) = {b.remedy for some in drains.blockers(c.state, "a") for b in some if b.partition.startswith("single/")}
+    assert alone == "minkactl drain a --decommission"
+    assert plan_reassign(c.state, {}, PlanReassignRequest(drain=["a"]), 0).moves
 
 
 def test_a_decommissioned_node_has_nothing_any_more() -> None:
@@ -436,9 +458,10 @@ def test_undrain_cancels_a_running_decommission() -> None:
     c.register("d")
     operation = drain(c, "a", decommission=True)
     c.schedule()
-    c.run(UndrainNode("a"))
+    c.run(UndrainNode("a", "ann@host"))
     c.settle()
     assert c.operation(operation).state == OperationState.OPERATION_STATE_CANCELLED
+    assert c.operation(operation).outcome.endswith("cancelled by ann@host: the node stays")
     assert all(sorted(p.replicas) == ["a", "b", "c"] for p in rows(c))
     assert not any(p.removing_replicas for p in rows(c))
 

@@ -47,6 +47,19 @@ def test_json_lines_are_one_object_each_with_flat_specifics() -> None:
     }
 
 
+def test_a_list_is_a_list_for_machines_and_a_line_for_people() -> None:
+    extra = {"changed": ["log.level: info → debug", "migrations.per_node: 1 → 3"], "ids": (1, 2), "none": []}
+    out = io.StringIO()
+    logs.setup("info", "json", "athens", stream=out)
+    log.info("configuration reloaded", extra=extra)
+    line = json.loads(out.getvalue())
+    assert (line["changed"], line["ids"], line["none"]) == (extra["changed"], [1, 2], [])
+    out = io.StringIO()
+    logs.setup("info", "human", "athens", stream=out)
+    log.info("configuration reloaded", extra=extra)
+    assert 'changed="log.level: info → debug, migrations.per_node: 1 → 3" ids="1, 2" none=""' in out.getvalue()
+
+
 def test_specifics_never_replace_a_field() -> None:
     out = io.StringIO()
     logs.setup("info", "json", "athens", stream=out)

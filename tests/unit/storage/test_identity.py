@@ -78,6 +78,8 @@ def test_a_directory_that_another_version_has_written(tmp_path: Path) -> None:
     """Its rows would be taken for others."""
     identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
     assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
+    # With an empty directory a node that the cluster knows is refused, as WRONG_DATA_DIRECTORY.
+    assert "an empty data_dir alone is refused" in Code.UNKNOWN_FORMAT.info.remedy
     text = """{"cluster_id": "cluster", "node_id": "athens", "data_id": "data", "raft_id": 1, "cluster_name": "flights",
         "started": true, "checksum": 120319728}"""
     (tmp_path / "identity.json").write_text(text)

@@ -1,0 +1,59 @@
+"""The loop of docs/operations.md that restarts nodes one by one, with commands that answer as they are told."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+# Each writes down how it was called. `minkactl COMMAND` does what the file of that name says, which is a shell script.
+COMMAND = """#!/bin/sh
+echo "${0##*/} $*" >> calls
+[ ! -f "$1" ] || . "./$1"
+"""
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Path:
+    """A folder with the commands that the loop uses."""
+    for name in ("minkactl", "ssh", "sleep"):
+        (tmp_path / name).write_text(COMMAND)
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def restarted(folder: Path) -> tuple[int, list[str], str]:
+    """The status of the loop, what it called, and what it said."""
+    section = DOCUMENT.read_text("utf-8").partition("## Restart node by node\n\n")[2]
+    script = "\n".join(re.findall(r"^    (.*)$", section.partition("\n\n")[0], re.MULTILINE))
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    ended = subprocess.run(
+        ["sh", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    return ended.returncode, (folder / "calls").read_text().splitlines(), ended.stderr
+
+
+def test_all_nodes_are_restarted_and_then_leaders_elected(loop: Path) -> None:
+    status, calls, _ = restarted(loop)
+    looks = ["minkactl nodes -o name", "minkactl partitions --under-replicated -o name"]
+    expected = []
+    for node in ("athens", "byzantium", "cyrene"):
+        expected += [f"minkactl drain {node}", f"ssh {node} systemctl restart minkad", *looks]
+    assert (status, calls) == (0, [*expected, "minkactl elect-leaders --preferred"])
+
+
+@pytest.mark.parametrize("answer", ["exit 5", "exit 3", "echo flights/1"])
+def test_what_is_not_known_to_be_in_sync_is_waited_for(loop: Path, answer: str) -> None:
+    (loop / "partitions").write_text(f"[ -f told ] || {{ touch told; {answer}; }}\n")
+    status, calls, _ = restarted(loop)
+    assert (status, calls.count("sleep 1")) == (0, 1)
+    assert calls.index("sleep 1") < calls.index("minkactl drain byzantium")
+
+
+def test_a_drain_that_is_held_up_ends_it(loop: Path) -> None:
+    (loop / "drain").write_text("[ $2 != byzantium ]\n")
+    status, calls, said = restarted(loop)
+    assert (status, calls[-1]) == (1, "minkactl drain byzantium")
+    assert "minkactl undrain byzantium" in said

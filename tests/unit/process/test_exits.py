@@ -1,0 +1,26 @@
+"""With which status the process ends."""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minkad.process.exits import FAILED, REFUSED, status_of
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (Code.NODE_REMOVED, REFUSED),
+        (Code.WRONG_DATA_DIRECTORY, REFUSED),
+        (Code.CLUSTER_MISMATCH, REFUSED),
+        (Code.DATA_DIRECTORY_ROLLED_BACK, REFUSED),
+        (Code.UNKNOWN_FORMAT, REFUSED),
+        # These may pass: the other process ends, the disk has room again, the network is there.
+        (Code.NODE_ID_TAKEN, FAILED),
+        (Code.ADDRESS_IN_USE, FAILED),
+        (Code.DATA_DIRECTORY_IN_USE, FAILED),
+        (Code.STORAGE_FAILED, FAILED),
+        (Code.INVALID_CONFIG, FAILED),
+    ],
+)
+def test_only_what_does_not_pass_is_refused_for_good(code: Code, status: int) -> None:
+    assert status_of(MinkaError(code, "why")) == status

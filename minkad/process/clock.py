@@ -35,7 +35,7 @@ _STEADY: Final = SteadyClock(time.time_ns, lambda: time.clock_gettime_ns(time.CL
 
 
 def unix_ms() -> int:
-    """Wall-clock time in milliseconds, by a `SteadyClock`: for people, for lifetimes of keys, and for waits that outlive
-    a controller. No lease goes by it, as different machines' clocks differ.
+    """Wall-clock time in milliseconds, by a `SteadyClock`: for people, for lifetimes of keys, and for waits that
+    outlive a controller. No lease goes by it, as different machines' clocks differ.
     """
     return _STEADY.ms()

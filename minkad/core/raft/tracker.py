@@ -142,9 +142,9 @@ class Progress:
         """Note that the node rejected a MSG_APP that follows `rejected`, and that its log may match at `hint`. Returns
         False if that is old news.
         """
-        if rejected <= self.match:
-            return False
         if self.state is ProgressState.REPLICATE:
+            if rejected <= self.match:
+                return False
             self.next = self.match + 1
         else:
             if self.next - 1 != rejected:  # a probe has one message under way: this answers another one

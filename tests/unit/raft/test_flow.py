@@ -218,7 +218,6 @@ def test_a_probes_answer_counts_once() -> None:
     assert node.next == 9
     assert node.maybe_decrease(8, 5)
     assert node.next == 6
-    assert not progress(ProgressState.PROBE, 5, 6).maybe_decrease(5, 5)  # it had acknowledged that before
 
 
 def test_the_commit_index_is_sent_when_it_can_help() -> None:

@@ -79,6 +79,12 @@ class Code(Enum):
         "Start the node with its newest data directory. If that is lost, don't start the copy, and go on as for a node "
         'that does not start in docs/operations.md, "Damaged data": minkactl node rebuild NODE.',
     )
+    QUORUM_ROLLED_BACK = CodeInfo(
+        "Other nodes lack what this node knows to be committed: most voters came back with older copies of their data "
+        "directories, or lost some of it. What was acknowledged since is in this node's directory, and not in theirs.",
+        "Stop all nodes, and keep this node's data directory as it is: don't rebuild the node. Start the others with "
+        'their newest data directories. Without those, see docs/operations.md, "A majority that was set back".',
+    )
     LOG_UNCHECKED = CodeInfo(
         "The coordinator's leader has yet to find the node's Raft log whole: it may be an older copy.",
         "Wait a moment: the node asks again. If it lasts, the leader can't reach the node's address.",

@@ -20,8 +20,8 @@ UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, 
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
 _GONE: Final = (
-    "If their machines are gone for good: start them on others with their data directories, or with backups of those. "
-    "No command does without (docs/operations.md, A quorum)."
+    "If their machines are gone for good: start them on others with their data directories. Restore copies of those of "
+    "all nodes together, or of none. No command does without (docs/operations.md, A quorum)."
 )
 
 

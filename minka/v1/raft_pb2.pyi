@@ -350,6 +350,7 @@ class Message(_message.Message):
     VOTE_FIELD_NUMBER: _builtins.int
     COMMIT_TERM_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
+    LOG_CRC_FIELD_NUMBER: _builtins.int
     type: Global___MessageType.ValueType
     to: _builtins.int
     from_id: _builtins.int
@@ -366,6 +367,8 @@ class Message(_message.Message):
     """votes: the term of the entry at commit"""
     silence_ms: _builtins.int
     """votes given: for how long the voter had heard no leader; 0: unknown"""
+    log_crc: _builtins.int
+    """probes: the CRC-32 of the data of the entry at index; 0: unknown"""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entry]: ...
     @_builtins.property
@@ -388,10 +391,11 @@ class Message(_message.Message):
         vote: _builtins.int = ...,
         commit_term: _builtins.int = ...,
         silence_ms: _builtins.int = ...,
+        log_crc: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "commit_term", b"commit_term", "context", b"context", "entries", b"entries", "from_id", b"from_id", "index", b"index", "log_term", b"log_term", "reject", b"reject", "reject_hint", b"reject_hint", "silence_ms", b"silence_ms", "snapshot", b"snapshot", "term", b"term", "to", b"to", "type", b"type", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "commit_term", b"commit_term", "context", b"context", "entries", b"entries", "from_id", b"from_id", "index", b"index", "log_crc", b"log_crc", "log_term", b"log_term", "reject", b"reject", "reject_hint", b"reject_hint", "silence_ms", b"silence_ms", "snapshot", b"snapshot", "term", b"term", "to", b"to", "type", b"type", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,16 @@ from minkad.coordinator.commit_news import CommitNews
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.coordinator.piece import PIECE_S, Piece
 from minkad.coordinator.proposals import Proposals, answer, shares_of
-from minkad.core.raft import LogRolledBack, ProposalDropped, RaftError, RawNode, ReadState, Ready, Role
+from minkad.core.raft import (
+    LogRolledBack,
+    ProposalDropped,
+    QuorumRolledBack,
+    RaftError,
+    RawNode,
+    ReadState,
+    Ready,
+    Role,
+)
 from minkad.core.raft.answers import without_repeated_answers
 from minkad.process.clock import boottime
 from minkad.process.turns import InThread, turn
@@ -392,6 +401,8 @@ class RaftDriver:
         except LogRolledBack as end:
             text = f"the leader of the coordinator knows that this node had more: {end}"
             self._log_db.fail(MinkaError(Code.DATA_DIRECTORY_ROLLED_BACK, text))
+        except QuorumRolledBack as proof:
+            self._log_db.fail(MinkaError(Code.QUORUM_ROLLED_BACK, f"{proof} (leader: {message.from_id})"))
         except RaftError as refusal:
             log.debug("a message was refused", extra={"sender": message.from_id, "reason": str(refusal)})
 

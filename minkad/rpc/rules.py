@@ -184,7 +184,7 @@ _NUMBERS: Final = (
     *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
     *("known_ids", "known_epochs", "mended_ids"),
-    *("starts", "silence_ms", "total_bytes", "free_bytes", "low_mark_bytes"),
+    *("starts", "silence_ms", "log_crc", "total_bytes", "free_bytes", "low_mark_bytes"),
     "ElectLeadersRequest.partitions",
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),

@@ -88,7 +88,7 @@ def test_two_of_three_voters_dead(run: Run, cluster: LocalCluster) -> None:
     assert problem["nodes"] == ["byzantium", "cyrene"]
     assert problem["next"] == [started("byzantium"), started("cyrene")]
     assert problem["note"] == "1 of them is enough."
-    assert "backups" in problem["otherwise"]
+    assert "Restore copies of those of all nodes together, or of none." in problem["otherwise"]
     assert document["served"]["stale_reads"] == PARTITIONS
     assert document["served"]["sentence"].startswith(f"nothing but stale reads, of {PARTITIONS} of {PARTITIONS}")
     assert (document["partitions"]["online"], document["remembered"]["partitions"]["online"]) == (None, PARTITIONS)

@@ -9,9 +9,11 @@ import pytest
 
 from minka import Client
 from minka.control import Control
-from minka.v1.cluster_pb2 import HashFunction
+from minka.v1.cluster_pb2 import HashFunction, NodeState
+from minka.v1.raft_pb2 import HardState
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, eventually, wait_settled
+from minkad.storage.log_database import LogDatabase
+from tests.cluster.cluster import QUICK, eventually, state_of, wait_settled
 from tests.cluster.damage import Template, cells, copied, outcome
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
@@ -84,3 +86,72 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         newest.rename(node.data_dir)
         cluster.restart(name)
         wait_settled(control, 3)
+
+
+def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
+    """All that is in the log database of a node that doesn't run, but for Raft's hard state; and how far that says the
+    coordinator's log is committed. A start may find a newer term, and nothing else.
+    """
+    shutil.copytree(data_dir / "log", scratch / "log")
+    shutil.copy(data_dir / "log.mark", scratch)
+    log = LogDatabase.open(scratch / "log")
+    pairs = dict(log.scan(b"", b"\xff" * 9))
+    log.close()
+    shutil.rmtree(scratch)
+    return pairs, HardState.FromString(pairs.pop(b"rh")).commit
+
+
+def led_by_turns(control: Control, names: list[str]) -> int:
+    """Let another node lead the coordinator. Returns how far its log was committed before."""
+    coordinator = control.status().coordinator
+    control.transfer_leadership(next(name for name in names if name != coordinator.controller))
+    return coordinator.commit_index
+
+
+def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
+    """Backups of two of three nodes are restored after the third has acknowledged more."""
+    with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        survivor, *others = cluster.nodes
+        control.create_keyspace("flights", 3, MURMUR3)
+        wait_settled(control, 3)
+        for name in others:
+            cluster.terminate(name)
+            shutil.copytree(cluster.node(name).data_dir, cluster.directory / f"{name}-backup")
+        for name in others:
+            cluster.restart(name, ready=False)
+        wait_settled(control, 3)
+        rows = {b"%d" % i: b"x" for i in range(100)}
+        with Client(cluster.endpoints, keyspace="flights") as client:
+            client.put_many(rows)
+        control.create_keyspace("later", 3, MURMUR3)
+        wait_settled(control, 3)
+        for name in cluster.nodes:
+            cluster.kill(name)
+        kept = log_of(cluster.node(survivor).data_dir, cluster.directory / "scratch")
+
+        for name in others:
+            data_dir = cluster.node(name).data_dir
+            data_dir.rename(cluster.directory / f"{name}-newest")
+            shutil.copytree(cluster.directory / f"{name}-backup", data_dir)
+            cluster.restart(name, ready=False)
+        eventually("their controller", lambda: control.status().from_controller)
+        for goes_on in (False, True):
+            if goes_on:  # the survivor's log is no longer the longest
+                eventually("a longer log", lambda: led_by_turns(control, others) > kept[1] + 5)
+            said = refused(cluster, survivor)
+            assert said.startswith("QUORUM_ROLLED_BACK: "), said
+            assert "don't rebuild the node" in said
+            assert log_of(cluster.node(survivor).data_dir, cluster.directory / "scratch") == kept
+            eventually("its failure", lambda: state_of(control, survivor) != NodeState.NODE_STATE_LIVE)
+
+        for name in others:
+            cluster.kill(name)
+            shutil.rmtree(cluster.node(name).data_dir)
+            (cluster.directory / f"{name}-newest").rename(cluster.node(name).data_dir)
+        for name in cluster.nodes:
+            cluster.restart(name, ready=False)
+        with Control(cluster.endpoints) as fresh:  # which remembers no table of those that were set back
+            table = wait_settled(fresh, 3)
+        assert {keyspace.name for keyspace in table.keyspaces} == {"flights", "later"}
+        with Client(cluster.endpoints, keyspace="flights") as client:
+            assert client.get_many(list(rows)) == rows

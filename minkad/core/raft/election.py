@@ -93,6 +93,13 @@ def learn_commit(r: "Raft", m: Message) -> None:
 
     A change of the voters takes effect when it is applied. A node that has it in its log, but doesn't know that it is
     committed, asks the old voters, which may be gone or have longer logs, so that no node wins.
+
+    The sender of a pre-vote may have heard that from the leader of a term after this node's. Then this node enters that
+    term: a leader of its present one need not have what is committed.
     """
-    if m.commit_term and r.role is not Role.LEADER and r.raft_log.match_term(m.commit, m.commit_term):
+    if not m.commit_term or r.role is Role.LEADER or m.commit <= r.raft_log.committed:
+        return
+    if r.raft_log.match_term(m.commit, m.commit_term):
+        if m.type == MSG_PRE_VOTE and m.term - 1 > r.term:
+            r.become_follower(m.term - 1, NONE)
         r.raft_log.commit_to(m.commit)

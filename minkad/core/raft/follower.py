@@ -23,14 +23,15 @@ from minka.v1.raft_pb2 import (
 from minkad.core.raft.election import campaign, has_unapplied_conf_change, hup, learn_commit
 from minkad.core.raft.leader import broadcast_append
 from minkad.core.raft.quorum import VoteResult
-from minkad.core.raft.types import NONE, CampaignType, ReadState, Role
+from minkad.core.raft.rollback import check_append, check_entry
+from minkad.core.raft.types import NONE, CampaignType, QuorumRolledBack, ReadState, Role
 
 if TYPE_CHECKING:
     from minkad.core.raft.raft import Raft
 
 
 def step_follower(r: "Raft", m: Message) -> None:
-    """Handle a message as a follower. Raises ProposalDropped."""
+    """Handle a message as a follower. Raises ProposalDropped, LogRolledBack, QuorumRolledBack."""
     if m.type in _FROM_LEADER:
         assert r.leader_id in (NONE, m.from_id), f"{r.leader_id} and {m.from_id} both lead term {r.term}"
         r.election_elapsed = 0
@@ -53,7 +54,7 @@ def step_follower(r: "Raft", m: Message) -> None:
 
 
 def step_candidate(r: "Raft", m: Message) -> None:
-    """Handle a message as a candidate or pre-candidate. Raises ProposalDropped."""
+    """Handle a message as a candidate or pre-candidate. Raises what `step_follower` does."""
     if m.type in _FROM_LEADER:
         r.become_follower(m.term, m.from_id)
         _FROM_LEADER[m.type](r, m)
@@ -93,6 +94,7 @@ def _count_vote(r: "Raft", m: Message) -> None:
 def _handle_append(r: "Raft", m: Message) -> None:
     log = r.raft_log
     index = m.index
+    check_append(log, m)
     if index < log.committed:
         r.send(Message(type=MSG_APP_RESP, to=m.from_id, index=log.committed))
         return
@@ -108,11 +110,15 @@ def _handle_append(r: "Raft", m: Message) -> None:
 
 
 def _handle_heartbeat(r: "Raft", m: Message) -> None:
+    if m.reject:
+        text = f"entries up to {r.raft_log.committed} are committed here, and the leader's log ended at {m.index}"
+        raise QuorumRolledBack(text)
     r.raft_log.commit_to(m.commit)
     r.send(Message(type=MSG_HEARTBEAT_RESP, to=m.from_id, context=m.context))
 
 
 def _handle_snapshot(r: "Raft", m: Message) -> None:
+    check_entry(r.raft_log, m.snapshot.metadata.index, m.snapshot.metadata.term)
     restored = r.restore(m.snapshot)
     r.say("INFO", f"node {r.id} {'takes' if restored else 'ignores'} the snapshot at {m.snapshot.metadata.index}")
     index = r.raft_log.last_index() if restored else r.raft_log.committed

@@ -173,6 +173,8 @@ def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | No
     if gone:
         return _maybe_send_snapshot(r, to, progress)
     message = Message(type=MSG_APP, to=to, index=index, log_term=term, entries=entries, commit=log.committed)
+    if progress.state is ProgressState.PROBE:
+        message.log_crc = log.crc_or_zero(index)
     size = payloads_size(entries)
     if built is not None and not into_full:
         built[index] = message, size
@@ -205,6 +207,9 @@ def _maybe_send_snapshot(r: "Raft", to: int, progress: Progress) -> bool:
 
 def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
     progress.recent_active = True
+    if progress.is_ahead or m.index > r.raft_log.last_index():
+        _refuse(r, m, progress)
+        return
     if m.reject:
         _handle_append_reject(r, m, progress)
         return
@@ -231,6 +236,19 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
             pass
     if m.from_id == r.lead_transferee and progress.match == r.raft_log.last_index():
         _send_timeout_now(r, m.from_id)
+
+
+def _refuse(r: "Raft", m: Message, progress: Progress) -> None:
+    """The node has committed what this leader lacks, which proves that a quorum has lost it. The node is told so, and
+    has to end; what it says of its log doesn't count.
+    """
+    if progress.is_ahead:
+        return
+    progress.is_ahead = True
+    last = r.raft_log.last_index()
+    text = f"node {m.from_id} has committed entries up to {m.index}, and the log of its leader {r.id} ends at {last}"
+    r.say("ERROR", f"{text}: most voters have lost what they had; node {m.from_id} is told to stop")
+    _send_heartbeat(r, m.from_id, progress, b"")
 
 
 def _handle_append_reject(r: "Raft", m: Message, progress: Progress) -> None:
@@ -289,12 +307,18 @@ def _ask_voters(r: "Raft") -> None:
 def _send_heartbeats(r: "Raft", concerns: Callable[[int, Progress], bool]) -> None:
     context = r.read_only.heartbeat_context()
     for id_, progress in r.tracker.progress.items():
-        if id_ == r.id or not concerns(id_, progress):
-            continue
-        # It is told to commit only what is known to match, since the rest of its log may be another one.
-        commit = min(progress.match, r.raft_log.committed)
-        r.send(Message(type=MSG_HEARTBEAT, to=id_, commit=commit, context=context))
-        progress.sent_commit = commit
+        if id_ != r.id and concerns(id_, progress):
+            _send_heartbeat(r, id_, progress, context)
+
+
+def _send_heartbeat(r: "Raft", to: int, progress: Progress, context: bytes) -> None:
+    # It is told to commit only what is known to match, since the rest of its log may be another one.
+    commit = min(progress.match, r.raft_log.committed)
+    message = Message(type=MSG_HEARTBEAT, to=to, commit=commit, context=context)
+    if progress.is_ahead:
+        message.reject, message.index = True, r.raft_log.last_index()
+    r.send(message)
+    progress.sent_commit = commit
 
 
 def _handle_heartbeat_response(r: "Raft", m: Message, progress: Progress) -> None:

@@ -4,6 +4,7 @@ Source: etcd/raft, raftLog.
 """
 
 from collections.abc import Iterator
+from zlib import crc32
 
 from minka.v1.raft_pb2 import Entry, Snapshot
 from minkad.core.raft.storage import Compacted, Storage, Unavailable, limit_size
@@ -69,6 +70,12 @@ class RaftLog:
             return self.term(index)
         except (Compacted, Unavailable):
             return 0
+
+    def crc_or_zero(self, index: int) -> int:
+        """The CRC-32 of the data of the entry at `index`; 0 if it isn't there, or has none."""
+        if not self.first_index() <= index <= self.last_index():
+            return 0
+        return crc32(self.slice(index, index + 1, 0)[0].data)
 
     def last_entry(self) -> tuple[int, int]:
         """(index, term) of the last entry."""

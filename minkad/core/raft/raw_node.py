@@ -111,7 +111,9 @@ class RawNode:
         return self.raft.apply_conf_change(as_v2(change))
 
     def step(self, message: Message) -> None:
-        """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound."""
+        """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound, and when the node
+        must not go on, LogRolledBack, QuorumRolledBack.
+        """
         if message.type in _LOCAL:
             raise LocalMessage(f"{MessageType.Name(message.type)} from {message.from_id} is for the node itself only")
         if message.type in _RESPONSES and message.from_id not in self.raft.tracker.progress:

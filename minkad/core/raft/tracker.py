@@ -67,6 +67,7 @@ class Progress:
     pending_snapshot: int = 0  # SNAPSHOT: the index of the snapshot under way
     recent_active: bool = False  # it was heard since the last check of the quorum
     flow_paused: bool = False  # no MSG_APP until an answer or a heartbeat's answer comes
+    is_ahead: bool = False  # it has committed what this leader lacks: it counts for nothing, and is sent no more
     is_learner: bool = False
 
     def __str__(self) -> str:
@@ -85,7 +86,7 @@ class Progress:
 
     def paused(self) -> bool:
         """Whether sending MSG_APPs to it is held back."""
-        return self.state is ProgressState.SNAPSHOT or self.flow_paused
+        return self.state is ProgressState.SNAPSHOT or self.flow_paused or self.is_ahead
 
     def become_probe(self) -> None:
         """Find out where its log ends, from what is known to match or from the snapshot it was sent."""

@@ -48,6 +48,12 @@ class LogRolledBack(AssertionError):
     """
 
 
+class QuorumRolledBack(AssertionError):
+    """The leader lacks what is committed here, or has something else in its place: most voters have lost what they had,
+    or were set back to older copies. The node must not go on, so that its log stays as it is.
+    """
+
+
 class ProposalDropped(RaftError):
     """A proposal (or read) was not taken.
 

@@ -30,6 +30,7 @@ class Follower:
         self._node = node
         self._is_aligned = False  # the leader has said on this stream where the logs part
         self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
+        self._stands_at = state.durable  # where it last said that it stands when asked
         self._told = state.high_watermark  # the leader's high watermark
         self._epoch_start = UNKNOWN  # where the leader's epoch starts; all before it may have been acknowledged
         self._held: list[tuple[Append, LeaderStream, float]] = []  # they wait until the data is open
@@ -53,6 +54,7 @@ class Follower:
             with suppress(MinkaError):
                 state.check_data()
         standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
+        self._stands_at = state.durable
         self._put(stream, standing, state.log.lineage(), kept)
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
@@ -118,14 +120,29 @@ class Follower:
                 raise
             return False  # the leader hears of it
         if end >= state.high_watermark:
-            self._report(Level.INFO, "a log is truncated", at=end, end=state.log.end)
+            self._report_truncation(end)
             state.truncate(end)
             return True
         # What was committed is not the leader's: it was elected without having it, or disks have lost something.
         text = "the leader lacks what was committed here; this copy is replaced by the leader's"
-        self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end)
+        lacking = state.high_watermark - end
+        self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end, lacking=lacking)
         self.needs_checkpoint()
         return False
+
+    def _report_truncation(self, end: int) -> None:
+        """What has been stored since this replica said where it stands is only sent again. The leader lacks what comes
+        before that. None of it was acknowledged if the leader is in sync and no disk has lost anything, but this
+        replica can't know: after a restart it knows what was committed by its last flush alone.
+        """
+        log, stands_at = self.state.log, self._stands_at
+        level, text = Level.INFO, "a log is truncated"
+        if stands_at > end:
+            level, text = Level.WARNING, "the leader lacks the end of this log, which is truncated"
+            newest = max(epoch for start, epoch in log.lineage() if start <= stands_at)
+            if newest >= self.state.row.leader_epoch:  # which has one leader, and that has all that was written at it
+                level, text = Level.ERROR, f"{text}; it is of this leadership or a later one: the table was set back"
+        self._report(level, text, at=end, end=log.end, lacking=max(stands_at - end, 0))
 
     def _report(self, level: Level, text: str, **names: object) -> None:
         self._node.outbox.report(level, text, partition=self.state.id, **names)

@@ -9,7 +9,7 @@ from minka.v1.cluster_pb2 import Durability, Keyspace
 from minkad.core.replication.entries import TrimToRange, encode_mark
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.freshness import NEVER
-from minkad.core.replication.instructions import Answer, Apply, OpenData, Sync
+from minkad.core.replication.instructions import Answer, Apply, Level, OpenData, Report, Sync
 from minkad.core.replication.messages import Ack, Append, Entry, KeptFile, Standing
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import At, Bench, MemoryData, MemoryLog, a_write, log_of, row
@@ -133,6 +133,27 @@ def test_what_the_leader_does_not_have_is_truncated() -> None:
     assert f.bench.take(Sync) == [Sync(1, on_disk=False)]
     f.bench.sync(f.replica)
     assert f.answers() == [Ack(1, 1, Standing.STORED, 1)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "level", "text"),
+    [
+        ((1, 1, 1), 1, Level.WARNING, "the leader lacks the end of this log"),
+        ((1, 3, 3), 1, Level.ERROR, "the table was set back"),
+        ((1, 1, 1), 3, Level.INFO, "a log is truncated"),
+    ],
+    ids=["an older leadership's", "not older than the leader's", "sent again"],
+)
+def test_it_says_how_much_is_truncated(epochs: tuple[int, ...], end: int, level: Level, text: str) -> None:
+    f = Following(log_of(*epochs), leader_epoch=2)
+    f.probe()
+    more = Entry(epochs[-1], a_write())
+    f.append(3, more, more)
+    f.append(end, truncate=True)
+    (report,) = f.bench.take(Report)
+    assert report.level is level
+    assert text in report.text
+    assert report.names == {"partition": 1, "at": end, "end": 5, "lacking": 3 - end}
 
 
 def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> None:

@@ -53,7 +53,7 @@ from minkad.core.controller import (
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
-from minkad.core.controller.rows import ROWS_A_RECORD, together
+from minkad.core.controller.rows import ROWS_A_RECORD, rows_in, together
 from minkad.core.state import DutyState, State, is_up, slices
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
@@ -348,7 +348,7 @@ class ActiveController:
         for record in found:
             self.decided.apply(record)
             piece.append(record)
-            rows += _rows_in(record)
+            rows += rows_in(record)
             if rows >= ROWS_A_RECORD:
                 self._propose_together([_encoded(piece)])
                 piece, rows = [], 0
@@ -592,10 +592,3 @@ class ActiveController:
 
 def _encoded(records: Iterable[Record]) -> bytes:
     return RecordBatch(records=records, time_ms=unix_ms()).SerializeToString()
-
-
-def _rows_in(record: Record) -> int:
-    """The work of deciding and applying the record, in rows of partitions; an assignment counts as a fifth of a row."""
-    duties = len(record.assignments_changed.duties)
-    nodes = record.HasField("node_changed")
-    return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties) + nodes

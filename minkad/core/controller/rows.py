@@ -80,3 +80,10 @@ def operation_with(operation: Operation, change: Callable[[Operation], None]) ->
     row.CopyFrom(operation)
     change(row)
     return row
+
+
+def rows_in(record: Record) -> int:
+    """The work of deciding and applying the record, in rows of partitions; an assignment counts as a fifth of a row."""
+    duties = len(record.assignments_changed.duties)
+    nodes = record.HasField("node_changed")
+    return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties) + nodes

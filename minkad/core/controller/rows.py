@@ -83,7 +83,10 @@ def operation_with(operation: Operation, change: Callable[[Operation], None]) ->
 
 
 def rows_in(record: Record) -> int:
-    """The work of deciding and applying the record, in rows of partitions; an assignment counts as a fifth of a row."""
-    duties = len(record.assignments_changed.duties)
+    """The work of deciding and applying the record, in rows of partitions; a duty's row, or an assignment of it, counts
+    as a fifth of one.
+    """
+    changed = record.duties_changed
+    duties = len(record.assignments_changed.duties) + len(changed.duties) + len(changed.removed)
     nodes = record.HasField("node_changed")
     return len(record.partitions_changed.partitions) + (duties + 9) // 5 * bool(duties) + nodes

@@ -8,6 +8,7 @@ from minka.v1.shards_pb2 import FailedDuty, Holding, ShardReport, ShardReported,
 from minkad.core.controller import ReportShards
 from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.duties.rows import DUTIES_A_RECORD
+from minkad.core.controller.rows import ROWS_A_RECORD, rows_in
 from tests.unit.core.duty_world import DutyWorld
 
 MANY = [f"d{number}" for number in range(3 * DUTIES_A_RECORD + 1)]
@@ -47,6 +48,7 @@ def test_a_large_report_makes_records_of_some_duties_each(
         world.state.apply(record)
         changed, placed = record.duties_changed, record.assignments_changed
         sizes.append(len(changed.duties) + len(changed.removed) + len(placed.duties))
+        assert (rows_in(record) >= ROWS_A_RECORD) == (sizes[-1] == DUTIES_A_RECORD), "the loop has its turn then"
     assert max(sizes) <= DUTIES_A_RECORD
     assert sum(sizes) >= len(MANY)
     world.check_tables()

@@ -40,6 +40,7 @@ def checked_text(given: Any, what: str, problem_of: Callable[[str], str]) -> str
     """The text if `problem_of` finds nothing wrong with it."""
     if not isinstance(given, str):
         raise invalid(f"{what} is {type(given).__name__}, not str")
+    utf8(given, what)
     if problem := problem_of(given):
         raise invalid(f"{what} {problem}: {clipped(repr(given))}")
     return given

@@ -34,6 +34,7 @@ log: Final = logging.getLogger(__name__)
 _KEPT_SECONDS: Final = 900.0  # a snapshot is removed so long after its last use
 _MAX_SNAPSHOTS: Final = 1000  # on this node
 _LATE_MS: Final = 60_000
+_MAX_RELEASED: Final = 10_000  # remembered
 _OPEN_SECONDS: Final = 30.0
 _FLUSH_FIRST_BYTES: Final = 256 * 1024
 _LOOK_SECONDS: Final = 1.0
@@ -72,6 +73,8 @@ class Snapshots:
         self._clock = around.clock
         self._unix_ms = around.unix_ms
         self._kept: dict[str, _Kept] = {}
+        # The newest that were released before they were kept: a replica may come to a mark after its reader has ended.
+        self._released: dict[str, None] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}  # by snapshot: it is opened by this node as the leader
         self._making: set[asyncio.Task[None]] = set()
         self._collecting = BackgroundTask("snapshots", self._collect, around.log_db.fail)
@@ -195,6 +198,9 @@ class Snapshots:
         await replica.data.open()
         offset = replica.data.applied.offset
         taken = await self._store.take(replica.data, Purpose.READ, snapshot_id)
+        if snapshot_id in self._released:
+            await taken.remove()
+            return
         self._kept[snapshot_id] = _Kept(taken, offset, taken_ms, range_, self._clock())
         if (opening := self._opening.get(snapshot_id)) is not None and not opening.done():
             opening.set_result(None)
@@ -226,9 +232,13 @@ class Snapshots:
             kept.used_at = self._clock()
 
     async def release(self, snapshot_id: str) -> None:
-        """Remove a snapshot, if it is here."""
+        """Remove a snapshot, or keep none if this node has yet to come to its mark."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
             await kept.taken.remove()
+            return
+        self._released[snapshot_id] = None
+        if len(self._released) > _MAX_RELEASED:
+            del self._released[next(iter(self._released))]
 
     async def _collect(self) -> None:
         while True:

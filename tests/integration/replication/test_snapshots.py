@@ -1,5 +1,6 @@
 """How long a node keeps a snapshot."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ from minka.snapshots import renewal_of
 from minka.v1.snapshots_pb2 import DigestSnapshotRequest
 from minkad.replication import snapshots as module
 from minkad.rpc.snapshots import SnapshotService
+from minkad.storage.checkpoint import Checkpoint
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.replica_store import Purpose
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import until
+from tests.integration.replication.replicas import applied
 
 
 async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +50,32 @@ async def test_a_snapshot_is_kept_while_it_is_renewed(tmp_path: Path, monkeypatc
         with pytest.raises(MinkaError) as gone:
             await renew()
         assert gone.value.code is Code.SNAPSHOT_GONE
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_a_replica_keeps_no_snapshot_that_was_released_before_it_had_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    id_ = uuid.uuid4()
+    monkeypatch.setattr(uuid, "uuid4", lambda: id_)
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("athens", 1, followers=["byzantium"])
+        await athens.put(1, {b"key": b"value"})
+        snapshots = byzantium.manager.snapshots
+        take = snapshots._store.take
+
+        async def released_meanwhile(data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:
+            taken = await take(data, purpose, name)
+            await snapshots.release(name)
+            return taken
+
+        if is_begun:
+            monkeypatch.setattr(snapshots._store, "take", released_meanwhile)
+        else:
+            await snapshots.release(id_.hex)
+        opened = await athens.manager.snapshots.open(1, 1, 0)
+        await applied(byzantium, opened.offset)
+        assert not snapshots._kept
+        assert not list((byzantium.path / "snapshots").glob("*"))
+        assert athens.manager.snapshots._kept

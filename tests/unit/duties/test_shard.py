@@ -49,7 +49,7 @@ PALLETS: list[tuple[str, Any]] = [
     ("the capacity for feeds is '5', not a whole number", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
     ("the name of a pallet is int, not str", {5: None}),
     ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
-    ("the name of a pallet must have no control characters", {"\udcff": None}),
+    ("the name of a pallet .* is no UTF-8 text", {"\udcff": None}),
     ("the name of a pallet must have 256 characters at most", {"x" * 257: None}),
     ("the name of a pallet must not be empty", {"": None}),
 ]

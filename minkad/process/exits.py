@@ -18,6 +18,7 @@ _FOR_GOOD: Final = frozenset(
         Code.WRONG_DATA_DIRECTORY,
         Code.CLUSTER_MISMATCH,
         Code.DATA_DIRECTORY_ROLLED_BACK,
+        Code.QUORUM_ROLLED_BACK,
         Code.UNKNOWN_FORMAT,
     }
 )

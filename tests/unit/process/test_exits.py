@@ -13,6 +13,7 @@ from minkad.process.exits import FAILED, REFUSED, status_of
         (Code.WRONG_DATA_DIRECTORY, REFUSED),
         (Code.CLUSTER_MISMATCH, REFUSED),
         (Code.DATA_DIRECTORY_ROLLED_BACK, REFUSED),
+        (Code.QUORUM_ROLLED_BACK, REFUSED),
         (Code.UNKNOWN_FORMAT, REFUSED),
         # These may pass: the other process ends, the disk has room again, the network is there.
         (Code.NODE_ID_TAKEN, FAILED),

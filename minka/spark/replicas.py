@@ -58,7 +58,7 @@ def read_replicas(
     for node in row.replicas:
         if node not in snapshot.nodes and node not in row.adding_replicas:
             found.unread[node] = "the replica isn't in sync with its leader"
-    # Whoever reads the snapshot begins at the first of its nodes.
+    # A reader of the snapshot begins at the first of its nodes.
     snapshot.nodes[:] = [*found.digests, *(node for node in snapshot.nodes if node not in found.digests)]
     return found
 
@@ -82,7 +82,7 @@ def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str)
 def hashes_of(
     client: SnapshotClient, snapshot: PartitionSnapshot, wanted: KeyRange, buckets: Sequence[int]
 ) -> Iterator[tuple[bytes, int]]:
-    """The keys in the buckets, in order, each with the hash of its pair."""
+    """The keys in the buckets, sorted, each with the hash of its pair."""
     if not buckets:
         return
     within = KeyRange(snapshot.start_key, snapshot.end_key).clip(wanted)

@@ -188,8 +188,9 @@ class ShardControl:
             self._failing = frozenset()
 
     def _verdict(self) -> FailShards | None:
-        """Who is silent when the verdict is to be recorded: one that was heard while other commands had their turns is
-        not. From now on nobody among them gets a clearance, since to record them may take several turns of the loop.
+        """The shards that are silent when the verdict is to be recorded, without those that were heard while other
+        commands had their turns. None of them gets a clearance from now on: recording may take several turns of the
+        loop.
         """
         now = self._now()
         reasons = {name: f"no heartbeat for {self.detector.silence(name, now):.1f} s" for name in self._silent()}

@@ -410,6 +410,16 @@ def test_a_duty_attached_while_the_delegate_reports_is_not_missing() -> None:
     assert world.machine.holds(2, 12, world.now)
 
 
+def report(world: World, weight: int) -> None:
+    """The delegate says that the duty 1 has this weight, and a second passes."""
+    for number in list(world.calls):
+        del world.calls[number]
+        world.tell(CallEnded(number, None, {(1, 11): weight}))
+    if not world.machine.reports.is_empty:
+        world.record()
+    world.pass_time(1.0)
+
+
 def test_weights_are_damped() -> None:
     world = World()
     world.connect()
@@ -418,19 +428,11 @@ def test_weights_are_damped() -> None:
         world.end_call()
     world.record()
 
-    def report(weight: int) -> None:
-        for number in list(world.calls):
-            del world.calls[number]
-            world.tell(CallEnded(number, None, {(1, 11): weight}))
-        if not world.machine.reports.is_empty:
-            world.record()
-        world.pass_time(1.0)
-
     for weight in (100, 109, 111, 200, 300):
-        report(weight)
+        report(world, weight)
     assert [one.weight for one in weights(world)] == [111]
     for _ in range(12):
-        report(300)
+        report(world, 300)
     assert [one.weight for one in weights(world)] == [111, 300]
 
 
@@ -449,12 +451,7 @@ def test_each_weight_that_is_told_counts_for_the_controller() -> None:
     told = 0
     for weight in (11, 12, 11, 10, 9, 10, 0, 1, 30, 27, 33):
         for _ in range(12):
-            for number in list(world.calls):
-                del world.calls[number]
-                world.tell(CallEnded(number, None, {(1, 11): weight}))
-            if not world.machine.reports.is_empty:
-                world.record()
-            world.pass_time(1.0)
+            report(world, weight)
         for one in weights(world)[told:]:
             cluster.weigh("s1", "a", one.weight)
             assert cluster.duties.load("s1", "feeds").weight == one.weight

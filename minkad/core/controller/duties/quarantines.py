@@ -95,7 +95,7 @@ def _has_failed_enough(state: State, duty: Duty) -> bool:
 
 
 def last_failure(duty: Duty) -> str:
-    """Where the duty couldn't be attached last, and why, as a part of a sentence. The duty has a quarantine."""
+    """The shard where attaching the duty failed last, and why, as a part of a sentence. The duty has a quarantine."""
     newest = duty.quarantines[-1]
     if newest.shard:
         return f"it couldn't be attached on {newest.shard}: {newest.reason}"

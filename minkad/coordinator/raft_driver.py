@@ -570,9 +570,9 @@ class RaftDriver:
             return  # the same has happened meanwhile
         self._log.stage_snapshot(index, self._log.term(index), conf_state, data)
         # Followers that lag by less than this are sent entries, not the snapshot.
-        keep_from = index - self._snapshot_entries // 2
-        if keep_from >= self._log.first_index():
-            self._log.compact(keep_from)
+        last_removed = min(index - self._snapshot_entries // 2, self.raw.compactable())
+        if last_removed >= self._log.first_index():
+            self._log.compact(last_removed)
         self.snapshot_index = index
 
 

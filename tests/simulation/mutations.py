@@ -230,6 +230,7 @@ MUTATIONS = (
     Mutation("answer a read without asking a quorum", "raft", _read_without_quorum),
     Mutation("send before fsync", "full", full.send_before_fsync),
     Mutation("a snapshot with another configuration than its index", "full", full.snapshot_with_old_configuration),
+    Mutation("what the core still needs of its log is compacted", "full", full.compact_what_is_not_applied),
     Mutation("control before what was committed is applied", "full", full.active_before_applied),
     Mutation("acknowledge a command when it is proposed", "full", full.answer_when_proposed),
     Mutation("refuse with rows that are not recorded yet", "full", full.refuse_before_recorded),

@@ -31,7 +31,7 @@ from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.selectors import Live, Selection
-from minkad.core.raft import Ready
+from minkad.core.raft import RawNode, Ready
 from minkad.core.state import State, is_up
 from minkad.core.state.captured import CapturedState
 
@@ -59,6 +59,11 @@ def snapshot_with_old_configuration() -> Sequence[Patch]:
         await original(self, index, ConfState(voters=newest.voters), encode)
 
     return [(RaftDriver, "_snapshot", snapshot)]
+
+
+def compact_what_is_not_applied() -> Sequence[Patch]:
+    """The driver doesn't ask the core what that still needs of the log."""
+    return [(RawNode, "compactable", RawNode.last_index)]
 
 
 def active_before_applied() -> Sequence[Patch]:

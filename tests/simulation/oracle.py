@@ -82,6 +82,12 @@ class RaftOracle:
     def observe(self, raft: Raft) -> None:
         """A node has taken a step."""
         log = raft.raft_log
+        # A snapshot of the leader's takes the place of what is not applied.
+        if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
+            raise Violation(
+                "the log keeps what is not applied",
+                f"node {raft.id} has applied entries up to {log.applied}, its log begins with {log.first_index()}",
+            )
         now = (raft.term, raft.vote, log.committed, raft.role)
         before = self._seen.get(raft.id)
         if now == before:

@@ -36,9 +36,12 @@ def hup(r: "Raft", why: CampaignType) -> None:
 
 
 def has_unapplied_conf_change(r: "Raft") -> bool:
-    """Whether a configuration change is committed and not applied."""
+    """Whether a configuration change is committed and not applied. What a snapshot has taken the place of is applied,
+    even if the core has not been told so yet.
+    """
     log = r.raft_log
-    entries = log.scan(log.applied + 1, log.committed + 1, r.config.max_committed_size_per_ready)
+    first = max(log.applied + 1, log.first_index())
+    entries = log.scan(first, log.committed + 1, r.config.max_committed_size_per_ready)
     return any(entry.type != ENTRY_NORMAL for entry in entries)
 
 

@@ -283,6 +283,12 @@ class RawNode:
 
     # Status
 
+    def compactable(self) -> int:
+        """The last entry that this node itself no longer needs: it knows that everything up to there is applied. What
+        the driver has applied since the last `advance` is not in it.
+        """
+        return self.raft.raft_log.applied
+
     def basic_status(self) -> BasicStatus:
         """The part of the status that costs nothing."""
         r = self.raft

@@ -12,7 +12,7 @@ import pytest
 from rocksdict import Rdict
 
 from minka.errors import Code, MinkaError
-from minka.v1.raft_pb2 import ConfState, Message, MessageType
+from minka.v1.raft_pb2 import Commands, ConfState, Entry, Message, MessageType
 from minkad.coordinator import piece, raft_driver
 from minkad.coordinator.piece import LEAST_BYTES, PIECE_BYTES, PIECE_S
 from minkad.coordinator.raft_driver import RaftDriver
@@ -261,6 +261,43 @@ async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
         assert leader.driver.snapshot_index <= leader.log.initial_state()[0].commit < index
         leader.disk.set()
         await until(lambda: leader.driver.snapshot_index >= index)
+
+
+async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core hears that entries are applied when the disk has taken those that came with them, and may campaign
+    before that.
+    """
+    monkeypatch.setattr(log_database, "STALLED_S", 60.0)
+    async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
+        node = nodes[2]
+        node.machine.may_encode = threading.Event()
+        node.machine.may_encode.set()
+        data = Commands(commands=[b"a"]).SerializeToString()
+        entries = [Entry(index=index, term=1, data=data) for index in range(2, 6)]
+        append = Message(type=MessageType.MSG_APP, from_id=1, to=2, term=1, index=1, log_term=1, commit=1)
+        append.entries.extend(entries[:3])
+        node.driver.receive([append])
+        await until(lambda: MessageType.MSG_APP_RESP in node.sent)
+        node.disk.clear()
+        node.driver.receive(
+            [
+                Message(
+                    type=MessageType.MSG_APP,
+                    from_id=1,
+                    to=2,
+                    term=1,
+                    index=4,
+                    log_term=1,
+                    commit=4,
+                    entries=entries[3:],
+                )
+            ]
+        )
+        await until(lambda: node.driver.snapshot_index == 4)
+        assert node.log.first_index() <= node.driver.raw.basic_status().applied + 1
+        node.driver.raw.campaign()
 
 
 async def test_what_was_committed_is_applied_while_the_disk_takes_the_next_entry(

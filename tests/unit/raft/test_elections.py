@@ -95,6 +95,24 @@ def test_a_node_with_a_configuration_change_to_apply_does_not_campaign() -> None
     assert group.role(1) is Role.PRE_CANDIDATE
 
 
+def test_a_node_campaigns_although_its_log_has_lost_what_the_core_does_not_know_to_be_applied() -> None:
+    group = Group(3)
+    group.elect(2).propose(b"x")
+    group.settle()
+    group.isolate(2)
+    node, storage = group.nodes[1], group.storages[1]
+    node.step(Message(type=MSG_APP, from_id=2, to=1, term=1, index=3, log_term=1, entries=[Entry(index=4, term=1)]))
+    group.process(1)
+    node.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=1, commit=4))
+    ready = node.ready()
+    assert [entry.index for entry in ready.committed_entries] == [4]
+    storage.create_snapshot(4, None, b"")
+    storage.compact(4)
+    node.campaign()
+    node.advance(ready)
+    assert group.role(1) is Role.PRE_CANDIDATE
+
+
 def test_one_vote_a_term() -> None:
     node = Group(3).nodes[1]
     node.step(vote_request(term=5, candidate=2))

@@ -55,6 +55,7 @@ from minkad.core.controller.keyspaces import Creation
 from minkad.core.controller.loads import Commit
 from minkad.core.controller.rows import ROWS_A_RECORD, rows_in, together
 from minkad.core.state import DutyState, State, is_up, slices
+from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import InThread, turn
@@ -116,7 +117,7 @@ class ActiveController:
         self.settings = settings
         self.reports = NodeReports(committed, self.decided)
         self._acknowledgements = Acknowledgements(self._record_answers)
-        self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter)
+        self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter, self.fail)
         self.confirmed_at = float("-inf")
         self._committed = committed
         self._raft_id = raft_id
@@ -169,15 +170,11 @@ class ActiveController:
         self.outboxes.close()
 
     def _begin_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self.task_ended)
-        return task
+        return tasks.start(work, name, self.fail)
 
-    def task_ended(self, task: asyncio.Task[None]) -> None:
+    def fail(self, _error: BaseException) -> None:
         """After a bug this controller ends, and the next one begins with what is committed."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the active controller ended", exc_info=error, extra={"task": task.get_name()})
-            self.failed = True
+        self.failed = True
 
     # Deciding
 
@@ -247,10 +244,18 @@ class ActiveController:
                 row = new if new is not None else old
                 assert row is not None, "a change that was made is of a row"
                 rows.append(row)
-            return asyncio.ensure_future(self._logged()) if logged else proposal
+            return self._once_logged() if logged else proposal
 
         await self._committed_by(perform)
         return rows
+
+    def _once_logged(self) -> asyncio.Future[None]:
+        async def in_log() -> None:
+            await self._logged()
+
+        logged = tasks.awaited(in_log(), "own log")
+        logged.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # its caller may have gone
+        return logged
 
     async def register_shard(self, shard: Shard) -> None:
         """Register a shard's process. Raises SHARD_NAME_TAKEN while another may hold the shard's clearance."""
@@ -312,7 +317,7 @@ class ActiveController:
         """
         try:
             async with self._turn:
-                under_way = asyncio.ensure_future(perform())
+                under_way = tasks.awaited(perform(), "command")
                 try:
                     proposal = await asyncio.shield(under_way)
                 finally:

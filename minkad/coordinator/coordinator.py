@@ -5,6 +5,7 @@ import logging
 import random
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,6 @@ from minkad.coordinator.active_controller import ActiveController, ControllerSet
 from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import (
-    Command,
     CreateCluster,
     VoterSettings,
     change_voters,
@@ -24,6 +24,7 @@ from minkad.core.controller import (
     next_membership_change,
 )
 from minkad.core.state import NotifyShard, State
+from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import InThread
@@ -155,11 +156,11 @@ class Coordinator:
             in_thread=self._in_thread,
         )
         if not self.state.cluster.id:
-            task = asyncio.create_task(self.active.submit(self._create_cluster()))
-            task.add_done_callback(lambda t: t.cancelled() or t.exception())
+            tasks.start(self._found(self.active), "founding the cluster", self.active.fail)
 
-    def _create_cluster(self) -> Command:
-        return CreateCluster(self._bootstrap.cluster, self._bootstrap.voters)
+    async def _found(self, active: ActiveController) -> None:
+        with suppress(MinkaError):  # the next controller tries it again
+            await active.submit(CreateCluster(self._bootstrap.cluster, self._bootstrap.voters))
 
     def _change_members(self) -> None:
         """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again. With many

@@ -10,6 +10,7 @@ from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.core.controller import ReportReplicas
+from minkad.process import tasks
 from minkad.process.turns import turn
 
 log: Final = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ class NodeOutbox:
         send: Send,
         report: Report,
         jitter: random.Random,
+        failed: tasks.Failed,
     ) -> None:
         self.node = node
+        self._failed_for_good = failed
         self.incarnation = incarnation
         self._term = controller_term
         self._row = row
@@ -56,7 +59,7 @@ class NodeOutbox:
         self._in_flight: dict[asyncio.Task[None], None] = {}  # in the order in which they were sent
         self._tries: dict[int, int] = {}  # by partition: failed tries since the last success
         self._retries: list[asyncio.TimerHandle] = []
-        self._task = asyncio.create_task(self._run(), name=f"outbox of {node}")
+        self._task = tasks.start(self._run(), f"outbox of {node}", failed)
 
     @property
     def unacknowledged(self) -> int:
@@ -86,7 +89,7 @@ class NodeOutbox:
             await self._wake.wait()
             self._wake.clear()
             while self._pending and len(self._in_flight) < REQUESTS_IN_FLIGHT:
-                task = asyncio.create_task(self._deliver(self._take()))
+                task = tasks.start(self._deliver(self._take()), f"delivery to {self.node}", self._failed_for_good)
                 self._in_flight[task] = None
                 task.add_done_callback(self._delivered)
 
@@ -106,8 +109,6 @@ class NodeOutbox:
     def _delivered(self, task: asyncio.Task[None]) -> None:
         del self._in_flight[task]
         self._wake.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a delivery died", exc_info=error, extra={"to": self.node})
 
     async def _deliver(self, batch: dict[int, bool]) -> None:
         if len(batch) > _FEW or not any(self._is_to_lead(row) for row in map(self._row, batch) if row is not None):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.coordinator.outbox import NodeOutbox, Report
 from minkad.core.state import ALL, Effect, NotifyShard, State, is_up
+from minkad.process import tasks
 from minkad.process.turns import turn
 
 UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicasResponse]]
@@ -21,12 +22,14 @@ class Outboxes:
         update_replicas: UpdateReplicas,
         report: Report,
         jitter: random.Random,
+        failed: tasks.Failed,
     ) -> None:
         self._committed = committed
         self._term = term
         self._update_replicas = update_replicas
         self._report = report
         self._jitter = jitter
+        self._failed = failed
         self._of: dict[str, NodeOutbox] = {}
 
     async def ask_all(self) -> None:
@@ -65,6 +68,7 @@ class Outboxes:
                 lambda request: self._update_replicas(node, request),
                 self._report,
                 self._jitter,
+                self._failed,
             )
         return self._of[node]
 

@@ -37,6 +37,7 @@ from minkad.core.raft import (
     Role,
 )
 from minkad.core.raft.answers import without_repeated_answers
+from minkad.process import tasks
 from minkad.process.clock import boottime
 from minkad.process.turns import InThread, turn
 from minkad.storage.log_database import LogDatabase
@@ -289,16 +290,18 @@ class RaftDriver:
 
     async def run(self) -> None:
         """Run until cancelled. Raises STORAGE_FAILED when the disk fails: the daemon must stop."""
-        ticker = asyncio.create_task(self._tick())
-        applier = asyncio.create_task(self._apply_committed(), name="apply")
+        ticker = tasks.awaited(self._tick(), "ticks")
+        applier = tasks.awaited(self._apply_committed(), "apply")
         for event in (self._wake, self._all_applied):
-            applier.add_done_callback(lambda _, event=event: event.set())  # type: ignore[misc]
+            for task in (ticker, applier):
+                task.add_done_callback(lambda _, event=event: event.set())  # type: ignore[misc]
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if applier.done():
-                    applier.result()  # raises
+                for task in (ticker, applier):
+                    if task.done():
+                        task.result()  # raises
                 self._take_inputs()
                 while self.raw.has_ready():
                     await self._handle(self.raw.ready())
@@ -554,13 +557,11 @@ class RaftDriver:
         self._snapshot_waits = self.applied_index > self._staged_commit  # see `_go_on_without_disk`
         if self._snapshot_waits:
             return
-        if self._snapshotting is not None:
-            if not self._snapshotting.done():
-                return  # this is asked again when it ends
-            self._snapshotting.result()  # raises
+        if self._snapshotting is not None and not self._snapshotting.done():
+            return  # this is asked again when it ends
         self._snapshot_due = False
         snapshot = self._snapshot(self.applied_index, self.conf_state, self._machine.capture())
-        self._snapshotting = asyncio.create_task(snapshot, name="snapshot")
+        self._snapshotting = tasks.start(snapshot, "snapshot")
         self._snapshotting.add_done_callback(lambda _: self._apply_wake.set())
 
     async def _snapshot(self, index: int, conf_state: ConfState, encode: Callable[[], bytes]) -> None:

@@ -26,6 +26,7 @@ from minkad.core.controller import (
     rooms,
 )
 from minkad.core.state import State
+from minkad.process import tasks
 from minkad.process.clock import unix_ms
 from minkad.process.turns import InThread
 
@@ -55,8 +56,8 @@ class Controller(Protocol):
     def confirmed_at(self) -> float:
         """When a quorum last confirmed that this node leads."""
 
-    def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A task has ended, perhaps by a bug."""
+    def fail(self, error: BaseException, /) -> None:
+        """A task has ended by a bug."""
 
     def suspects_itself(self) -> bool:
         """Whether much of the cluster is silent, so that the fault may be here."""
@@ -99,8 +100,7 @@ class ShardControl:
         self._flaps: set[asyncio.Task[None]] = set()
         self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
-        self._balancing = asyncio.create_task(self._keep_balanced(), name="balancing duties")
-        self._balancing.add_done_callback(controller.task_ended)
+        self._balancing = tasks.start(self._keep_balanced(), "balancing duties", controller.fail)
 
     def close(self) -> None:
         """This node is no longer the leader."""
@@ -152,7 +152,7 @@ class ShardControl:
         return ShardHeartbeatsResponse(clearance_ms=int(max(0.0, remaining) * 1000), refused=refused)
 
     def _note_flap(self, row: Shard) -> None:
-        task = asyncio.create_task(self._submit(NoteFlap(row.name, row.incarnation)))
+        task = tasks.start(self._submit(NoteFlap(row.name, row.incarnation)), "flap", self._controller.fail)
         self._flaps.add(task)
         task.add_done_callback(self._flaps.discard)
 
@@ -169,8 +169,7 @@ class ShardControl:
     def judge(self) -> None:
         """A quorum has just confirmed that this node leads: fail the shards that were silent until then."""
         if self._silent() and (self._judging is None or self._judging.done()):
-            self._judging = asyncio.create_task(self._fail_silent(), name="failing shards")
-            self._judging.add_done_callback(self._controller.task_ended)
+            self._judging = tasks.start(self._fail_silent(), "failing shards", self._controller.fail)
 
     def _silent(self) -> list[str]:
         if self._controller.suspects_itself():

@@ -8,6 +8,7 @@ from typing import Final
 from minka import wire
 from minka.data_port import Connection
 from minka.errors import MinkaError
+from minkad.process import tasks
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.batches import checked_request, count
@@ -117,7 +118,7 @@ class ClientConnection:
         elif has_plenty:
             self._connection.resume_reading()
         elif self._awaits_room is None and not self._connection.is_reading:  # then frames come one by one
-            self._awaits_room = asyncio.create_task(self._await_room())
+            self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._connection.abort())
 
     async def _await_room(self) -> None:
         if await self._share.reserve(_FRAME_BYTES):

@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from minka.data_port import PREFACE
 from minkad.config.addresses import split_address
+from minkad.process import tasks
 from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
@@ -46,7 +47,7 @@ class Listener:
 
     def renew(self) -> None:
         """Use the certificates as they are now for all connections from now on; those that are there stay."""
-        self._renewing = asyncio.get_running_loop().create_task(self.start(), name="data port")
+        self._renewing = tasks.start(self.start(), "data port", tasks.told)
 
     def stop(self) -> None:
         """Take no more connections, nor those that have said nothing yet."""

@@ -13,6 +13,7 @@ from minka.data_port import Connection, Hello, Purpose, Receiver, connect
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import MSG_SNAP, Message, RaftMessageBatch
 from minkad.config.addresses import split_address
+from minkad.process import tasks
 from minkad.process.clock import boottime
 from minkad.process.logs import Seldom
 
@@ -103,7 +104,7 @@ class RaftTransport:
             if message.type != MSG_SNAP:
                 by_node.setdefault(message.to, []).append(message)
             elif message.to not in self._snapshots:
-                task = asyncio.create_task(self._send_snapshot(message), name=f"raft snapshot to {message.to}")
+                task = tasks.start(self._send_snapshot(message), f"raft snapshot to {message.to}", tasks.told)
                 self._snapshots[message.to] = task
         for raft_id, some in by_node.items():
             self._link(raft_id).send(some)
@@ -164,7 +165,7 @@ class _Link:
         self._lost: asyncio.Future[MinkaError | None] = asyncio.get_running_loop().create_future()
         self._lost_at = 0.0
         self._was_there = False  # since it was last told that the node is gone
-        self.task = asyncio.create_task(self._run(), name=f"raft messages to {raft_id}")
+        self.task = tasks.start(self._run(), f"raft messages to {raft_id}")
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send them with what else leaves in this turn of the loop; they wait while there is no connection, or the node
@@ -203,11 +204,11 @@ class _Link:
             if address is not None:
                 try:
                     await self._until_lost(address)
+                    if self._was_there and await _is_refused(address):
+                        self._was_there = False
+                        transport.gone(self._raft_id)
                 except Exception:  # else nothing would be sent to the node again
                     log.exception("the connection for raft failed, and begins again", extra={"to": address})
-                if self._was_there and await _is_refused(address):
-                    self._was_there = False
-                    transport.gone(self._raft_id)
             transport.unreachable(self._raft_id)
             self._queue.clear()  # it is old by the time the node is back
             self._queued_bytes = 0

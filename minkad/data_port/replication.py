@@ -11,6 +11,7 @@ from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minkad.config.addresses import split_address
 from minkad.data_port.streams import MessageStream
+from minkad.process import tasks
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
 
@@ -61,7 +62,7 @@ class DataLinks:
     ) -> AsyncIterator[MessageStream]:
         """A connection on which the messages are sent. When it ends because they fail, that is what is raised."""
         stream = await self._connected(node_id, purpose)
-        sending = asyncio.create_task(_send(stream, messages), name=f"{purpose} to {node_id}")
+        sending = tasks.awaited(_send(stream, messages), f"{purpose} to {node_id}")
         try:
             yield stream
         except MinkaError:
@@ -69,7 +70,7 @@ class DataLinks:
                 sending.result()
             raise
         finally:
-            sending.cancel()
+            tasks.drop(sending)
             stream.connection.abort()
 
     async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -131,7 +132,7 @@ class ReplicationServices:
     ) -> MessageStream:
         stream = MessageStream()
         stream.connection = connection
-        task = asyncio.create_task(_until_over(stream, work(stream)))
+        task = tasks.start(_until_over(stream, work(stream)), "stream of a node", lambda _: connection.abort())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return stream

@@ -42,6 +42,7 @@ from minka.v1.duty_api_pb2 import (
 from minka.v1.duty_api_pb2_grpc import DutyControlStub
 from minkad.core.state import State
 from minkad.duties.payloads import PayloadStore
+from minkad.process import tasks
 from minkad.process.clock import boottime
 
 _FIRST_PAUSE_S: Final = 0.02
@@ -207,7 +208,7 @@ class DutyGateway:
         address = self._controller_address()
         if address is None:
             raise MinkaError(Code.NO_CONTROLLER, "no active controller is known to this node")
-        call = asyncio.ensure_future(self._ask(address, method, request, _left(until)))
+        call = tasks.awaited(self._ask(address, method, request, _left(until)), method)
         try:
             while not call.done():
                 await asyncio.wait({call}, timeout=_LOOK_S)
@@ -215,7 +216,7 @@ class DutyGateway:
                     raise MinkaError(Code.OUTCOME_UNKNOWN, f"{address} is no longer the active controller")
             return call.result()
         finally:
-            call.cancel()
+            tasks.drop(call)
 
     async def _ask(self, address: str, method: str, request: Message, timeout: float) -> Any:
         stub: Any = DutyControlStub(self._channel_to(address))

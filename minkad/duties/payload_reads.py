@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from minka.errors import MinkaError
+from minkad.process import tasks
 
 COLLECT_S: Final = 0.002  # from the first read that is wanted until all that are wanted by then begin
 SOON_S: Final = 0.5
@@ -56,7 +57,7 @@ class PayloadReads:
         self._call(together)
 
     def _call(self, reads: list[_Read]) -> None:
-        call = asyncio.create_task(self._read(reads), name="reading payloads")
+        call = tasks.start(self._read(reads), "reading payloads", lambda error: _refuse(reads, error))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
@@ -65,10 +66,14 @@ class PayloadReads:
         try:
             found = await self._payloads.get_many([id_ for read in waiting for id_ in read.ids], SOON_S)
         except MinkaError as error:
-            for read in waiting:
-                if not read.done.done():
-                    read.done.set_exception(error)
+            _refuse(waiting, error)
             return
         for read in waiting:
             if not read.done.done():
                 read.done.set_result(found)
+
+
+def _refuse(reads: Iterable[_Read], error: BaseException) -> None:
+    for read in reads:
+        if not read.done.done():
+            read.done.set_exception(error)

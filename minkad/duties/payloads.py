@@ -18,6 +18,7 @@ from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
 from minkad.core.state import slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE
+from minkad.process import tasks
 from minkad.process.clock import boottime, unix_ms
 from minkad.process.turns import turn
 
@@ -140,7 +141,7 @@ class PayloadStore:
     def renew(self) -> None:
         """The files of TLS have changed: use them for what begins from now on."""
         if self._client is not None:
-            closing = asyncio.create_task(self._client.close(), name="old payload client")
+            closing = tasks.start(self._client.close(), "old payload client", tasks.told)
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             self._client = None

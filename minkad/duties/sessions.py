@@ -29,6 +29,7 @@ from minkad.core.state import NotifyShard, State
 from minkad.duties.payload_reads import PayloadReads, Payloads
 from minkad.duties.relay import Relay
 from minkad.duties.telling import MAX_BYTES, Telling
+from minkad.process import tasks
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory
 from minkad.process.turns import turn
@@ -278,16 +279,16 @@ class Session:
             self._taken.set()
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._to_the_end(work), name=f"session of {self._shard.name}"))
+        self._tasks.append(tasks.start(self._to_the_end(work), f"session of {self._shard.name}", self._broke))
 
     async def _to_the_end(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except MinkaError as error:
             self.end(error)
-        except Exception as error:
-            self.end(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
-            raise
+
+    def _broke(self, error: BaseException) -> None:
+        self.end(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
 
     def end(self, error: MinkaError) -> None:
         """End the session; the shard is told why, if it listens."""

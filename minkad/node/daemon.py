@@ -7,9 +7,9 @@ import signal
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from minka.errors import MinkaError
+from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import ConfState
 from minkad import config as configuration
 from minkad.config import Config
@@ -18,8 +18,9 @@ from minkad.node.joining import new_identity, refuse_older_copy
 from minkad.node.parts import Parts
 from minkad.node.serving import Serving
 from minkad.node.settings import MIB
-from minkad.process import logs, systemd
+from minkad.process import logs, systemd, tasks
 from minkad.process.clock import boottime
+from minkad.process.exits import end_at_once
 from minkad.process.telemetry import Telemetry
 from minkad.rpc.channels import Channels
 from minkad.rpc.credentials import Credentials
@@ -55,9 +56,10 @@ class Daemon:
             disk = DiskWatch(self._config.data_dir, self._config.storage.disk_low_mib * MIB)
             disk.give_up_reserve()
             self._watch_signals()
+            self._watch_failures()
             incarnation = uuid.uuid4().hex
-            identify = asyncio.create_task(self._identify(incarnation))
-            stopped = asyncio.create_task(self._stop.wait())
+            identify = tasks.awaited(self._identify(incarnation), "identity")
+            stopped = tasks.awaited(self._stop.wait(), "stop")
             await asyncio.wait({identify, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not identify.done():  # it was waiting for a cluster to join
                 identify.cancel()
@@ -106,6 +108,22 @@ class Daemon:
             identity.save(self._config.data_dir, replace(own, started=True))
         return log_db
 
+    # Failures that nobody awaits
+
+    def _watch_failures(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unawaited)
+        tasks.watch_threads(loop)
+
+    def _unawaited(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End the node without what has failed; any other context of asyncio's is just logged."""
+        if not context.get(tasks.ENDS_NODE):
+            loop.default_exception_handler(context)
+        elif self._parts is None:
+            end_at_once(_failure(context))
+        else:
+            self._parts.log_db.fail(_failure(context))
+
     # Signals
 
     def _watch_signals(self) -> None:
@@ -140,6 +158,11 @@ class Daemon:
             log.info("configuration reloaded", extra={"changed": changed, "needs_restart": needs_restart})
         if parts is not None:
             systemd.ready(f"Serving {self._config.grpc_address}")
+
+
+def _failure(context: dict[str, Any]) -> MinkaError:
+    error = context["exception"]
+    return error if isinstance(error, MinkaError) else MinkaError(Code.INTERNAL, f"{context['message']}: {error!r}")
 
 
 async def _raft_storage(log_db: LogDatabase, config: Config, own: Identity) -> RaftStorage:

@@ -19,7 +19,7 @@ from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
 from minkad.node.parts import Parts
 from minkad.node.settings import MIB
-from minkad.process import garbage, systemd
+from minkad.process import garbage, systemd, tasks
 from minkad.process.exits import end_at_once
 from minkad.process.loop_lag import LoopLag
 from minkad.process.memory import Memory, malloc_trim
@@ -162,7 +162,7 @@ class Serving:
             "shards' sessions": parts.sessions.run(),
             "payloads": parts.payloads.run(parts.duties, parts.is_controller),
         }
-        return {name: asyncio.create_task(work, name=name) for name, work in works.items()}
+        return {name: tasks.awaited(work, name) for name, work in works.items()}
 
     async def _close(self) -> None:
         """Take the parts down in the reverse order of their layers; after a failure of the disk, end instead."""

@@ -11,7 +11,7 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.state import Copy, Role
-from minkad.process import turns
+from minkad.process import tasks, turns
 from minkad.replication.deletions import Deletions
 from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests
@@ -93,7 +93,7 @@ class Adoption:
             if (replica := self._hosted.get(row.id)) is not None and self._is_what_it_should_be(replica):
                 _hosts(response, row.id, replica.row.partition_epoch)
             else:
-                waiting.append(asyncio.create_task(self._answer(row, response)))
+                waiting.append(tasks.awaited(self._answer(row, response), f"row of {row.id}"))
             await working.turn()
         await asyncio.gather(*waiting)
         return response

@@ -11,6 +11,7 @@ from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkad.core.replication.instructions import SendCheckpoint
 from minkad.core.replication.progress import Progress
 from minkad.core.replication.settings import ReplicationSettings
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.frames import ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.replication.links import ReplicationLinks
@@ -84,7 +85,7 @@ class CheckpointSender:
         self._progress = instruction.progress
         self._kept = instruction.kept
         name = f"checkpoint of {replica.id} to {self._progress.node_id}"
-        self._task = asyncio.create_task(self._run(), name=name)
+        self._task = tasks.start(self._run(), name)
 
     def cancel(self) -> None:
         self._task.cancel()

@@ -15,6 +15,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import DamagedReplica
 from minkad.core.replication.state import Copy, Role
+from minkad.process import tasks
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
 from minkad.replication.replica import Replica
@@ -63,7 +64,7 @@ class Damage:
             self._from_log[partition_id] += 1
             replica.copy = Copy.REBUILDING
             log.error("a copy is damaged; it is made again of the log", extra=names)
-            task = asyncio.create_task(self._mend(replica), name=f"mending {partition_id}")
+            task = tasks.start(self._mend(replica), f"mending {partition_id}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minkad.core.replication.state import Role
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.checkpoint_receiver import CheckpointReceiver
 from minkad.replication.context import Surroundings
@@ -56,7 +57,7 @@ class Deletions:
         if row.id not in self._under_way:
             if row.id not in self._replicas and not self._store.exists(row.id):
                 return
-            task = asyncio.create_task(self._delete(row), name=f"delete {row.id}")
+            task = tasks.awaited(self._delete(row), f"delete {row.id}")
             self._under_way[row.id] = task
             task.add_done_callback(lambda _: self._under_way.pop(row.id))
         await asyncio.shield(self._under_way[row.id])

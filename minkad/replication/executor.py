@@ -12,6 +12,7 @@ from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, Han
 from minkad.core.replication import instructions as i
 from minkad.core.replication.instructions import Instruction, Outbox
 from minkad.core.replication.replicas import Replicas
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.context import Controller
 from minkad.replication.replica import Replica
@@ -77,7 +78,7 @@ class Executor:
         if self._closed:
             work.close()
             return
-        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        task: asyncio.Task[None] = tasks.start(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minkad.core.replication.state import Role
+from minkad.process import tasks
 from minkad.replication.replica import Replica
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.log_database import LogDatabase
@@ -103,7 +104,7 @@ class Flusher:
             return
         self._flushing.add(replica.id)
         self.forget(replica)
-        task = asyncio.get_running_loop().create_task(self._flush(replica), name=f"flush {replica.id}")
+        task = tasks.start(self._flush(replica), f"flush {replica.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

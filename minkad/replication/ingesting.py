@@ -22,6 +22,7 @@ from minkad.core.replication.gate import Gate
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.state import Role
 from minkad.core.state import slices
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.committer import Committer
@@ -93,7 +94,7 @@ class Ingesting:
 
     def start(self) -> None:
         """Begin to look at the loads once a second, besides whenever something has changed."""
-        self._timer = asyncio.create_task(self._keep_looking(), name="loads")
+        self._timer = tasks.start(self._keep_looking(), "loads")
 
     async def close(self) -> None:
         """Stop; what is half done is begun again after the next start."""
@@ -108,7 +109,7 @@ class Ingesting:
     def loads_changed(self) -> None:
         """The loads in this node's copy of the table have changed."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_at_all(), name="looking at loads")
+            self._looking = tasks.start(self._look_at_all(), "looking at loads")
 
     async def _keep_looking(self) -> None:
         while True:
@@ -151,15 +152,12 @@ class Ingesting:
     def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
         name = f"load {part.load_number} of {replica.id}"
-        task = self._preparing[key] = asyncio.create_task(self._prepare(replica, leader, part), name=name)
+        task = self._preparing[key] = tasks.start(self._prepare(replica, leader, part), name)
         task.add_done_callback(lambda ended: self._prepared(key, ended))
 
     def _prepared(self, key: Key, task: asyncio.Task[None]) -> None:
         del self._preparing[key]
         self._stop_waiting(key)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a part of a load was not prepared", exc_info=error, extra={"partition": key[1]})
-            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
 
     # The leader
 
@@ -196,7 +194,12 @@ class Ingesting:
             await self._spool.verify(part.load_number, part.name, part.checksum)
         others = [node for node in row.replicas if node != self._node_id and node not in row.removing_replicas]
         request = PullFileRequest(load_number=part.load_number, file=file)
-        pulls = {asyncio.ensure_future(self._pull(node, request)): node for node in others if not self._is_absent(node)}
+
+        async def pulled(node: str) -> None:
+            await self._pull(node, request)
+
+        present = [node for node in others if not self._is_absent(node)]
+        pulls = {tasks.awaited(pulled(node), f"pull by {node}"): node for node in present}
         if pulls:
             _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
             for pull in slow:
@@ -228,18 +231,13 @@ class Ingesting:
     def make(self, replica: Replica, mark: IngestMark) -> None:
         """The next entry to apply is this mark: applying goes on after it when the file is taken in."""
         entry = replica.begin_mark()
-        task = asyncio.create_task(
-            self._make(replica, mark, entry), name=f"taking load {mark.load_number} in {replica.id}"
-        )
+        task = tasks.start(self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}")
         self._making[replica.id] = task
         task.add_done_callback(lambda ended: self._made(replica, ended))
 
     def _made(self, replica: Replica, task: asyncio.Task[None]) -> None:
         if self._making.get(replica.id) is task:  # the next mark may have come already
             del self._making[replica.id]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a load's mark could not be passed", exc_info=error, extra={"partition": replica.id})
-            self._log_db.fail(MinkaError(Code.INTERNAL, f"{task.get_name()}: {error!r}"))
 
     async def _make(self, replica: Replica, mark: IngestMark, entry: Pending) -> None:
         data = replica.data
@@ -369,7 +367,7 @@ class Ingesting:
 
     def _tell(self) -> None:
         if self._reporting is None or self._reporting.done():
-            self._reporting = asyncio.create_task(self._tell_all(), name="loads' reports")
+            self._reporting = tasks.start(self._tell_all(), "loads' reports")
 
     async def _tell_all(self) -> None:
         """Tell the controller, in one call at a time, all that there is to tell by then."""

@@ -8,6 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minkad.core.replication.instructions import OpenData
 from minkad.core.replication.replicas import Replicas
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.context import Surroundings
 from minkad.replication.replica import Replica
@@ -45,7 +46,7 @@ class Opening:
         """Open the replica's data soon."""
         if replica.id in self._under_way or self._closed:
             return
-        task = asyncio.create_task(self._open(replica), name=f"opening the data of {replica.id}")
+        task = tasks.start(self._open(replica), f"opening the data of {replica.id}")
         self._under_way[replica.id] = task
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 

@@ -9,6 +9,7 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.follower import LeaderStream
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.state import Role
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.checkpoint_receiver import CheckpointReceiver
@@ -77,7 +78,7 @@ class ReplicationReceiver:
         INTERNAL.
         """
         stream = IncomingStream()
-        reader = asyncio.create_task(self._read(frames, stream))
+        reader = tasks.awaited(self._read(frames, stream), "frames of a leader")
         reader.add_done_callback(lambda _: stream.wake.set())
         try:
             while True:
@@ -89,7 +90,7 @@ class ReplicationReceiver:
                     reader.result()
                     return
         finally:
-            reader.cancel()
+            tasks.drop(reader)
             for partition_id in stream.partitions:
                 self._end(partition_id, stream)
             self.early_probes = {key: value for key, value in self.early_probes.items() if value[1] is not stream}

@@ -10,6 +10,7 @@ from typing import Final
 from minka.errors import MinkaError
 from minkad.core.replication.messages import Append
 from minkad.core.replication.progress import Progress
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.process.turns import turn
 from minkad.replication.frames import Frame, decode_answer, encode
@@ -67,7 +68,7 @@ class ReplicationSender:
         self._progress[progress.state.id] = progress
         self._unsure[progress.state.id] = None
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"replication to {self.node_id}")
+            self._task = tasks.start(self._run(), f"replication to {self.node_id}")
         progress.is_queued = False
         self.send(progress)
 

@@ -13,6 +13,7 @@ from minka.stored import has_expired, value_of, values_of, versioned
 from minka.wire import WRITING, Group, Op, Request, Response
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.storage import DeletedAheadError
+from minkad.process import tasks
 from minkad.process.memory import Share
 from minkad.replication.bodies import checked_read, checked_scan, element_count
 from minkad.replication.context import Surroundings
@@ -169,17 +170,18 @@ class Requests:
             replica = self._routing.leader(group) if group.op != Op.READ_STALE else self._routing.stale(group)
             if replica is None:
                 self._writing.check_memory(len(group.body))
-                self._spawn(self._wait(group, group.op, ticket, index, deadline))
+                self._spawn(self._wait(group, group.op, ticket, index, deadline), ticket, index)
             elif group.op == Op.WRITE:
                 self._writing.write(replica, group.body, ticket, index)
             elif group.op not in _READS and group.op != Op.OPERATE:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a group has the unknown op {group.op}")
             elif replica.data.is_closed:
-                self._spawn(self._begin_when_open(replica, group, ticket, index, deadline))
+                self._spawn(self._begin_when_open(replica, group, ticket, index, deadline), ticket, index)
             elif group.op == Op.OPERATE:
                 self._writing.operate(replica, group.body, ticket, index)
             elif not (has_reserved or ticket.share.has_plenty or ticket.has_room(_expected(replica, group))):
-                self._spawn(self._wait_for_room(_expected(replica, group), group, ticket, index, deadline))
+                size = _expected(replica, group)
+                self._spawn(self._wait_for_room(size, group, ticket, index, deadline), ticket, index)
             elif group.op in (Op.READ, Op.READ_VERSIONED):
                 self._read(replica, group, ticket, index, deadline)
             elif group.op == Op.READ_STALE:
@@ -194,12 +196,12 @@ class Requests:
         replica = self._replicas.get(group.partition_id)
         is_damaged = error.code is Code.CORRUPT_DATA and replica is not None and group.op not in WRITING
         if replica is not None and is_damaged and self._routing.may_be_mended(replica):
-            self._spawn(self._wait(group, group.op, ticket, index, deadline))
+            self._spawn(self._wait(group, group.op, ticket, index, deadline), ticket, index)
         else:
             ticket.fail(index, error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Coroutine[Any, Any, None], ticket: Ticket, index: int) -> None:
+        task = tasks.start(work, "request", lambda error: ticket.fail(index, _broken(error)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -254,7 +256,7 @@ class Requests:
         replica.load.count(keys)
         replica.take_over_data()
         if len(keys) > _INLINE_KEYS:
-            self._spawn(self._read_many(replica, keys, group, ticket, index, deadline))
+            self._spawn(self._read_many(replica, keys, group, ticket, index, deadline), ticket, index)
             return
         rows = _rows(replica, keys, ticket)
         if not self._has_clearance():
@@ -296,7 +298,7 @@ class Requests:
         """
         asked = Group(Op.OPERATE, group.partition_id, group.generation, b"")
         if self._routing.leader(asked) is not replica:
-            self._spawn(self._wait(group, Op.OPERATE, ticket, index, deadline))
+            self._spawn(self._wait(group, Op.OPERATE, ticket, index, deadline), ticket, index)
             return
 
         def removed(removal: Ticket) -> None:
@@ -321,7 +323,7 @@ class Requests:
         try:
             page = self._page(replica, body, wanted, MAX_PASSED)
         except DeletedAheadError:
-            self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline))
+            self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline), ticket, index)
             return
         self._answer_page(replica, page, group, ticket, index, deadline)
 
@@ -384,7 +386,7 @@ class Requests:
         replica.load.count(keys)
         replica.take_over_data()
         if len(keys) > _INLINE_KEYS:
-            self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline))
+            self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline), ticket, index)
         else:
             self._answer_stale(replica, age_ms, _rows(replica, keys, ticket), ticket, index)
 
@@ -486,3 +488,7 @@ async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> lis
         return await replica.data.stored_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
     finally:
         ticket.share.give(expected)
+
+
+def _broken(error: BaseException) -> MinkaError:
+    return MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}")

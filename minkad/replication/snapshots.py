@@ -17,6 +17,7 @@ from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.replication.entries import SnapshotMark, encode_mark
 from minkad.core.replication.state import Role
 from minkad.core.state import range_of
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.background import BackgroundTask
 from minkad.replication.committer import Committer
@@ -158,7 +159,7 @@ class Snapshots:
     def make(self, replica: Replica, mark: SnapshotMark) -> None:
         """The next entry to apply is this mark: applying goes on when the snapshot is kept."""
         entry = replica.begin_mark()
-        task = asyncio.create_task(self._make(replica, mark, entry), name=f"snapshot of {replica.id}")
+        task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}")
         self._making.add(task)
         task.add_done_callback(self._making.discard)
 

@@ -24,6 +24,7 @@ from minkad.core.replication.entries import SplitMarker
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.split import awaits_child, provisional_row
 from minkad.core.replication.state import Copy, Role
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.committer import Committer
 from minkad.replication.context import Surroundings
@@ -85,7 +86,7 @@ class Splitting:
     def make(self, parent: Replica) -> None:
         """The next entry to apply is a marker: applying goes on after it when the child is made."""
         entry = parent.begin_mark()
-        task = asyncio.create_task(self._make(parent, entry), name=f"split of {parent.id}")
+        task = tasks.start(self._make(parent, entry), f"split of {parent.id}")
         self._making[parent.id] = task
         task.add_done_callback(lambda ended: self._made(parent, ended))
 
@@ -168,7 +169,7 @@ class Splitting:
         self._begin(self._detach(child, parent_id), f"detaching {child.id}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+        task = tasks.start(work, name)
         self._detaching.add(task)
         task.add_done_callback(self._detaching.discard)
 

@@ -13,6 +13,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minkad.core.replication.state import Role
 from minkad.core.state import range_of
+from minkad.process import tasks
 from minkad.process.failpoints import failpoint
 from minkad.replication.replica import Replica
 from minkad.storage.data_database import DataDatabase
@@ -35,7 +36,7 @@ class Trimming:
         if replica.trim.removed_outside is not None:
             self._waiting[replica.id] = replica
             if self._task is None:
-                self._task = asyncio.create_task(self._run(), name="trimming")
+                self._task = tasks.start(self._run(), "trimming")
 
     async def close(self) -> None:
         """Finish what is under way, and begin nothing more."""

@@ -6,6 +6,7 @@ import ssl
 import grpc
 
 from minka.grpc_calls import aio_channel, channel_options
+from minkad.process import tasks
 from minkad.rpc.credentials import Credentials
 
 CONNECT_TIMEOUT = 2.0  # seconds, at least
@@ -63,7 +64,7 @@ class Channels:
         """
         channels, self._channels = self._channels, {}
         for channel in channels.values():
-            self._old[channel] = asyncio.create_task(self._close_unused(channel), name="old channel")
+            self._old[channel] = tasks.start(self._close_unused(channel), "old channel", tasks.told)
 
     async def _close_unused(self, channel: grpc.aio.Channel) -> None:
         await channel.close(UNTIL_UNUSED)

@@ -9,6 +9,7 @@ import grpc
 
 from minka import wire
 from minka.errors import Code, MinkaError
+from minkad.process import tasks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
 from minkad.replication.batches import checked_request, count
@@ -45,7 +46,7 @@ class _Stream:
         on_done: Any = lambda _: self._share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
         self._serving = asyncio.current_task()
-        reader = asyncio.create_task(self._read(frames))
+        reader = tasks.awaited(self._read(frames), "a client's frames")
         try:
             while (answer := await self._answers.get()) is not None:
                 await self._write(context, answer)
@@ -57,7 +58,7 @@ class _Stream:
             raise MinkaError(Code.OVERLOADED, "answers were not taken while others waited for memory") from None
         finally:
             self._serving = None
-            reader.cancel()
+            tasks.drop(reader)
             for task in self._tasks:
                 task.cancel()
             # What is on its way stays with gRPC for as long as the client doesn't take it.
@@ -81,7 +82,7 @@ class _Stream:
                 request = checked_request(frame)
                 self._share.take(len(frame))
                 await self._slots.acquire()
-                task = asyncio.create_task(self._answer(request, len(frame)))
+                task = tasks.start(self._answer(request, len(frame)), "answer", lambda _: self._end())
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
                 if not self._share.has_plenty:  # then frames are read one by one, once there is memory for more

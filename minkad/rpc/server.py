@@ -41,6 +41,7 @@ from minkad.coordinator.table_counting import TableCounting
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.sessions import ShardSessions
 from minkad.history.recorder import HistoryRecorder
+from minkad.process import tasks
 from minkad.process.listening import bind_error, cannot_listen
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
@@ -189,7 +190,7 @@ class Server:
         for name in _NAMES:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
-        self._watcher = asyncio.create_task(self._watch(), name="gRPC server")
+        self._watcher = tasks.start(self._watch(), "gRPC server")
 
     async def _watch(self) -> None:
         """Listen again after gRPC has given up: it does when the name of a method that is called is no UTF-8."""
@@ -199,7 +200,7 @@ class Server:
                 continue
             log.warning("the gRPC server was ended by a call that it can't read; it begins again")
             old, until = self._server, time.monotonic() + _BIND_S
-            ending = asyncio.create_task(old.stop(0))
+            ending = tasks.start(old.stop(0), "end of the gRPC server", tasks.told)
             while True:
                 try:
                     self._server = self._made()

@@ -8,6 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
+from minkad.process import tasks
 from minkad.spool.spool import Spool
 
 log: Final = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Fetching:
             task = self._under_way.get(key)
             if task is None:
                 nodes = [node for node in dict.fromkeys((*first, *self._all_nodes())) if node != self._node_id]
-                task = asyncio.create_task(self._get(number, file, nodes), name=f"fetching {file.name}")
+                task = tasks.awaited(self._get(number, file, nodes), f"fetching {file.name}")
                 self._under_way[key] = task
                 task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
             await asyncio.shield(task)

@@ -14,6 +14,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
 from minka.stored import value_of, values_of
 from minka.wire import WriteBody
+from minkad.process import tasks
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.memory_data import MemoryData
@@ -252,7 +253,7 @@ class DataDatabase:
         self.attachment = self._parent = None
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._opening = asyncio.create_task(work, name=f"opening or closing {self.path}")
+        task = self._opening = tasks.awaited(work, f"opening or closing {self.path}")
         task.add_done_callback(self._has_ended)
         return task
 

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, cast
 
 from minka.errors import MinkaError
+from minkad.process.tasks import ENDS_NODE
 
 _MAX_TURNS: Final = 10_000  # in one moment; more of them mean that something spins
 _RESOLUTION: Final = 1e-9  # seconds; moments so close are the same
@@ -122,6 +123,8 @@ class ProcessLoop:
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if isinstance(error := context.get("exception"), Exception):
             self._note(error)
+        if context.get(ENDS_NODE):
+            self.fail(AssertionError(context["message"]))
 
     def _note(self, error: Exception) -> None:
         if not isinstance(error, MinkaError):  # a MinkaError is an answer

@@ -21,6 +21,7 @@ from minkad.data_port.resp.parsing import Parser
 from minkad.data_port.resp.replies import OK, RespError, bulk, internal
 from minkad.data_port.resp.service import Service
 from minkad.data_port.resp.slots import Joined, Part, SetSlot, Slot
+from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
 
@@ -536,7 +537,7 @@ class RespConnection:
         elif has_plenty:
             self._resume_reading()
         elif self._awaits_room is None and not self._is_reading:
-            self._awaits_room = asyncio.create_task(self._await_room())
+            self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._transport.abort())
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self._is_over:

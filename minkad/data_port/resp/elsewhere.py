@@ -13,6 +13,7 @@ from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.wire import Group, GroupResult, Op
 from minkad.config.addresses import split_address
+from minkad.process import tasks
 
 _CONNECT_S: Final = 2.0
 _GRACE_S: Final = 1.0  # a node answers within the timeout; so much later it counts as hung
@@ -132,7 +133,7 @@ class _Node:
     def _begin(self) -> None:
         if self._connection is None or self._connection.is_over:
             if self._connecting is None:
-                self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="passing on")
+                self._connecting = tasks.start(self._connect(), "passing on", self._failed_to_connect)
             return
         while self._queue:
             asked, self._queue = self._queue[: wire.MAX_GROUPS], self._queue[wire.MAX_GROUPS :]
@@ -149,13 +150,16 @@ class _Node:
             async with asyncio.timeout(_CONNECT_S):
                 self._connection = await connect(split_address(self._address), self._tls(), self._hello, self)
         except (MinkaError, TimeoutError) as error:
-            asked, self._queue = self._queue, []
-            self._give_up(asked, str(error) or f"{self._address}: no connection within {_CONNECT_S:g} s")
+            self._failed_to_connect(error)
         finally:
             self._connecting = None
         if self._queue:
             self._begin()
         self._end_if_idle()
+
+    def _failed_to_connect(self, error: BaseException) -> None:
+        asked, self._queue = self._queue, []
+        self._give_up(asked, str(error) or f"{self._address}: no connection within {_CONNECT_S:g} s")
 
     @staticmethod
     def _give_up(asked: list[tuple[Group, int, OnDone]], text: str, *, was_sent: bool = False) -> None:

@@ -473,3 +473,16 @@ async def test_entries_are_applied_while_a_snapshot_is_encoded(tmp_path: Path) -
             encoding.set()
         await until(lambda: leader.log.snapshot().metadata.index == leader.driver.applied_index)
         assert leader.log.snapshot().data == b"".join(leader.machine.commands), "what has come meanwhile is in the next"
+
+
+async def test_a_driver_whose_ticks_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with group(tmp_path, 1) as nodes:
+        driver = (await leader_of(nodes)).driver
+
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(driver, "_is_away", True)
+        monkeypatch.setattr(driver.raw, "tick", broken)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(driver.run(), 10)

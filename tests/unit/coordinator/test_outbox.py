@@ -25,7 +25,9 @@ class Told:
         self.answer = answer
         self.requests: list[UpdateReplicasRequest] = []
         self.reports: list[ReportReplicas] = []
-        self.outbox = NodeOutbox("a", "1", 1, self.rows.get, self.send, self.report, random.Random(1))
+        self.failures: list[BaseException] = []
+        rng = random.Random(1)
+        self.outbox = NodeOutbox("a", "1", 1, self.rows.get, self.send, self.report, rng, self.failures.append)
 
     async def send(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         self.requests.append(request)

@@ -23,7 +23,7 @@ class Controller:
         self.confirmed_at = 0.0
         self.begun: asyncio.Queue[Command] = asyncio.Queue()
 
-    def task_ended(self, task: asyncio.Task[None]) -> None:
+    def fail(self, error: BaseException, /) -> None:
         """Until the test ends."""
 
     def suspects_itself(self) -> bool:

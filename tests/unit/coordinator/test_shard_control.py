@@ -48,7 +48,7 @@ class Harness:
             in_thread=_at_once,
         )
 
-    def task_ended(self, task: asyncio.Task[None]) -> None:
+    def fail(self, error: BaseException, /) -> None:
         """Until the test ends."""
 
     def suspects_itself(self) -> bool:

@@ -1,0 +1,95 @@
+"""Starts tasks. The end of each is expected, or it is logged and ends the task's owner."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from minka.errors import MinkaError
+
+log: Final = logging.getLogger(__name__)
+
+ENDS_NODE: Final = "ends_node"  # in what an event loop's exception handler is told: the node can't go on
+TAKEN_WITHIN_S: Final = 30.0  # by then somebody has asked for the result of a task that was to be awaited
+
+Failed = Callable[[BaseException], object]
+T = TypeVar("T")
+
+
+def start(work: Coroutine[Any, Any, T], name: str, failed: Failed | None = None) -> asyncio.Task[T]:
+    """Run `work` beside the caller. If it ends by an error, or cancelled although nobody has cancelled it, that is
+    logged and `failed` is called, which ends the owner: a connection, a session, a controller. Without `failed` the
+    node is the owner: it can't go on.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(lambda ended: _ended(ended, failed))
+    return task
+
+
+def awaited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Run `work`, of which the caller takes the end: it awaits the task, or asks for its result. An answer of the
+    cluster, a MinkaError, may be left when its caller has gone; any other error that nobody takes ends the node.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(_to_be_taken)
+    return task
+
+
+def drop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task that was to be awaited: its caller goes, and nobody wants to know how it ends."""
+    task.cancel()
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+
+def told(_error: BaseException) -> None:
+    """For work that has no owner to end: what it was for goes on without it, or begins again."""
+
+
+def watch_threads(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a thread that ends by an error end the node."""
+
+    def ended(thread: threading.ExceptHookArgs) -> None:
+        name = thread.thread.name if thread.thread is not None else "?"
+        if thread.exc_value is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(_end_node, f"the thread {name}", thread.exc_value)
+
+    threading.excepthook = ended
+
+
+def _ended(task: asyncio.Task[Any], failed: Failed | None) -> None:
+    error = _error_of(task)
+    if error is None:
+        return
+    if failed is None:
+        _end_node(f"the task {task.get_name()}", error)
+    else:
+        log.error("a task failed", exc_info=error, extra={"task": task.get_name()})
+        failed(error)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    if not task.cancelled():
+        return task.exception()
+    return None if task.cancelling() else asyncio.CancelledError("what it waited for was cancelled")
+
+
+def _to_be_taken(task: asyncio.Task[Any]) -> None:
+    # Asked for by the flag, since `exception()` would count as taking it.
+    if not task.cancelled() and _is_left(task):
+        task.get_loop().call_later(TAKEN_WITHIN_S, _check_taken, task)
+
+
+def _is_left(task: asyncio.Task[Any]) -> bool:
+    return bool(getattr(task, "_log_traceback", False))
+
+
+def _check_taken(task: asyncio.Task[Any]) -> None:
+    if _is_left(task) and (error := task.exception()) is not None and not isinstance(error, MinkaError):
+        _end_node(f"the task {task.get_name()}, whose end nobody took", error)
+
+
+def _end_node(what: str, error: BaseException) -> None:
+    log.error("the node can't go on without what has failed", exc_info=error, extra={"failed": what})
+    context = {"message": f"{what} failed", "exception": error, ENDS_NODE: True}
+    asyncio.get_running_loop().call_exception_handler(context)

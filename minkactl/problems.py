@@ -182,14 +182,18 @@ class _Problems:
         """The commands that help if the node never comes back, if they can work."""
         held = self._counts[node.id]
         if held.sole:
+            others = f" The others: minkactl drain {node.id} --decommission" if held.staying > held.sole else ""
             return (
                 f"If {node.id} is gone for good: no other node has an in-sync copy of "
                 f"{counted(held.sole, 'partition')}. Start it elsewhere with its data_dir, or with a backup of that."
+                f"{others}"
             )
         remove = f"minkactl raft remove {node.id}"
         if not held.replicas:
             return f"If {node.id} is gone for good: {remove}"
-        lacking = held.needed_replicas - self._live
+        # Other nodes that are down keep what they have, so one node more is enough to replace this one.
+        down = sum(not is_up(n) and self._counts[n.id].replicas > 0 for n in self._nodes.values() if n.id != node.id)
+        lacking = held.needed_replicas - self._live - down
         missing = "a new node" if lacking == 1 else f"{lacking} new nodes"
         join = f"let {missing} join, then " if lacking > 0 else ""
         return f"If {node.id} is gone for good: {join}minkactl drain {node.id} --decommission, then {remove}"

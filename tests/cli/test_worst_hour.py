@@ -149,6 +149,37 @@ def test_one_of_three_dead_and_gone_for_good(run: Run, cluster: LocalCluster) ->
     assert document["served"]["served"] == PARTITIONS
 
 
+def test_two_dead_of_five_and_one_spare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the dead is replaced while the other is down; for that one a new node is lacking, and the status says so."""
+    with LocalCluster(5, config=QUICK) as cluster:
+        monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
+        with Control(cluster.endpoints) as control:
+            control.create_keyspace("flights", PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3, replicas=5)
+            wait_settled(control, 5)
+            cluster.add("spare")
+            wait_settled(control, 6)
+        dead = ("delphi", "ephesus")
+        for name in dead:
+            cluster.kill(name)
+
+        def told(d: Any) -> dict[str, str]:
+            return {p["nodes"][0]: p["otherwise"] for p in d["problems"] if p["problem"].startswith(dead)}
+
+        once(run, "both failed and others lead", lambda d: len(told(d)) == 2 and d["served"]["served"] == PARTITIONS)
+        replace = "minkactl drain {0} --decommission, then minkactl raft remove {0}"
+        helps = {name: f"If {name} is gone for good: {replace.format(name)}" for name in dead}
+        assert told(once(run, "the table", lambda d: d["known"])) == helps
+        drained = run("drain", "delphi", "--decommission", "--yes")
+        assert drained.exit_code == 0, drained.output
+        with Control(cluster.endpoints) as control:
+            assert all({*p.isr} == {"athens", "byzantium", "cyrene", "spare"} for p in control.table().partitions)
+        join = "If ephesus is gone for good: let a new node join, then "
+        once(run, "one more is lacking", lambda d: told(d)["ephesus"] == join + replace.format("ephesus"))
+        refused = run("drain", "ephesus", "--decommission", "--yes")
+        assert refused.exit_code == Exit.FAILED
+        assert "ephesus keeps 12 replicas of flights (flights/0, " in refused.output
+
+
 def test_one_that_hangs_delays_nothing(run: Run, cluster: LocalCluster) -> None:
     with Control(cluster.endpoints) as control:
         hangs = next(name for name in NODES if name != control.status().coordinator.controller)

@@ -251,7 +251,7 @@ def restart_unnoticed() -> Sequence[Patch]:
 
 
 def remove_too_early() -> Sequence[Patch]:
-    def missing_in_sync(partition: Partition, _: Live) -> list[str]:
+    def missing_in_sync(partition: Partition, *_: object) -> list[str]:
         missing = [node for node in partition.target_replicas if node not in partition.isr]
         return missing if len(missing) == len(partition.target_replicas) else []
 

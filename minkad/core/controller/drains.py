@@ -6,7 +6,8 @@ that it has stopped, what it still leads gets other leaders (steps 2 and 3, `nod
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
+from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
@@ -33,6 +34,7 @@ from minkad.core.controller.selectors import Live, controlled_shutdown_leader_se
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import Placed, State, is_up, partition_name, slices
 
+_MAX_NAMED: Final = 8
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
 
 
@@ -130,7 +132,9 @@ def _is_safe(state: State, node_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _WaysOut:
-    """What moves replicas away from a node: as many other nodes have to be LIVE as the keyspace has replicas."""
+    """What moves replicas away from a node: there have to be as many other nodes as the keyspace has replicas. Those
+    that are down count as far as they keep what they have.
+    """
 
     node_id: str
     targets: int
@@ -138,7 +142,8 @@ class _WaysOut:
 
     @classmethod
     def of(cls, state: State, node_id: str) -> "_WaysOut":
-        targets = sum(node.state == _LIVE and node.id != node_id for node in state.nodes.values())
+        others = (node for node in state.nodes.values() if node.id != node_id)
+        targets = sum(n.state == _LIVE or (not is_up(n) and bool(state.partitions.copies.get(n.id))) for n in others)
         return cls(node_id, targets, max((one.replicas for one in state.keyspaces.values()), default=0))
 
     def remedy(self, keyspace: Keyspace) -> str:
@@ -219,6 +224,8 @@ class Drains(OperationKind):
             plan = usage.plan
             if plan is None or not (yield from _still_holds(state, plan, drain.node)):
                 plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
+            if not plan.moves and next(_left_behind(state, drain.node), None) is not None:
+                raise MinkaError(Code.NOT_ENOUGH_NODES, "; ".join(plan.notes), node=drain.node)
             drain.plan_digest = plan.digest
             for some in slices(migrations_of(plan), ROWS_A_STEP):
                 migrations += some
@@ -234,11 +241,11 @@ class Drains(OperationKind):
 
     def blockers(self, state: State, operation: Operation) -> Iterator[Blocker]:
         """What would be hurt if the node stopped now. A decommission waits for its own migrations, and for those of
-        other operations that move something off the node.
+        other operations that move something off the node. What nobody moves, since no node can take it, is named.
         """
         node = operation.drain.node
         if operation.drain.decommission:
-            return _moved_by_others(state, operation)
+            return chain(_moved_by_others(state, operation), _stays(state, node))
         return _blockers(state, state.partitions_on(node), node)
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
@@ -263,7 +270,9 @@ class Drains(OperationKind):
 
 
 def _still_holds(state: State, plan: Plan, node_id: str) -> Steps[bool]:
-    """Whether what the plan moves is as it was, and it leaves nothing on the node but what others move."""
+    """Whether what the plan moves is as it was, and it leaves nothing on the node but what others move. Nothing new
+    comes to a node that is down, so what stays there is what no node could take.
+    """
     for number, move in enumerate(plan.moves):
         if number % ROWS_A_STEP == 0:
             yield []
@@ -276,6 +285,8 @@ def _still_holds(state: State, plan: Plan, node_id: str) -> Steps[bool]:
     planned = {Placed.partition(move.partition_id) for move in plan.moves}
     if not planned.isdisjoint(state.moving):
         return False
+    if not is_up(state.nodes.get(node_id)):
+        return True
     for rows in slices(state.partitions_on(node_id), ROWS_A_STEP):
         yield []
         held = (Placed.partition(row.id) for row in rows if node_id in row.replicas)
@@ -296,12 +307,33 @@ def _moved_by_others(state: State, operation: Operation) -> Iterator[Blocker]:
             yield Blocker(partition_id=row.id, partition=name, reason=f"operation {by} moves it", remedy=remedy)
 
 
+def _left_behind(state: State, node_id: str) -> Iterator[Partition]:
+    """The partitions of which the node keeps its replica: no operation moves it."""
+    rows = (p for p in state.partitions_on(node_id) if node_id in p.replicas)
+    return (row for row in rows if Placed.partition(row.id) not in state.moving)
+
+
+def _stays(state: State, node_id: str) -> Iterator[Blocker]:
+    live = {node.id for node in state.nodes.values() if node.state == _LIVE}
+    for row in _left_behind(state, node_id):
+        reason = "each LIVE node has a replica of it" if live <= {*row.replicas} else "no node has room for it"
+        if not row.leader:
+            reason = f"it is OFFLINE, and its data is on {', '.join(row.isr)}"
+        remedy = f"start {row.isr[0]}" if not row.leader and row.isr else "let a node join, then drain again"
+        name = partition_name(state.keyspaces, row)
+        yield Blocker(partition_id=row.id, partition=name, reason=f"it stays on {node_id}: {reason}", remedy=remedy)
+
+
 def _decommissioned(state: State, node: Node) -> End | None:
     held = [p.id for p in state.partitions_on(node.id) if node.id in p.replicas]
     if any(Placed.partition(partition_id) in state.moving for partition_id in held):
         return None  # another operation moves it, and not to a node that is being drained
     if held:
-        return End(f"{node.id} still holds {len(held)} partitions", failed=True)
+        named = list(islice(_stays(state, node.id), _MAX_NAMED))
+        more = f", and {len(held) - len(named)} more" if len(held) > len(named) else ""
+        which = ", ".join(blocker.partition for blocker in named)
+        text = f"{node.id} still holds {len(held)} partitions ({which}{more}): {named[0].reason}; {named[0].remedy}"
+        return End(text, failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):
         return None  # it is still deleting its copies
     return End(f"{node.id} holds nothing and is safe to stop")

@@ -13,9 +13,9 @@ the last one stopped:
     12        every node has the table through the log
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.partition_change import PartitionChange
@@ -25,6 +25,7 @@ from minkad.core.controller.selectors import (
     preferred_replica_partition_leader_selector,
     reassigned_partition_leader_selector,
 )
+from minkad.core.placement.moving import has_leader
 from minkad.core.state import State, is_up, partition_name, replace
 
 _M = MigrationState
@@ -50,7 +51,7 @@ class PartitionMover:
     def obstacle(self, state: State, migration: Migration) -> str | None:
         """The partition can't be copied now, or not to these nodes."""
         partition = state.partitions[migration.partition_id]
-        if not _is_online(partition):
+        if not has_leader(partition):
             return _offline(partition)
         if partition.splitting:
             return "it is being split"
@@ -108,7 +109,7 @@ class PartitionMover:
             return _finish(partition, migration, live, now_ms)
         if migration.state == _M.MIGRATION_STATE_CANCELLING:
             return self._go_on_back(state, migration, live, now_ms)
-        if missing_in_sync(partition, live) or not partition.leader:
+        if missing_in_sync(partition, migration.original_replicas, live.up) or not partition.leader:
             return []  # step 4
         if (successor := _next_leader(partition, migration, live)) is not None:
             if partition.successor == successor:
@@ -124,14 +125,15 @@ class PartitionMover:
     def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
         """It waits for a replica that has the data, or that is to be in sync."""
         partition = state.partitions[migration.partition_id]
-        if not _is_online(partition):
+        if not has_leader(partition):
             return (
                 f"it is OFFLINE, and its data is on {', '.join(partition.isr)}",
                 f"start {' or '.join(partition.isr)}",
             )
-        for node_id in partition.target_replicas:
-            node = state.nodes.get(node_id)
-            if not is_up(node):
+        up = {node_id for node_id in partition.replicas if is_up(state.nodes.get(node_id))}
+        for node_id in missing_in_sync(partition, migration.original_replicas, up):
+            if node_id not in up:
+                node = state.nodes.get(node_id)
                 since = f": {node.state_reason}" if node is not None and node.state_reason else ""
                 cancel = f"minkactl operations cancel {migration.operation_id}"
                 return f"{node_id} is to be in sync and is not LIVE{since}", f"start {node_id}, or {cancel}"
@@ -177,11 +179,19 @@ class PartitionMover:
         return self.go_back(state, migration, live, now_ms, migration.outcome)
 
 
-def missing_in_sync(partition: Partition, live: Live) -> list[str]:
-    """The nodes of RAR that have not joined the isr, or are gone, so that the leader is about to take them out of
-    it.
+def missing_in_sync(partition: Partition, original: Collection[str], up: Collection[str]) -> list[str]:
+    """The nodes of RAR that the migration waits for: those that have not joined the isr, or are gone, so that the
+    leader is about to take them out of it.
+
+    A replica that was there before (`original`) and is down is not waited for, as long as RAR has no fewer live
+    replicas in sync than OAR: one dead node doesn't keep another one from being replaced.
     """
-    return [node for node in partition.target_replicas if node not in partition.isr or node not in live.up]
+    in_sync = [node for node in partition.isr if node in up]
+    missing = [node for node in partition.target_replicas if node not in in_sync]
+    away = {node for node in missing if node in original and node not in up and node not in partition.isr}
+    if sum(node in partition.target_replicas for node in in_sync) < sum(node in original for node in in_sync):
+        return missing
+    return [node for node in missing if node not in away]
 
 
 def _target_of(partition: Partition, migration: Migration) -> list[str]:
@@ -221,11 +231,6 @@ def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int)
     completed = migration_in_state(migration, _M.MIGRATION_STATE_COMPLETED, now_ms, outcome)
     completed.migration_changed.left_behind[:] = to_delete
     return [completed]
-
-
-def _is_online(partition: Partition) -> bool:
-    """Whether it has a leader from which a replica can be copied."""
-    return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
 
 def _offline(partition: Partition) -> str:

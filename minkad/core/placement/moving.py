@@ -3,10 +3,15 @@
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, Partition, PartitionState
 from minkad.core.state import MIGRATIONS_ENDED, State, holders, replace, slices
 
 _ROWS_A_STEP: Final = 500
+
+
+def has_leader(partition: Partition) -> bool:
+    """Whether it has a leader from which a replica can be copied."""
+    return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
 
 class Destination(NamedTuple):

@@ -7,12 +7,13 @@ from math import isfinite
 from minka.errors import Code, MinkaError
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
-from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
+from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.placement.leaders import spread_leaders
-from minkad.core.placement.rebalance import Rebalance, Step, Wishes
-from minkad.core.state import State, partition_name
+from minkad.core.placement.moving import has_leader
+from minkad.core.placement.rebalance import Rebalance, Step, Wishes, unplannable
+from minkad.core.state import State, is_up, partition_name
 
 
 def plan_reassign(
@@ -27,14 +28,16 @@ def plan_reassign(
 
     `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards. If
     `to` is empty, it is all LIVE nodes except those of `drain`; if `keyspaces` is empty, it is all of them. A node that
-    is not in `to` gives up all it has. With `drain` and without `to` no other node gives up anything. Each move adds
-    one replica; several moves of one partition come one after the other. Preferred leaders are spread like replicas.
-    With `partitions` exactly those get exactly those replicas, each of them in one move. What an operation moves
-    already is left alone; with `queue` the plan begins where all operations leave things, and may move it again.
+    is not in `to` gives up all it has; if it is down, all that others can take, and notes name the rest. With `drain`
+    and without `to` no other node gives up anything. Each move adds one replica; several moves of one partition come
+    one after the other. Preferred leaders are spread like replicas. With `partitions` exactly those get exactly those
+    replicas, each of them in one move. What an operation moves already is left alone; with `queue` the plan begins
+    where all operations leave things, and may move it again. A partition without a leader is left alone as well, and
+    named in the notes.
 
     Raises OPERATION_RUNNING if that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or PARTITION_OFFLINE if a partition has no leader to
-    copy it from.
+    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or PARTITION_OFFLINE if a node that is up can't be
+    emptied because a partition has no leader to copy it from.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
@@ -80,7 +83,11 @@ def _wishes(state: State, request: PlanReassignRequest) -> Wishes:
     if not targets:
         raise MinkaError(Code.NOT_ENOUGH_NODES, "no node is left to take anything" if live else "no node is LIVE")
     weights = {node.id: float(node.weight or 1) for node in state.nodes.values()} | dict(request.weights)
-    return Wishes(targets, weights, gently=bool(request.drain) and not request.to)
+    down = frozenset(node.id for node in state.nodes.values() if not is_up(node))
+    if not request.drain or request.to:
+        return Wishes(targets, weights, down=down)
+    left_alone = state.nodes.keys() - {*targets, *request.drain}
+    return Wishes(targets, weights, gently=True, left_alone=left_alone, down=down)
 
 
 def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
@@ -91,13 +98,6 @@ def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
         if keyspace is None:
             raise MinkaError(Code.UNKNOWN_KEYSPACE, f"there is no keyspace {name}", keyspace=name)
     return [keyspace for keyspace in found.values() if keyspace is not None]
-
-
-def _unplannable(state: State, partition: Partition) -> MinkaError:
-    """A partition without its leader can't be copied, and one that is being assigned has not settled."""
-    name = partition_name(state.keyspaces, partition)
-    where = f"its data is on {', '.join(partition.isr)}"
-    return MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
 
 
 def _low_disks(targets: Sequence[str], disks: Mapping[str, DiskSpace]) -> list[str]:
@@ -120,21 +120,13 @@ def _evening_moves(
         mine = by_keyspace[keyspace.id]
         rows = [p for p in mine if p.id not in layout.moving]
         notes += _left_alone(keyspace, Counter(layout.moving[p.id] for p in mine if p.id in layout.moving))
-        for row in rows:
-            if row.state != PartitionState.PARTITION_STATE_ONLINE:
-                raise _unplannable(state, row)
-        if keyspace.replicas > len(wishes.targets):
-            raise MinkaError(
-                Code.NOT_ENOUGH_NODES,
-                f"{keyspace.name} keeps {keyspace.replicas} replicas, and {len(wishes.targets)} nodes would be left",
-            )
         rebalance = Rebalance(state, keyspace, mine, layout, wishes)
         rebalance.run()
         minimum += rebalance.minimum
         notes += rebalance.notes
         reordered = []
         if keyspace.replicas > 1 and not wishes.gently:
-            orders = {p.id: layout.replicas[p.id] for p in rows}
+            orders = {p.id: layout.replicas[p.id] for p in rows if has_leader(p)}
             reordered = spread_leaders(orders, wishes.targets, wishes.weights)
         moves += _in_order(state, sizes, layout, rebalance.steps, reordered)
     return moves, minimum, notes
@@ -215,8 +207,8 @@ def _explicit_moves(
         before = layout.before[partition.id]
         if after == before:
             continue
-        if partition.state != PartitionState.PARTITION_STATE_ONLINE:
-            raise _unplannable(state, partition)
+        if not has_leader(partition):
+            raise unplannable(state, partition)
         _check_wanted(state, partition, name, after)
         added = [node for node in after if node not in before]
         gone = [node for node in before if node not in after]

@@ -2,19 +2,21 @@
 members"). Replicas of a partition never share a node, and don't come to share a zone."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minkad.core.placement.layout import Layout
+from minkad.core.placement.moving import has_leader
 from minkad.core.placement.quotas import ZoneLimits, even_quotas, filled_quotas
 from minkad.core.placement.room import Room
 from minkad.core.state import State, partition_name
 
 _TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
 _FEW: Final = 1000  # partitions
+_MAX_NAMES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,15 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """The nodes on which replicas may be, and in what proportion. `gently`: only nodes that are no targets give up
-    anything.
+    anything. Those of `left_alone` neither take nor give up anything. Those of `down` give up what others can take;
+    all other nodes that are no targets have to be emptied.
     """
 
     targets: Sequence[str]
     weights: Mapping[str, float] = field(default_factory=dict)
     gently: bool = False
+    left_alone: Collection[str] = ()
+    down: Collection[str] = ()
 
 
 class Rebalance:
@@ -50,20 +55,32 @@ class Rebalance:
         self._layout = layout
         self._wishes = wishes
         self._targets = frozenset(wishes.targets)
-        self._partitions = {p.id: p for p in rows if p.id not in layout.moving}
+        settled = [p for p in rows if p.id not in layout.moving]
+        self._partitions = {p.id: p for p in settled if has_leader(p)}
+        self._offline = [p for p in settled if p.id not in self._partitions]
         self._before = Counter(n for p in rows for n in layout.replicas[p.id])
         self._now = Counter(self._before)
         quotas = filled_quotas if wishes.gently else even_quotas
         limits = self._zone_limits(rows)
-        shares = quotas(self._before, wishes.targets, wishes.weights, len(rows), layout.totals, limits)
-        self.quotas = dict.fromkeys(self._before, 0) | shares
+        kept = {node: count for node, count in self._before.items() if node in wishes.left_alone}
+        shared = {node: count for node, count in self._before.items() if node not in kept}
+        shares = quotas(shared, wishes.targets, wishes.weights, len(rows), layout.totals, limits)
+        self.quotas = dict.fromkeys(shared, 0) | kept | shares
         self._on: defaultdict[str, dict[int, None]] = defaultdict(dict)  # by node: the partitions that may leave it
         for id_ in self._partitions:
             for node in layout.replicas[id_]:
                 self._on[node][id_] = None
         self._room = Room(layout, (n for n in wishes.targets if self._now[n] < self.quotas[n]))
         self.steps: list[Step] = []
-        self.notes: list[str] = []
+        self.notes = [self._without_leader()] if self._offline else []
+
+    def _without_leader(self) -> str:
+        rows = self._offline
+        data = sorted({node for row in rows for node in row.isr})
+        return (
+            f"{len(rows)} partitions of {self._keyspace.name} are OFFLINE and left alone "
+            f"({some_names(map(self._name, rows))}); their data is on {some_names(data)}"
+        )
 
     def _zone_limits(self, rows: Sequence[Partition]) -> ZoneLimits | None:
         """The limits that follow from what `Layout.fits` allows; None if they are none, or can't be kept."""
@@ -88,8 +105,9 @@ class Rebalance:
         return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 
     def run(self) -> None:
-        """Make the steps. If a node that is to have nothing can't be emptied, raises NOT_ENOUGH_NODES, or
-        OPERATION_RUNNING if that is because of what an operation moves, or of a copy that is still being deleted.
+        """Make the steps. If a node that is up is to have nothing and can't be emptied, raises NOT_ENOUGH_NODES, or
+        PARTITION_OFFLINE if its partition has no leader to copy it from. Raises OPERATION_RUNNING if what an operation
+        moves, or a copy that is still being deleted, is in the way.
         """
         surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
@@ -189,7 +207,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """A node that is to have nothing is emptied at any price; others keep what no node can take."""
+        """A node that is up and to have nothing is emptied at any price; others keep what no node can take."""
         if source in self._targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
@@ -197,17 +215,35 @@ class Rebalance:
             )
             return
         anywhere = Room(self._layout, self._wishes.targets)
+        stay: list[Partition] = []
         for partition in self._rows_on(source):
             target = anywhere.best(partition, source)
             if target is None:
                 target = anywhere.best(partition, source, any_zone=True)
                 self.notes += [f"{self._name(partition)} has to share a zone"] if target else []
-            if target is None:
-                raise self._stuck(partition, source)
-            self._move(partition, source, target)
-            anywhere.put(target)
-        if self._excess(source):
+            if target is not None:
+                self._move(partition, source, target)
+                anywhere.put(target)
+                continue
+            refusal = self._stuck(partition, source)
+            if refusal.code is not Code.NOT_ENOUGH_NODES or source not in self._wishes.down:
+                raise refusal
+            stay.append(partition)
+        offline = [p for p in self._offline if self._holds(source, p)]
+        if offline and source not in self._wishes.down:
+            raise unplannable(self._state, offline[0])
+        if self._excess(source) > len(stay) + len(offline):
             raise self._comes(source)
+        if stay:
+            self.notes.append(self._keeps(source, stay))
+
+    def _keeps(self, source: str, stay: Sequence[Partition]) -> str:
+        """What a node that is down keeps, why, and what helps."""
+        return (
+            f"{source} keeps {len(stay)} replicas of {self._keyspace.name} ({some_names(map(self._name, stay))}): each "
+            "LIVE node has a replica there, is over capacity_bytes, or has no room on its disk. Let a node join and "
+            f"plan again, or start {source}"
+        )
 
     def _comes(self, source: str) -> MinkaError:
         """The error if an operation that has not ended leaves a replica on the node that is to have nothing."""
@@ -226,6 +262,9 @@ class Rebalance:
         if deleting:
             text = f"{name}: {', '.join(deleting)} is still deleting an older copy; try again in a moment"
             return MinkaError(Code.OPERATION_RUNNING, text)
+        if self._keyspace.replicas > len(targets):
+            text = f"{self._keyspace.name} keeps {self._keyspace.replicas} replicas, and {len(targets)} nodes would be left"
+            return MinkaError(Code.NOT_ENOUGH_NODES, text)
         return MinkaError(
             Code.NOT_ENOUGH_NODES,
             f"{name} can't leave {source}: none of the other {len(targets)} nodes can take it, for it has a replica "
@@ -261,6 +300,20 @@ class Rebalance:
             f"{target} has {self._before[target]} and is to have {self.quotas[target]}"
         )
         return Step(partition.id, source, target, reason)
+
+
+def unplannable(state: State, partition: Partition) -> MinkaError:
+    """The refusal to plan for a partition that nobody leads."""
+    name = partition_name(state.keyspaces, partition)
+    where = f"its data is on {', '.join(partition.isr)}"
+    return MinkaError(Code.PARTITION_OFFLINE, f"{name} is OFFLINE, so it can't be planned for; {where}")
+
+
+def some_names(names: Iterable[str]) -> str:
+    """Up to eight of the names, and how many more there are."""
+    named = list(names)
+    more = f" and {len(named) - _MAX_NAMES} more" if len(named) > _MAX_NAMES else ""
+    return ", ".join(named[:_MAX_NAMES]) + more
 
 
 def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:

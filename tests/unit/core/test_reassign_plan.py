@@ -93,8 +93,9 @@ def test_unknown_and_dead_nodes_and_offline_partitions_are_named() -> None:
         c.plan(["zeta"])
     assert unknown.value.code is Code.UNKNOWN_NODE
     c.fail("b")
-    with pytest.raises(MinkaError, match="k/1 is not ONLINE"):
-        c.plan()
+    with pytest.raises(MinkaError, match="k/1 is OFFLINE") as offline:
+        c.plan(partitions={2: ["a"]})
+    assert offline.value.code is Code.PARTITION_OFFLINE
 
 
 def test_the_digest_covers_every_field() -> None:

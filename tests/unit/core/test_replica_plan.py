@@ -136,6 +136,51 @@ def test_too_few_nodes_are_named() -> None:
         c.plan(to=["n1"], drain=["n1"])
 
 
+def two_dead_of_five() -> Controller:
+    """Five nodes with all of flights; n3 and n4 die, and a spare joins."""
+    c = a_cluster(5, 4, 5)
+    c.register("spare")
+    c.fail("n3", "n4")
+    c.take_out_absent()
+    return c
+
+
+def test_a_dead_node_is_replaced_while_another_one_is_down() -> None:
+    c = two_dead_of_five()
+    plan = c.plan(drain=["n3"])
+    assert not plan.notes
+    assert {(move.source, move.target) for move in plan.moves} == {("n3", "spare")}
+    after = copies(layout(c, plan))
+    assert (after["n3"], after["n4"], after["spare"]) == (0, 4, 4), "n4 gives up nothing: nobody asked for it"
+
+
+@pytest.mark.parametrize("drain", [["n3", "n4"], []])
+def test_what_no_node_can_take_stays_and_is_named(drain: list[str]) -> None:
+    c = two_dead_of_five()
+    plan = c.plan(drain=drain)
+    after = copies(layout(c, plan))
+    assert after["spare"] == 4, "each partition has a fourth live copy"
+    assert after["n3"] + after["n4"] == 4
+    kept = [note for note in plan.notes if "Let a node join" in note]
+    assert sum(int(note.split()[2]) for note in kept) == 4
+    assert all(note.startswith(("n3 keeps", "n4 keeps")) and "flights/" in note for note in kept)
+
+
+def test_an_offline_partition_keeps_no_other_from_moving() -> None:
+    c = a_cluster(4, 4, 2)
+    c.keyspace("single", 4)
+    c.fail("n3")
+    c.take_out_absent()
+    offline = next(p for p in c.state.partitions.values() if list(p.replicas) == ["n3"])
+    plan = c.plan(drain=["n3"])
+    assert {move.partition.split("/")[0] for move in plan.moves} == {"flights"}
+    assert copies(layout(c, plan))["n3"] == 1
+    assert plan.notes == [
+        f"1 partitions of single are OFFLINE and left alone (single/{offline.slot}); their data is on n3"
+    ]
+    assert c.plan(drain=["n0"]).moves, "nor does it keep a live node from being emptied"
+
+
 def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None:
     c = Controller()
     c.register("n0", "n1", "n2", "n3")

@@ -405,6 +405,52 @@ def test_a_partition_of_one_replica_is_moved_away_by_what_can_be_done() -> None:
     assert plan_reassign(c.state, {}, PlanReassignRequest(drain=["a"]), 0).moves
 
 
+def test_of_two_dead_nodes_what_one_spare_can_take_is_made_whole() -> None:
+    c = Controller()
+    c.register("a", "b", "c", "d", "e")
+    c.keyspace("flights", 4, replicas=5)
+    c.register("spare")
+    c.fail("d", "e")
+    first = drain(c, "d", decommission=True)
+    c.settle()
+    assert c.operation(first).outcome == "d holds nothing and is safe to stop; 4 of 4 replicas moved"
+    assert all(set(p.isr) == {"a", "b", "c", "spare"} for p in rows(c)), "four copies of five, while e is away"
+    with pytest.raises(MinkaError, match=r"e keeps 4 replicas of flights \(flights/0, .*Let a node join") as refusal:
+        drain(c, "e", decommission=True)
+    assert refusal.value.code is Code.NOT_ENOUGH_NODES
+    c.register("e", incarnation="2")
+    c.settle()
+    assert all(len(p.isr) == 5 for p in rows(c))
+
+
+def test_a_drain_that_leaves_something_behind_names_it() -> None:
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", 3, replicas=3)
+    c.keyspace("pairs", 3, replicas=2)
+    c.fail("c")
+    operation = drain(c, "c", decommission=True)
+    c.settle()
+    assert all("c" not in p.replicas or p.keyspace_id == 1 for p in rows(c))
+    done = c.operation(operation)
+    assert done.state == OperationState.OPERATION_STATE_FAILED
+    assert done.outcome.startswith(
+        "c still holds 3 partitions (flights/0, flights/1, flights/2): it stays on c: each LIVE node has a replica of "
+        "it; let a node join, then drain again"
+    )
+
+
+def test_a_move_waits_for_a_dead_replica_where_fewer_would_be_in_sync_without() -> None:
+    c = three_nodes(1)
+    c.register("d")
+    c.fail("c")
+    (row,) = rows(c)
+    operation = c.begin(c.plan(partitions={row.id: ["a", "c"]}))
+    c.settle()
+    assert c.operation(operation).state == OperationState.OPERATION_STATE_RUNNING
+    assert set(rows(c)[0].isr) == {"a", "b"}, "b is not given up for one that is dead"
+
+
 def test_a_decommissioned_node_has_nothing_any_more() -> None:
     c = three_nodes(6)
     c.keyspace("single", 3, replicas=1)

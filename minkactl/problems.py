@@ -14,6 +14,7 @@ from minkactl.skew import skews
 from minkactl.starting import look_command, start_command
 from minkactl.survey import Survey, is_up
 from minkactl.units import counted
+from minkactl.zones import uneven, zone_rows
 
 HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
@@ -31,6 +32,7 @@ def problems(asked: Survey) -> list[Row]:
     if asked.known:
         found.offline_partitions()
         found.not_in_sync()
+        found.voters_in_one_zone()
         found.skewed()
     return found.rows
 
@@ -268,6 +270,27 @@ class _Problems:
         if fewer:
             text = f"{counted(fewer, 'partition')} under-replicated"
             self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
+
+    def voters_in_one_zone(self) -> None:
+        """Two voters more in one zone than in another, so that the end of one may be the end of the quorum."""
+        zones = zone_rows(self._status)
+        pair, due = uneven(zones), self._status.coordinator.seat_due
+        if pair is None:
+            return
+        most, least = pair
+        text = f"zone {most['zone'] or '-'} has {most['voter_count']} of {len(self._status.coordinator.voters)} voters"
+        text += f", zone {least['zone'] or '-'} has {least['voter_count'] or 'none'}"
+        if most["ends_quorum"]:
+            text += f": the end of zone {most['zone'] or '-'} would end the quorum"
+        if due.promote:
+            wait = units.duration(due.live_for_ms / 1000)
+            note = f"The seat moves automatically once {due.promote} has been live for {wait}."
+            commands = [f"minkactl raft promote {due.promote} --instead-of {due.demote}"]
+        else:
+            note = f"A seat moves automatically once a node of zone {least['zone'] or '-'} is live, and all voters are."
+            down = self._down(node.id for node in self._nodes.values() if node.zone == least["zone"])
+            commands = self._starts(down) or [_WATCH]
+        self._add(text, commands, note=note, severity="warning")
 
     def skewed(self) -> None:
         """Replicas or leaders that are spread unevenly, if there is a command that evens them out."""

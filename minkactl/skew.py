@@ -1,10 +1,11 @@
 """Finds out whether replicas or leaders are spread so unevenly that it should be changed, and by which command."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from minka.v1.admin_pb2 import GetStatusResponse
-from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState
 
 SHARE: Final = 0.3  # of what a node should have: a smaller difference is no problem
 AT_LEAST: Final = 4  # nor is a difference of so few partitions
@@ -23,14 +24,49 @@ def skews(status: GetStatusResponse) -> Iterator[tuple[str, str]]:
     replicas = {node.node_id: node.movable for node in summary.nodes}
     leaders = {node.node_id: node.leads for node in summary.nodes}
     preferred = {node.node_id: node.preferred for node in summary.nodes}
-    if is_skewed(replicas, live, slack):
-        yield f"replicas are spread unevenly: {_span(replicas, live)} a node", REASSIGN
-    elif is_skewed(leaders, live, slack):
-        elected = {node.node_id: node.leads_if_elected for node in summary.nodes}
-        if not is_skewed(elected, live, slack):
-            yield f"leaders are spread unevenly: {_span(leaders, live)} a node", ELECT
-        elif is_skewed(preferred, live, slack):
-            yield f"leaders are spread unevenly: {_span(leaders, live)} a node", REASSIGN
+    whole = _Spread(replicas, leaders, preferred, {node.node_id: node.leads_if_elected for node in summary.nodes})
+    if (found := whole.skew(live, slack)) is not None:
+        yield f"{found[0]} a node", found[1]
+        return
+    # The sum over all keyspaces may be even, and some of them not. Where load is evened, counts are not meant to be.
+    counts = {one.keyspace_id: one for one in summary.keyspaces}
+    for keyspace in status.table.keyspaces:
+        if keyspace.max_ops or not counts[keyspace.id].shares:
+            continue
+        if (found := _of_keyspace(keyspace, counts[keyspace.id], nodes).skew(live, AT_LEAST)) is not None:
+            yield f"{found[0]} a node in {keyspace.name}", f"{found[1]} --keyspace {keyspace.name}"
+
+
+def _of_keyspace(keyspace: Keyspace, counts: KeyspaceCounts, nodes: Sequence[Node]) -> "_Spread":
+    shares = {node.id: share for node, share in zip(nodes, counts.shares, strict=True)}
+    everywhere = keyspace.replicas >= len(nodes)
+    return _Spread(
+        {node: 0 if everywhere else share.replicas for node, share in shares.items()},
+        {node: share.leads for node, share in shares.items()},
+        {node: share.preferred for node, share in shares.items()},
+        {node: share.leads_if_elected for node, share in shares.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Partitions by node: replicas that can be elsewhere, leaders, and the leaders of a preferred election."""
+
+    replicas: Mapping[str, int]
+    leaders: Mapping[str, int]
+    preferred: Mapping[str, int]
+    elected: Mapping[str, int]
+
+    def skew(self, live: Sequence[Node], slack: int) -> tuple[str, str] | None:
+        """What is uneven, and the command that evens it."""
+        if is_skewed(self.replicas, live, slack):
+            return f"replicas are spread unevenly: {_span(self.replicas, live)}", REASSIGN
+        if not is_skewed(self.leaders, live, slack):
+            return None
+        text = f"leaders are spread unevenly: {_span(self.leaders, live)}"
+        if not is_skewed(self.elected, live, slack):
+            return text, ELECT
+        return (text, REASSIGN) if is_skewed(self.preferred, live, slack) else None
 
 
 def is_skewed(counts: Mapping[str, int], nodes: Sequence[Node], slack: int) -> bool:

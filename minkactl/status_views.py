@@ -13,6 +13,7 @@ from minkactl.problems import HEARD_LATELY_MS, problems
 from minkactl.progress import operation_document
 from minkactl.survey import Survey
 from minkactl.views import keyspace_rows, node_rows, remembered_states, states_of
+from minkactl.zones import zone_rows
 
 DUTIES_S: Final = 0.5  # for each of two questions
 
@@ -48,6 +49,7 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
         "coordinator": _coordinator(asked),
         "served": served(asked),
         "nodes": nodes,
+        "zones": zone_rows(status) if asked.known else [],
         "keyspaces": keyspace_rows(status),
         "partitions": states_of(status, status.summary.keyspaces),
         "remembered": None if asked.known else _remembered(asked),

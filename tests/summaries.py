@@ -20,6 +20,7 @@ def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetSta
 def summary_of(status: GetStatusResponse) -> TableSummary:
     """What its partitions add up to."""
     counts, table = TableCounts(), status.table
+    assert not list(counts.place({node.id: node.zone for node in table.nodes}))
     for row in table.partitions:
         counts.put(row.id, row)
     for stats in status.replicas:

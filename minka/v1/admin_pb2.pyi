@@ -157,6 +157,7 @@ class CoordinatorStatus(_message.Message):
     SNAPSHOT_INDEX_FIELD_NUMBER: _builtins.int
     VOTERS_FIELD_NUMBER: _builtins.int
     LEARNERS_FIELD_NUMBER: _builtins.int
+    SEAT_DUE_FIELD_NUMBER: _builtins.int
     controller: _builtins.str
     """node id of the active controller, "" when none is known"""
     term: _builtins.int
@@ -167,6 +168,10 @@ class CoordinatorStatus(_message.Message):
     def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def seat_due(self) -> Global___SeatMove:
+        """of the active controller: the seat that is to move to another zone; absent if none is"""
+
     def __init__(
         self,
         *,
@@ -177,14 +182,43 @@ class CoordinatorStatus(_message.Message):
         snapshot_index: _builtins.int = ...,
         voters: _abc.Iterable[_builtins.str] | None = ...,
         learners: _abc.Iterable[_builtins.str] | None = ...,
+        seat_due: Global___SeatMove | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seat_due", b"seat_due"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "commit_index", b"commit_index", "controller", b"controller", "learners", b"learners", "snapshot_index", b"snapshot_index", "term", b"term", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "commit_index", b"commit_index", "controller", b"controller", "learners", b"learners", "seat_due", b"seat_due", "snapshot_index", b"snapshot_index", "term", b"term", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CoordinatorStatus: _TypeAlias = CoordinatorStatus  # noqa: Y015
+
+@_typing.final
+class SeatMove(_message.Message):
+    """A learner is to take the seat of a voter, since the voter's zone has two voters more than the learner's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMOTE_FIELD_NUMBER: _builtins.int
+    DEMOTE_FIELD_NUMBER: _builtins.int
+    LIVE_FOR_MS_FIELD_NUMBER: _builtins.int
+    promote: _builtins.str
+    demote: _builtins.str
+    live_for_ms: _builtins.int
+    """how long the learner has to be LIVE before"""
+    def __init__(
+        self,
+        *,
+        promote: _builtins.str = ...,
+        demote: _builtins.str = ...,
+        live_for_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demote", b"demote", "live_for_ms", b"live_for_ms", "promote", b"promote"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeatMove: _TypeAlias = SeatMove  # noqa: Y015
 
 @_typing.final
 class NodeStatus(_message.Message):
@@ -196,10 +230,13 @@ class NodeStatus(_message.Message):
     HEARTBEAT_AGE_MS_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
     """absent until this active controller has heard the node"""
     applied_index: _builtins.int
+    clock_ahead_ms: _builtins.int
+    """of the active controller's clock; absent until the node has measured it"""
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
         """absent until the node has reported it"""
@@ -211,13 +248,19 @@ class NodeStatus(_message.Message):
         heartbeat_age_ms: _builtins.int | None = ...,
         applied_index: _builtins.int = ...,
         disk: _coordinator_pb2.DiskSpace | None = ...,
+        clock_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "_heartbeat_age_ms", b"_heartbeat_age_ms", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms", "applied_index", b"applied_index", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "_heartbeat_age_ms", b"_heartbeat_age_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__clock_ahead_ms: _TypeAlias = _typing.Literal["clock_ahead_ms"]  # noqa: Y015
+    _WhichOneofArgType__clock_ahead_ms: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms"]  # noqa: Y015
     _WhichOneofReturnType__heartbeat_age_ms: _TypeAlias = _typing.Literal["heartbeat_age_ms"]  # noqa: Y015
     _WhichOneofArgType__heartbeat_age_ms: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_ahead_ms) -> _WhichOneofReturnType__clock_ahead_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeat_age_ms) -> _WhichOneofReturnType__heartbeat_age_ms | None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
@@ -304,6 +347,7 @@ class TableSummary(_message.Message):
     NOT_IN_SYNC_FIELD_NUMBER: _builtins.int
     OTHERS_NOT_IN_SYNC_FIELD_NUMBER: _builtins.int
     ONLY_ON_SILENT_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     reassigned: _builtins.int
     """those that are being reassigned"""
@@ -327,6 +371,10 @@ class TableSummary(_message.Message):
     def others_not_in_sync(self) -> Global___NotInSync:
         """all others together"""
 
+    @_builtins.property
+    def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneCounts]:
+        """of each zone of the nodes of the table"""
+
     def __init__(
         self,
         *,
@@ -339,14 +387,42 @@ class TableSummary(_message.Message):
         not_in_sync: _abc.Iterable[Global___NotInSync] | None = ...,
         others_not_in_sync: Global___NotInSync | None = ...,
         only_on_silent: _builtins.int = ...,
+        zones: _abc.Iterable[Global___ZoneCounts] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["others_not_in_sync", b"others_not_in_sync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "nodes", b"nodes", "not_in_sync", b"not_in_sync", "only_on_silent", b"only_on_silent", "others_not_in_sync", b"others_not_in_sync", "partitions", b"partitions", "reassigned", b"reassigned", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "nodes", b"nodes", "not_in_sync", b"not_in_sync", "only_on_silent", b"only_on_silent", "others_not_in_sync", b"others_not_in_sync", "partitions", b"partitions", "reassigned", b"reassigned", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TableSummary: _TypeAlias = TableSummary  # noqa: Y015
+
+@_typing.final
+class ZoneCounts(_message.Message):
+    """What the end of a zone would do to partitions that are served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_FIELD_NUMBER: _builtins.int
+    WOULD_BE_OFFLINE_FIELD_NUMBER: _builtins.int
+    WOULD_REFUSE_WRITES_FIELD_NUMBER: _builtins.int
+    zone: _builtins.str
+    would_be_offline: _builtins.int
+    would_refuse_writes: _builtins.int
+    def __init__(
+        self,
+        *,
+        zone: _builtins.str = ...,
+        would_be_offline: _builtins.int = ...,
+        would_refuse_writes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["would_be_offline", b"would_be_offline", "would_refuse_writes", b"would_refuse_writes", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneCounts: _TypeAlias = ZoneCounts  # noqa: Y015
 
 @_typing.final
 class NodeCounts(_message.Message):
@@ -425,6 +501,7 @@ class KeyspaceCounts(_message.Message):
     OFFLINE_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     keyspace_id: _builtins.int
     partitions: _builtins.int
     online: _builtins.int
@@ -433,6 +510,10 @@ class KeyspaceCounts(_message.Message):
     keys: _builtins.int
     """as the leaders last reported"""
     bytes: _builtins.int
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]:
+        """Of each node of the table, in its order; only if a node has four more than another one of anything."""
+
     def __init__(
         self,
         *,
@@ -443,14 +524,45 @@ class KeyspaceCounts(_message.Message):
         offline: _builtins.int = ...,
         keys: _builtins.int = ...,
         bytes: _builtins.int = ...,
+        shares: _abc.Iterable[Global___NodeShare] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "bytes", b"bytes", "keys", b"keys", "keyspace_id", b"keyspace_id", "offline", b"offline", "online", b"online", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned", b"assigned", "bytes", b"bytes", "keys", b"keys", "keyspace_id", b"keyspace_id", "offline", b"offline", "online", b"online", "partitions", b"partitions", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeyspaceCounts: _TypeAlias = KeyspaceCounts  # noqa: Y015
+
+@_typing.final
+class NodeShare(_message.Message):
+    """What a node has of a keyspace: partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    PREFERRED_FIELD_NUMBER: _builtins.int
+    LEADS_IF_ELECTED_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    leads: _builtins.int
+    preferred: _builtins.int
+    leads_if_elected: _builtins.int
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+        leads: _builtins.int = ...,
+        preferred: _builtins.int = ...,
+        leads_if_elected: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leads", b"leads", "leads_if_elected", b"leads_if_elected", "preferred", b"preferred", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):

@@ -333,6 +333,7 @@ class HeartbeatRequest(_message.Message):
     FROM_START_FIELD_NUMBER: _builtins.int
     ENDED_MIGRATIONS_FIELD_NUMBER: _builtins.int
     MENDED_IDS_FIELD_NUMBER: _builtins.int
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
     sequence: _builtins.int
@@ -340,6 +341,8 @@ class HeartbeatRequest(_message.Message):
     """index of the Raft log"""
     from_start: _builtins.bool
     """what the node has said of migrations and damage before is void"""
+    clock_ahead_ms: _builtins.int
+    """how far this node's clock is ahead of the active controller's"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStats]:
         """of partitions that this node leads"""
@@ -374,12 +377,15 @@ class HeartbeatRequest(_message.Message):
         from_start: _builtins.bool = ...,
         ended_migrations: _abc.Iterable[Global___EndedMigration] | None = ...,
         mended_ids: _abc.Iterable[_builtins.int] | None = ...,
+        clock_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__clock_ahead_ms: _TypeAlias = _typing.Literal["clock_ahead_ms"]  # noqa: Y015
+    _WhichOneofArgType__clock_ahead_ms: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_ahead_ms) -> _WhichOneofReturnType__clock_ahead_ms | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
@@ -414,12 +420,18 @@ class HeartbeatResponse(_message.Message):
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     LOW_DISKS_FIELD_NUMBER: _builtins.int
     FROM_START_WANTED_FIELD_NUMBER: _builtins.int
+    UNIX_MS_FIELD_NUMBER: _builtins.int
+    CLOCKS_AHEAD_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
     from_start_wanted: _builtins.bool
     """the controller lacks what was said earlier on this stream"""
+    unix_ms: _builtins.int
+    """by the controller's clock, when it answered"""
+    clocks_ahead_ms: _builtins.int
+    """how far most nodes' clocks are ahead of the controller's; absent if unknown"""
     @_builtins.property
     def low_disks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes whose disks are low"""
@@ -432,12 +444,16 @@ class HeartbeatResponse(_message.Message):
         controller_term: _builtins.int = ...,
         low_disks: _abc.Iterable[_builtins.str] | None = ...,
         from_start_wanted: _builtins.bool = ...,
+        unix_ms: _builtins.int = ...,
+        clocks_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clocks_ahead_ms", b"clocks_ahead_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clearance_ms", b"clearance_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clearance_ms", b"clearance_ms", "clocks_ahead_ms", b"clocks_ahead_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence", "unix_ms", b"unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__clocks_ahead_ms: _TypeAlias = _typing.Literal["clocks_ahead_ms"]  # noqa: Y015
+    _WhichOneofArgType__clocks_ahead_ms: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clocks_ahead_ms) -> _WhichOneofReturnType__clocks_ahead_ms | None: ...
 
 Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 

@@ -83,6 +83,7 @@ def status_page(asked: "Survey", duties: Row | None = None) -> Page:
     """The page of what the nodes have said. `duties` is what all pallets add up to; None if that isn't known."""
     from minkactl.status_views import status_document
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
+    from minkactl.zones import ZONE_COLUMNS
 
     document = status_document(asked, duties)
     nodes = Listing(_narrow(NODE_COLUMNS), document["nodes"], "No node yet.")
@@ -90,14 +91,17 @@ def status_page(asked: "Survey", duties: Row | None = None) -> Page:
         _narrow(KEYSPACE_COLUMNS), document["keyspaces"], "No keyspace yet: minkactl keyspace create --help."
     )
 
+    zones = [Listing(ZONE_COLUMNS, document["zones"])] if document["zones"] else []
+
     def draw(wide: bool) -> "RenderableType":
         from minkactl.render import status
 
-        return status.status(document, nodes, keyspaces, wide)
+        return status.status(document, [nodes, *zones, keyspaces], wide)
 
-    rest = {
-        key: value for key, value in document.items() if key not in ("nodes", "keyspaces", "problems", "operations")
-    }
+    tables = ("nodes", "zones", "keyspaces", "problems", "operations")
+    rest = {key: value for key, value in document.items() if key not in tables}
     found = problem_listing(document["problems"])
     running = [Listing(OPERATION_COLUMNS, document["operations"])] if document["operations"] else []
-    return Page(document, [fields(rest), *found, *running, nodes, keyspaces], [document["cluster"]["name"]], draw)
+    return Page(
+        document, [fields(rest), *found, *running, nodes, *zones, keyspaces], [document["cluster"]["name"]], draw
+    )

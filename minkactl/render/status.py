@@ -11,8 +11,8 @@ from minkactl.pages import Listing, Row
 from minkactl.render.tables import MARKS, NOTHING, record, stacked, table
 
 
-def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> RenderableType:
-    """The cluster on one page: health first, then the coordinator, the nodes, the keyspaces, and what is under way."""
+def status(document: Row, tables: Sequence[Listing], wide: bool) -> RenderableType:
+    """The cluster on one page: health first, then the coordinator and what is under way, then these tables."""
     cluster, found = document["cluster"], document["problems"]
     head = Text.assemble(
         ("● ", "bold red" if not document["healthy"] else "yellow" if found else "green"),
@@ -31,7 +31,7 @@ def status(document: Row, nodes: Listing, keyspaces: Listing, wide: bool) -> Ren
         ("Balance", _balance(document["balance"])),
         ("Operations", _operations(document["operations"]) if remembered is None else NOTHING),
     ]
-    return stacked([Group(head, *problems(found)), record(facts), table(nodes, wide), table(keyspaces, wide)])
+    return stacked([Group(head, *problems(found)), record(facts), *(table(one, wide) for one in tables)])
 
 
 def nodes(found: Sequence[Row], listing: Listing, wide: bool) -> RenderableType:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.v1.admin_pb2 import SeatMove
 from minka.v1.cluster_pb2 import Cluster, Node
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.records_pb2 import RecordBatch
@@ -18,6 +19,7 @@ from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import (
     CreateCluster,
+    Seats,
     VoterSettings,
     change_voters,
     check_transfer,
@@ -166,16 +168,28 @@ class Coordinator:
         """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again. With many
         nodes this is looked at less often.
         """
-        driver, now = self.driver, self._now()
+        driver, now, nodes = self.driver, self._now(), self.state.nodes
         if now < self._members_due:
             return
-        self._members_due = now + _MEMBERS_INTERVAL_S + _MEMBERS_S_A_NODE * len(self.state.nodes)
-        change = next_membership_change(
-            driver.conf_state, list(self.state.nodes.values()), driver.match(), self._voters, unix_ms()
-        )
+        self._members_due = now + _MEMBERS_INTERVAL_S + _MEMBERS_S_A_NODE * len(nodes)
+        own = driver.raw.basic_status().id
+        change = next_membership_change(driver.conf_state, nodes.values(), driver.match(), own, self._voters, unix_ms())
         if change is not None:
             log.info("changing the Raft configuration", extra={"change": str(change).replace("\n", " ")})
             driver.propose_conf_change(change)
+
+    def seat_due(self) -> SeatMove | None:
+        """The seat that is to move to another zone; None if none is, or this isn't the active controller."""
+        driver = self.driver
+        if self.active is None:
+            return None
+        seats = Seats(driver.conf_state, self.state.nodes.values(), driver.match())
+        if (move := seats.move(driver.raw.basic_status().id)) is None:
+            return None
+        promote, demote = self.node_with(move.promote), self.node_with(move.demote)
+        assert promote is not None, move
+        assert demote is not None, move
+        return SeatMove(promote=promote.id, demote=demote.id, live_for_ms=self._voters.replace_after_ms)
 
     # Changes of the Raft group that people ask for
 

@@ -40,6 +40,8 @@ class TableCounting:
         """Bring the counts up to date. While rows keep changing, they may be some pieces behind."""
         async with self._counting:
             state = self._coordinator.state
+            for _ in self._counts.place({node.id: node.zone for node in state.nodes.values()}):
+                await turn()
             changed = await self._count_rows(state)
             active = self._coordinator.active
             reports, known = active.reports if active is not None else None, self._reports

@@ -1,15 +1,18 @@
 """What the partitions of a table add up to, kept up to date by the rows that change."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NotInSync, TableSummary
+from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkad.core.state import ROWS_A_PIECE, slices
 
 MAX_NOT_IN_SYNC: Final = 1000  # sets of nodes that lack somewhere, in a summary; the others are added up
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
+_SERVED: Final = (PartitionState.PARTITION_STATE_ASSIGNED, _ONLINE)
+LEAST_UNEVEN: Final = 4  # partitions; where nodes differ by fewer, what each has of a keyspace isn't told
 _NO_SIZE: Final = (0, 0)
 
 
@@ -69,9 +72,17 @@ class TableCounts:
         self._sizes: dict[int, tuple[int, int]] = {}  # by partition: keys and bytes, if there are any
         self._states: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by keyspace, by state
         self._on: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by keyspace: replicas by node
+        self._leads: defaultdict[int, Counter[str]] = defaultdict(Counter)  # and what nodes lead of it
+        self._preferred: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._if_elected: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._of_keyspace: defaultdict[int, tuple[int, int]] = defaultdict(lambda: _NO_SIZE)  # keys and bytes
         self._bytes: Counter[str] = Counter()  # by node
         self._not_in_sync: Counter[frozenset[str]] = Counter()  # under-replicated partitions, by what lacks
+        self._min_insync: dict[int, int] = {}  # by keyspace
+        self._zones: dict[str, str] = {}  # by node
+        self._zones_counted = True  # by these zones, all of it
+        self._offline_without: Counter[str] = Counter()  # by zone: partitions that only it keeps from being OFFLINE
+        self._refusing_without: Counter[str] = Counter()  # and from being under min-insync
 
     def __len__(self) -> int:
         return len(self._kinds)
@@ -135,6 +146,22 @@ class TableCounts:
         for node in kind.replicas:
             self._bytes[node] += more_bytes
 
+    def place(self, zones: Mapping[str, str]) -> Iterator[None]:
+        """Count by these zones of the nodes from now on. If a node has come into another zone, all is counted again, a
+        piece at each step; the table must not be counted in between.
+        """
+        if self._zones_counted and all(self._zones.get(node, zone) == zone for node, zone in zones.items()):
+            self._zones |= zones
+            return
+        self._zones, self._zones_counted = dict(zones), False
+        self._offline_without.clear()
+        self._refusing_without.clear()
+        for some in slices(self._shared.values(), ROWS_A_PIECE):
+            for kind, count in some:
+                self._add_to_zones(kind, count)
+            yield
+        self._zones_counted = True
+
     def settle(self, keyspaces: Mapping[int, Keyspace]) -> None:
         """Add up what has changed since the last time."""
         changes, self._changes = self._changes, Counter()
@@ -156,6 +183,8 @@ class TableCounts:
             if not self._not_in_sync[lack]:
                 del self._not_in_sync[lack]
         self._add_leaders(kind, count)
+        self._min_insync[kind.keyspace_id] = keyspace.min_insync
+        self._add_to_zones(kind, count)
         on, in_sync = self._on[kind.keyspace_id], frozenset(kind.isr)
         for node in kind.replicas:
             counts = self.by_node[node]
@@ -168,12 +197,28 @@ class TableCounts:
             for node in kind.isr:
                 self.by_node[node]["offline_in_sync"] += count
 
+    def _add_to_zones(self, kind: _Kind, count: int) -> None:
+        least = self._min_insync[kind.keyspace_id]
+        if kind.state not in _SERVED or len(kind.isr) < least:
+            return
+        in_zones = [self._zones.get(node, "") for node in kind.isr]
+        for zone in set(in_zones):
+            left = len(in_zones) - in_zones.count(zone)
+            if not left:
+                self._offline_without[zone] += count
+            elif left < least:
+                self._refusing_without[zone] += count
+
     def _add_leaders(self, kind: _Kind, count: int) -> None:
         preferred = kind.replicas[0] if kind.replicas else ""
         self.by_node[kind.leader]["leads"] += count
         self.by_node[kind.leader]["leads_online"] += (kind.state == _ONLINE) * count
         self.by_node[preferred]["preferred"] += count
-        self.by_node[preferred if preferred in kind.isr else kind.leader]["leads_if_elected"] += count
+        elected = preferred if preferred in kind.isr else kind.leader
+        self.by_node[elected]["leads_if_elected"] += count
+        self._leads[kind.keyspace_id][kind.leader] += count
+        self._preferred[kind.keyspace_id][preferred] += count
+        self._if_elected[kind.keyspace_id][elected] += count
 
     def summary(self, nodes: Iterable[Node], keyspaces: Iterable[Keyspace]) -> TableSummary:
         """All of that for these nodes and keyspaces, in their order."""
@@ -193,18 +238,26 @@ class TableCounts:
             under_replicated=self.under_replicated,
             under_min_insync=self.under_min_insync,
             nodes=[self._of_node(node.id, movable[node.id], needed[node.id]) for node in nodes],
-            keyspaces=[self._counts_of(keyspace.id) for keyspace in keyspaces],
+            keyspaces=[self._counts_of(keyspace.id, nodes) for keyspace in keyspaces],
             not_in_sync=[NotInSync(nodes=sorted(lack), partitions=n) for lack, n in most[:MAX_NOT_IN_SYNC]],
             others_not_in_sync=NotInSync(
                 nodes=sorted({node for lack, _ in others for node in lack}), partitions=sum(n for _, n in others)
             ),
+            zones=[
+                ZoneCounts(
+                    zone=zone,
+                    would_be_offline=self._offline_without[zone],
+                    would_refuse_writes=self._refusing_without[zone],
+                )
+                for zone in sorted({node.zone for node in nodes})
+            ],
         )
 
     def _of_node(self, node: str, movable: int, needed: int) -> NodeCounts:
         counts: Mapping[str, int] = self.by_node[node]
         return NodeCounts(node_id=node, movable=movable, needed_replicas=needed, bytes=self._bytes[node], **counts)
 
-    def _counts_of(self, keyspace: int) -> KeyspaceCounts:
+    def _counts_of(self, keyspace: int, nodes: Sequence[Node]) -> KeyspaceCounts:
         states, (keys, bytes_) = self._states[keyspace], self._of_keyspace[keyspace]
         return KeyspaceCounts(
             keyspace_id=keyspace,
@@ -214,4 +267,19 @@ class TableCounts:
             offline=states[PartitionState.PARTITION_STATE_OFFLINE],
             keys=keys,
             bytes=bytes_,
+            shares=self._shares(keyspace, nodes),
         )
+
+    def _shares(self, keyspace: int, nodes: Sequence[Node]) -> Iterator[NodeShare]:
+        all_ = self._on[keyspace], self._leads[keyspace], self._preferred[keyspace], self._if_elected[keyspace]
+        if any(_may_be_uneven(counts, len(nodes)) for counts in all_):
+            for node in nodes:
+                replicas, leads, preferred, elected = (counts[node.id] for counts in all_)
+                yield NodeShare(replicas=replicas, leads=leads, preferred=preferred, leads_if_elected=elected)
+
+
+def _may_be_uneven(counts: Counter[str], nodes: int) -> bool:
+    """Whether a node has more than the least that counts as uneven, and another one has so many fewer."""
+    found = [count for node, count in counts.items() if node and count]
+    least = min(found) if len(found) >= nodes else 0
+    return max(found, default=0) - least >= LEAST_UNEVEN

@@ -253,6 +253,7 @@ class AdminService(AdminServicer):
             snapshot_index=driver.snapshot_index,
             voters=names(driver.conf_state.voters),
             learners=names(driver.conf_state.learners),
+            seat_due=self._coordinator.seat_due(),
         )
 
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:

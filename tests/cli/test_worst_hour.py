@@ -150,7 +150,7 @@ def test_one_of_three_dead_and_gone_for_good(run: Run, cluster: LocalCluster) ->
 
 
 def test_two_dead_of_five_and_one_spare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the dead is replaced while the other is down; for that one a new node is lacking, and the status says so."""
+    """One of the dead is replaced while the other is down; for that one a node is lacking, and the status says so."""
     with LocalCluster(5, config=QUICK) as cluster:
         monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
         with Control(cluster.endpoints) as control:

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -67,6 +68,9 @@ class FullWorld:
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled = 0
         self.machines = self._machines(founders, rng.choice((1, 2, 3)))
+        zones = random.Random(f"{seed} zones").choice((1, 3))
+        for machine in self.machines:
+            machine.zone = f"z{machine.number % zones}"
         self.by_address = {machine.address: machine for machine in self.machines}
         self._by_id = {machine.id: machine for machine in self.machines}
         voters = [
@@ -447,6 +451,8 @@ class FullWorld:
                 return f"{machine.id} has applied {process.driver.applied_index} of {active.driver.applied_index}"
         if missing := _unfinished(state) or self._unwritten(state) or self.admin.missing(state):
             return missing
+        if self.voter_settings.replace_after_ms <= 1500 and (missing := _unevenly_seated(active)):
+            return missing
         self.data_clients.end()
         self.operation_clients.end()
         if missing := self.data.missing(state):
@@ -469,6 +475,17 @@ def _unfinished(state: State) -> str:
         if partition.state != PartitionState.PARTITION_STATE_ONLINE or moves or not in_sync:
             return f"partition {' '.join(str(partition).split())}"
     return ""
+
+
+def _unevenly_seated(active: Process) -> str:
+    """Zones of which one has two voters more than another one."""
+    voters = set(active.driver.conf_state.voters)
+    seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})
+    seated.update(node.zone for node in active.coordinator.state.nodes.values() if node.raft_id in voters)
+    if max(seated.values()) - min(seated.values()) < 2:
+        return ""
+    could = [n.zone for n in active.coordinator.state.nodes.values() if n.raft_id not in voters]
+    return f"voters by zone: {dict(seated)}" if any(seated[z] <= max(seated.values()) - 2 for z in could) else ""
 
 
 def _network_profile(rng: random.Random) -> NetworkProfile:

@@ -248,6 +248,7 @@ MUTATIONS = (
     Mutation("elect a replica that is not in sync", "full", full.elect_anybody),
     Mutation("a restarted leader leads on at its leader_epoch", "full", full.restart_unnoticed),
     Mutation("remove the old replicas before the new are in sync", "full", full.remove_too_early),
+    Mutation("voters whose seats know no zones", "full", full.no_zones),
     Mutation("a state snapshot without migrations", "full", full.snapshot_forgets),
     Mutation("operations that do not end", "full", full.never_finish),
     Mutation("two operations move one partition", "full", full.no_conflicts),

@@ -30,6 +30,7 @@ from minkad.core.controller import (
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.seats import Seats
 from minkad.core.controller.selectors import Live, Selection
 from minkad.core.raft import RawNode, Ready
 from minkad.core.state import State, is_up
@@ -256,6 +257,10 @@ def remove_too_early() -> Sequence[Patch]:
         return missing if len(missing) == len(partition.target_replicas) else []
 
     return [(reassignment, "missing_in_sync", missing_in_sync)]
+
+
+def no_zones() -> Sequence[Patch]:
+    return [(Seats, "move", lambda *_: None)]
 
 
 def snapshot_forgets() -> Sequence[Patch]:

@@ -85,6 +85,7 @@ class Machine:
     data_id: str
     clock: DriftingClock
     raft_id: int = 0  # 0: it has yet to join
+    zone: str = ""
     disk: RaftDisk = field(default_factory=RaftDisk)
     log_disk: LogDisk = field(default_factory=LogDisk)
     data_disk: DataDisk = field(default_factory=DataDisk)
@@ -133,6 +134,7 @@ class Process(Endpoint):
             data_id=machine.data_id,
             incarnation=f"{machine.id}-{machine.starts}",
             address=machine.address,
+            zone=machine.zone,
         )
         if machine.raft_id:
             self._build()

@@ -62,6 +62,36 @@ def test_leaders_that_no_election_evens() -> None:
     assert told(evenly_held) == [("leaders are spread unevenly: 0 (b) to 24 (c) a node", REASSIGN)]
 
 
+def two_keyspaces(first: Sequence[str], second: Sequence[str]) -> GetStatusResponse:
+    """As `status`, each of two keyspaces with a partition for each of these, led by the first."""
+    found = status([*first, *second])
+    found.table.keyspaces.append(Keyspace(id=2, name="fares", replicas=len(second[0])))
+    for partition in found.table.partitions[len(first) :]:
+        partition.keyspace_id = 2
+    return found
+
+
+def test_a_keyspace_that_is_uneven_while_all_together_are_even() -> None:
+    leads = two_keyspaces(["ab", "ad", "cb", "cd"] * 6, ["ba", "bc", "da", "dc"] * 6)
+    assert [text for text, _ in told(leads)] == [
+        "leaders are spread unevenly: 0 (b) to 12 (c) a node in flights",
+        "leaders are spread unevenly: 0 (a) to 12 (d) a node in fares",
+    ]
+    assert {command for _, command in told(leads)} == {f"{REASSIGN} --keyspace flights", f"{REASSIGN} --keyspace fares"}
+    for partition in leads.table.partitions:
+        if "".join(partition.replicas) in ("ad", "cb"):
+            partition.replicas[:] = [*reversed(partition.replicas)]
+    leads.table.keyspaces[1].max_ops = 100
+    assert told(leads) == [
+        ("leaders are spread unevenly: 0 (b) to 12 (c) a node in flights", f"{ELECT} --keyspace flights")
+    ], "fares is evened by its load"
+    held = two_keyspaces(["a", "b"] * 10, ["c", "d"] * 10)
+    assert (
+        "replicas are spread unevenly: 0 (c) to 10 (b) a node in flights",
+        f"{REASSIGN} --keyspace flights",
+    ) in told(held)
+
+
 def test_zones_have_what_they_must_have() -> None:
     zones = {"a": "x", "b": "y", "c": "y", "d": "y"}
     assert told(status(["ab", "ac", "ad", "ba", "ca", "da"] * 12, zones=zones)) == []

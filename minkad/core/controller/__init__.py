@@ -56,6 +56,7 @@ from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.preferred import ElectLeaders
 from minkad.core.controller.reassigns import ApplyPlan
 from minkad.core.controller.schedule import Scheduler, unfinished
+from minkad.core.controller.seats import Seats
 from minkad.core.controller.splits import Split
 from minkad.core.controller.voters import VoterSettings, change_voters, check_transfer, next_membership_change
 
@@ -102,6 +103,7 @@ __all__ = [
     "ReportReplicas",
     "ReportShards",
     "Scheduler",
+    "Seats",
     "Split",
     "SpreadLoad",
     "TouchLoad",

@@ -7,28 +7,36 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.raft_pb2 import ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState
+from minkad.core.controller.seats import READY_SHARE, Seats
 
 MAX_VOTERS: Final = 9
-READY_SHARE: Final = 0.9  # of the leader's log; a learner needs as much to become a voter, as in etcd
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSettings:
-    """How many voters there are to be, and for how many milliseconds one may be gone before a learner replaces it."""
+    """How many voters there are to be, and for how many milliseconds one may be gone before a learner replaces it. A
+    node has to be there for as long before a seat moves to it because of its zone.
+    """
 
     voters: int
     replace_after_ms: int
 
 
 def next_membership_change(
-    conf: ConfState, nodes: Collection[Node], match: Mapping[int, int], settings: VoterSettings, now_ms: int
+    conf: ConfState,
+    nodes: Collection[Node],
+    match: Mapping[int, int],
+    leader: int,
+    settings: VoterSettings,
+    now_ms: int,
 ) -> ConfChangeV2 | None:
     """The next change of the Raft configuration; None if it is as it should be, or while a change is under way.
 
     A node that was removed is no member. Every LIVE node has the log: one that is not a member becomes a learner. While
-    there are fewer voters than wanted, the most up-to-date LIVE learner is promoted. A voter that has been gone for
-    `replace_after_ms` is replaced by the most up-to-date LIVE learner and becomes a learner itself, in one joint
-    change. `match`: by raft id, the index up to which each member has the leader's log.
+    there are fewer voters than wanted, the best LIVE learner is promoted: one in a zone with few voters. A voter that
+    has been gone for `replace_after_ms` is replaced by the best LIVE learner and becomes a learner itself, in one joint
+    change; so is one whose seat is to be in another zone (`Seats`). `match`: by raft id, the index up to which each
+    member has the log of `leader`.
     """
     if conf.voters_outgoing or not nodes:  # no nodes: the cluster is not created yet
         return None
@@ -38,11 +46,9 @@ def next_membership_change(
     live = {n.raft_id: n for n in nodes if n.state == NodeState.NODE_STATE_LIVE}
     for raft_id in sorted(live.keys() - members):
         return _change((ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, raft_id))
-    candidates = sorted(live.keys() & set(conf.learners), key=lambda r: (-match.get(r, 0), r))
-    if not candidates or not match.get(candidates[0], 0):
-        return None
-    if len(conf.voters) < settings.voters:
-        return _change((ConfChangeType.CONF_CHANGE_ADD_NODE, candidates[0]))
+    seats = Seats(conf, nodes, match)
+    if len(conf.voters) < settings.voters and (best := seats.best()) is not None:
+        return _change((ConfChangeType.CONF_CHANGE_ADD_NODE, best))
     gone = [
         n.raft_id
         for n in nodes
@@ -50,12 +56,11 @@ def next_membership_change(
         and n.state in (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
         and now_ms - n.state_since_ms >= settings.replace_after_ms
     ]
-    if gone:
-        return _change(
-            (ConfChangeType.CONF_CHANGE_ADD_NODE, candidates[0]),
-            (ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, min(gone)),
-        )
-    return None
+    for voter in sorted(gone)[:1]:
+        if (best := seats.best(instead_of=voter)) is not None:
+            return _exchange(best, voter)
+    move = seats.move(leader, now_ms - settings.replace_after_ms)
+    return _exchange(move.promote, move.demote) if move is not None else None
 
 
 def change_voters(
@@ -70,7 +75,8 @@ def change_voters(
     """The change that a person asks for, as one joint change; None when the voters are already as asked.
 
     `nodes` by id, `match` and `leader` by raft id. It never lowers the number of voters below `settings.voters`:
-    `next_membership_change` would promote a learner at once, perhaps the node that was demoted. Raises UNKNOWN_NODE,
+    `next_membership_change` would promote a learner at once, perhaps the node that was demoted. Nor does it put two
+    voters more into a zone than another one has that could have one: a seat would move back. Raises UNKNOWN_NODE,
     INVALID_VOTERS with the reason, and VOTERS_CHANGING while a joint change is under way.
     """
     named = [*promote, *demote]
@@ -99,6 +105,7 @@ def change_voters(
             f"{down[0].id}",
             demote,
         )
+    _check_zones(conf, nodes, match, leader, up, down)
     return _change(
         *((ConfChangeType.CONF_CHANGE_ADD_NODE, node.raft_id) for node in up),
         *((ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, node.raft_id) for node in down),
@@ -115,6 +122,32 @@ def _check_promotable(node: Node, conf: ConfState, match: Mapping[int, int], lea
         raise _invalid(f"{node.id} has {has} of {of} entries of the log: it has to catch up first", [node.id])
 
 
+def _check_zones(
+    conf: ConfState,
+    nodes: Mapping[str, Node],
+    match: Mapping[int, int],
+    leader: int,
+    up: Sequence[Node],
+    down: Sequence[Node],
+) -> None:
+    """Refuse what would be undone automatically: it would have a seat move that the voters as they are don't have."""
+    adds, drops = {node.raft_id for node in up}, {node.raft_id for node in down}
+    after = ConfState(
+        voters=[v for v in conf.voters if v not in drops] + sorted(adds),
+        learners=[v for v in conf.learners if v not in adds] + sorted(drops),
+    )
+    move = Seats(after, nodes.values(), match).move(leader)
+    if move is None or Seats(conf, nodes.values(), match).move(leader) is not None:
+        return
+    by_id = {node.raft_id: node for node in nodes.values()}
+    promote, demote = by_id[move.promote], by_id[move.demote]
+    raise _invalid(
+        f"zone {demote.zone or '-'} would have two voters more than zone {promote.zone or '-'}, where {promote.id} is "
+        f"LIVE, and its seat would move back: choose nodes of other zones, or drain {promote.id} first",
+        [promote.id],
+    )
+
+
 def check_transfer(conf: ConfState, nodes: Mapping[str, Node], node_id: str) -> int:
     """The raft id of the voter that is to lead. Raises UNKNOWN_NODE, INVALID_VOTERS."""
     node = nodes.get(node_id)
@@ -129,6 +162,13 @@ def check_transfer(conf: ConfState, nodes: Mapping[str, Node], node_id: str) -> 
 
 def _invalid(message: str, nodes: Sequence[str]) -> MinkaError:
     return MinkaError(Code.INVALID_VOTERS, message, node=",".join(nodes))
+
+
+def _exchange(promote: int, demote: int) -> ConfChangeV2:
+    """The joint change by which a learner takes a voter's seat."""
+    return _change(
+        (ConfChangeType.CONF_CHANGE_ADD_NODE, promote), (ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE, demote)
+    )
 
 
 def _change(*singles: tuple[ConfChangeType.ValueType, int]) -> ConfChangeV2:

@@ -262,8 +262,8 @@ class Rebalance:
         if deleting:
             text = f"{name}: {', '.join(deleting)} is still deleting an older copy; try again in a moment"
             return MinkaError(Code.OPERATION_RUNNING, text)
-        if self._keyspace.replicas > len(targets):
-            text = f"{self._keyspace.name} keeps {self._keyspace.replicas} replicas, and {len(targets)} nodes would be left"
+        if (replicas := self._keyspace.replicas) > len(targets):
+            text = f"{self._keyspace.name} keeps {replicas} replicas, and {len(targets)} nodes would be left"
             return MinkaError(Code.NOT_ENOUGH_NODES, text)
         return MinkaError(
             Code.NOT_ENOUGH_NODES,

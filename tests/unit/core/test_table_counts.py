@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.v1.admin_pb2 import NodeCounts, TableSummary
+from minka.v1.admin_pb2 import NodeCounts, NodeShare, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core import table_counts
 from minkad.core.table_counts import TableCounts
 
 ONLINE, OFFLINE = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_OFFLINE
-NODES = [Node(id=name, state=NodeState.NODE_STATE_LIVE) for name in "abcd"]
+NODES = [Node(id=name, state=NodeState.NODE_STATE_LIVE, zone=zone) for name, zone in zip("abcd", "xxyz", strict=True)]
+ZONES = {node.id: node.zone for node in NODES}
 KEYSPACES = {
     1: Keyspace(id=1, name="flights", replicas=3, min_insync=2),
     2: Keyspace(id=2, name="fares", replicas=4),
@@ -67,7 +68,37 @@ def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -
             offline=sum(row.state == OFFLINE for row in own),
             keys=sum(reported.get(row.id, (0, 0))[0] for row in own),
             bytes=sum(reported.get(row.id, (0, 0))[1] for row in own),
+            shares=shares(own),
         )
+    found.zones.extend(without_zone(zone, table.values()) for zone in "xyz")
+    return found
+
+
+def shares(own: Collection[Partition]) -> list[NodeShare]:
+    """What each node has of a keyspace, if nodes differ by much."""
+    elected = [row.replicas[0] if row.replicas[0] in row.isr else row.leader for row in own]
+    found = [
+        NodeShare(
+            replicas=sum(name in row.replicas for row in own),
+            leads=sum(row.leader == name for row in own),
+            preferred=sum(row.replicas[0] == name for row in own),
+            leads_if_elected=elected.count(name),
+        )
+        for name in "abcd"
+    ]
+    fields = ("replicas", "leads", "preferred", "leads_if_elected")
+    counts = [[getattr(one, field) for one in found] for field in fields]
+    return found if any(max(numbers) - min(numbers) >= table_counts.LEAST_UNEVEN for numbers in counts) else []
+
+
+def without_zone(zone: str, table: Collection[Partition]) -> ZoneCounts:
+    """What would no longer be served of what is."""
+    found = ZoneCounts(zone=zone)
+    for row in table:
+        least, left = KEYSPACES[row.keyspace_id].min_insync, [node for node in row.isr if ZONES[node] != zone]
+        if row.state != OFFLINE and len(left) < len(row.isr) >= least:
+            found.would_be_offline += not left
+            found.would_refuse_writes += 0 < len(left) < least
     return found
 
 
@@ -95,6 +126,7 @@ def on_node(name: str, table: Collection[Partition], reported: dict[int, tuple[i
 @given(st.lists(changes, max_size=40))
 def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
     counts, table, reported = TableCounts(), dict[int, Partition](), dict[int, tuple[int, int]]()
+    assert not list(counts.place(ZONES))
     for step in steps:
         if isinstance(step, Partition):
             table[step.id] = step
@@ -116,6 +148,23 @@ def test_as_if_all_rows_were_counted(steps: list[Any]) -> None:
     summary.ClearField("not_in_sync")
     summary.ClearField("others_not_in_sync")
     assert summary == counted(table, reported)
+
+
+def test_a_node_that_comes_into_another_zone_is_counted_there() -> None:
+    counts = TableCounts()
+    assert not list(counts.place(dict.fromkeys("abc", "x")))
+    for id_ in range(1, 4):
+        counts.put(id_, Partition(id=id_, keyspace_id=1, replicas="abc", isr="abc", leader="a", state=ONLINE))
+    counts.settle(KEYSPACES)
+    nodes = [Node(id=name, zone=zone) for name, zone in zip("abc", "xxy", strict=True)]
+    given_up = counts.place({node.id: node.zone for node in nodes})
+    next(given_up)
+    for _ in range(2):
+        list(counts.place({node.id: node.zone for node in nodes}))
+        assert list(counts.summary(nodes, ()).zones) == [
+            ZoneCounts(zone="x", would_refuse_writes=3),
+            ZoneCounts(zone="y"),
+        ]
 
 
 def test_a_size_moves_with_its_partition() -> None:

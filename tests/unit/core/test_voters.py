@@ -1,8 +1,12 @@
 """The controller's choice of voters."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
@@ -14,8 +18,8 @@ LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 VOTER, LEARNER = ConfChangeType.CONF_CHANGE_ADD_NODE, ConfChangeType.CONF_CHANGE_ADD_LEARNER_NODE
 
 
-def node(raft_id: int, state: NodeState.ValueType = LIVE, since: int = 0) -> Node:
-    return Node(id=f"n{raft_id}", raft_id=raft_id, state=state, state_since_ms=since)
+def node(raft_id: int, state: NodeState.ValueType = LIVE, since: int = 0, zone: str = "") -> Node:
+    return Node(id=f"n{raft_id}", raft_id=raft_id, state=state, state_since_ms=since, zone=zone)
 
 
 def steps(change: ConfChangeV2 | None) -> list[tuple[int, int]]:
@@ -24,40 +28,100 @@ def steps(change: ConfChangeV2 | None) -> list[tuple[int, int]]:
 
 def test_a_live_stranger_becomes_a_learner() -> None:
     nodes = [node(1), node(2), node(3), node(4), node(5, FAILED)]
-    change = next_membership_change(ConfState(voters=[1, 2, 3]), nodes, {}, SETTINGS, 0)
+    change = next_membership_change(ConfState(voters=[1, 2, 3]), nodes, {}, 1, SETTINGS, 0)
     assert steps(change) == [(LEARNER, 4)]
 
 
 def test_the_most_up_to_date_learner_is_promoted_while_voters_are_missing() -> None:
     conf = ConfState(voters=[1], learners=[2, 3])
     nodes = [node(1), node(2), node(3)]
-    assert steps(next_membership_change(conf, nodes, {1: 9, 2: 7, 3: 9}, SETTINGS, 0)) == [(VOTER, 3)]
-    assert steps(next_membership_change(conf, nodes, {}, SETTINGS, 0)) == [], "the learner has nothing of the log yet"
+    assert steps(next_membership_change(conf, nodes, {1: 9, 2: 7, 3: 9}, 1, SETTINGS, 0)) == [(VOTER, 3)]
+    assert steps(next_membership_change(conf, nodes, {}, 1, SETTINGS, 0)) == [], (
+        "the learner has nothing of the log yet"
+    )
 
 
 def test_a_voter_that_is_gone_for_long_gives_its_seat_to_a_learner() -> None:
     conf = ConfState(voters=[1, 2, 3], learners=[4, 5])
     nodes = [node(1), node(2, FAILED, since=1_000), node(3), node(4), node(5)]
     match = {1: 9, 3: 9, 4: 5, 5: 8}
-    assert steps(next_membership_change(conf, nodes, match, SETTINGS, 60_999)) == []
-    assert steps(next_membership_change(conf, nodes, match, SETTINGS, 61_000)) == [(VOTER, 5), (LEARNER, 2)]
+    assert steps(next_membership_change(conf, nodes, match, 1, SETTINGS, 60_999)) == []
+    assert steps(next_membership_change(conf, nodes, match, 1, SETTINGS, 61_000)) == [(VOTER, 5), (LEARNER, 2)]
 
 
 def test_nothing_while_a_joint_change_is_under_way_or_all_is_well() -> None:
     nodes = [node(1), node(2), node(3), node(4)]
     joint = ConfState(voters=[1, 2, 3], voters_outgoing=[1, 2])
-    assert next_membership_change(joint, nodes, {4: 1}, SETTINGS, 0) is None
-    assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, SETTINGS, 0) is None
+    assert next_membership_change(joint, nodes, {4: 1}, 1, SETTINGS, 0) is None
+    assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, 1, SETTINGS, 0) is None
 
 
 def test_a_removed_node_is_no_member() -> None:
     conf = ConfState(voters=[1, 2, 3])
-    change = next_membership_change(conf, [node(1), node(3)], {}, SETTINGS, 0)
+    change = next_membership_change(conf, [node(1), node(3)], {}, 1, SETTINGS, 0)
     assert steps(change) == [(ConfChangeType.CONF_CHANGE_REMOVE_NODE, 2)]
 
 
 def test_nothing_before_the_cluster_is_created() -> None:
-    assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, SETTINGS, 0) is None
+    assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, 1, SETTINGS, 0) is None
+
+
+# Zones: nodes 1 to 6, as many zones as letters.
+
+
+def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
+    """Nodes in these zones, LIVE since then, or FAILED: `n2=7` since 7 ms."""
+    return [
+        node(i, FAILED, failed[f"n{i}"], zone) if f"n{i}" in failed else node(i, LIVE, since, zone)
+        for i, zone in enumerate(zones, 1)
+    ]
+
+
+def change(nodes: list[Node], voters: Sequence[int], match: dict[int, int] | None = None, now: int = 60_000) -> Any:
+    """The next change, with node 1 as the leader, and the voters' others as learners."""
+    learners = [n.raft_id for n in nodes if n.raft_id not in voters]
+    matched = dict.fromkeys([n.raft_id for n in nodes], 100) | (match or {})
+    return steps(next_membership_change(ConfState(voters=voters, learners=learners), nodes, matched, 1, SETTINGS, now))
+
+
+def test_a_dead_voters_seat_goes_to_a_zone_with_few_voters() -> None:
+    nodes = zoned("abcacb", n2=0)
+    assert change(nodes, [1, 2, 3], {4: 100, 5: 100, 6: 95}) == [(VOTER, 6), (LEARNER, 2)], (
+        "though 6 has less of the log"
+    )
+    assert change(nodes, [1, 2, 3], {6: 50}) == [(VOTER, 4), (LEARNER, 2)], "6 lags far behind"
+    assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "so it is with a seat that is free"
+
+
+def test_a_seat_moves_back_once_its_zones_node_has_been_there_for_long() -> None:
+    for since, moved in ((0, [(VOTER, 2), (LEARNER, 4)]), (1, [])):
+        assert change([*zoned("a"), node(2, since=since, zone="b"), *zoned("xxca")[2:]], [1, 3, 4]) == moved
+
+
+def test_no_seat_moves_while_a_voter_is_down_or_where_the_log_is_not_there_yet() -> None:
+    assert change(zoned("abca", n3=30_000), [1, 3, 4]) == []
+    assert change(zoned("abca"), [1, 3, 4], {2: 89}) == []
+    assert change(zoned("abca"), [1, 3, 4], {2: 90}) == [(VOTER, 2), (LEARNER, 4)]
+
+
+def test_the_leader_keeps_its_seat() -> None:
+    assert change(zoned("bcaa"), [1, 3, 4], {3: 90}) == [(VOTER, 2), (LEARNER, 3)]
+    assert change(zoned("aabc"), [1, 2, 4]) == [(VOTER, 3), (LEARNER, 2)]
+
+
+@given(zones=st.lists(st.sampled_from("abcd"), min_size=3, max_size=12), count=st.sampled_from([1, 3, 5]))
+def test_zones_come_to_rest_evenly(zones: list[str], count: int) -> None:
+    nodes = zoned("".join(zones))
+    voters = list(range(1, min(count, len(zones)) + 1))
+    for _ in range(6):
+        if not (moved := change(nodes, voters)):
+            break
+        up, down = {n for kind, n in moved if kind == VOTER}, {n for kind, n in moved if kind == LEARNER}
+        assert 1 not in down
+        voters = sorted({*voters} - down | up)
+    seats = Counter(zones[v - 1] for v in voters)
+    for zone, members in Counter(zones).items():
+        assert seats[zone] == members or seats[zone] >= max(seats.values()) - 1
 
 
 # Requests of a person: n1 leads, n4 and n5 are learners, n6 is no member yet.
@@ -135,7 +199,17 @@ def test_the_last_voter_stays_and_there_are_nine_at_most() -> None:
 
 def test_a_demotion_that_is_allowed_is_not_undone_by_itself() -> None:
     conf = ConfState(voters=[1, 3, 4], learners=[2, 5])
-    assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, SETTINGS, 0) is None
+    assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, 1, SETTINGS, 0) is None
+
+
+def test_a_person_does_not_put_two_voters_in_one_zone_where_another_one_would_have_none() -> None:
+    nodes = {n.id: n for n in zoned("abcabc")}
+    conf, match = ConfState(voters=[1, 2, 3], learners=[4, 5, 6]), dict.fromkeys(range(1, 7), 100)
+    with pytest.raises(MinkaError, match="zone a would have two voters more than zone b, where n2 is LIVE"):
+        asked(["n4"], ["n2"], conf, nodes, match)
+    assert asked(["n5"], ["n2"], conf, nodes, match) == [(VOTER, 5), (LEARNER, 2)]
+    drained = nodes | {n: node(i, NodeState.NODE_STATE_DRAINING, zone="b") for n, i in (("n2", 2), ("n5", 5))}
+    assert asked(["n4"], ["n2"], conf, drained, match) == [(VOTER, 4), (LEARNER, 2)]
 
 
 def test_only_a_live_voter_can_be_asked_to_lead() -> None:

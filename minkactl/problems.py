@@ -7,11 +7,12 @@ healthy; else `warning`.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from minka.clocks import OFF_MS, of_most
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkactl import units
 from minkactl.pages import Row
 from minkactl.skew import skews
-from minkactl.starting import look_command, start_command
+from minkactl.starting import clock_command, look_command, start_command
 from minkactl.survey import Survey, is_up
 from minkactl.units import counted
 from minkactl.zones import uneven, zone_rows
@@ -49,6 +50,7 @@ def _of_nodes(asked: Survey) -> "_Problems":
         found.silent_nodes()
         found.nodes_without_clearance()
         found.too_few_nodes()
+        found.clocks()
     else:
         found.without_controller()
     return found
@@ -243,6 +245,29 @@ class _Problems:
             return  # each that is missing is a problem already
         note = "Nodes that are new join with cluster.join in their configuration."
         self._add(f"{self._up} of at least {counted(least, 'node')} live", ["minkactl nodes"], note=note)
+
+    def clocks(self) -> None:
+        """Clocks that are more than a second off."""
+        known = self._asked.clocks_ms
+        most = of_most(known.values())
+        off = [node for node, ms in known.items() if most is not None and abs(ms - most) > OFF_MS]
+        for node in off[:MAX_COMMANDS]:
+            ahead = (known[node] - (most or 0)) / 1000
+            text = f"the clock of {node} is {units.duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} "
+            note = "Its node goes by the others' clocks meanwhile, so keys keep their lifetimes."
+            command = clock_command(node, self._address(node))
+            self._add(f"{text}those of most nodes", [command], nodes=[node], note=note, severity="warning")
+        if more := off[MAX_COMMANDS:]:
+            commands = [clock_command(node, self._address(node)) for node in more]
+            self._add(
+                f"{counted(len(more), 'more clock')} off: {_list(more)}", commands, nodes=more, severity="warning"
+            )
+        if most is None and known and max(known.values()) - min(known.values()) > OFF_MS:
+            span = units.duration((max(known.values()) - min(known.values())) / 1000)
+            commands = [clock_command(node, self._address(node)) for node in known]
+            text = f"the clocks of {_list(known)} differ by {span}, and too few agree to say which are right"
+            note = "Keys with a lifetime expire by the clock of their leader: early where it is ahead."
+            self._add(text, commands, nodes=known, note=note, severity="warning")
 
     # Partitions
 

@@ -20,6 +20,11 @@ def look_command(node: str, address: str) -> str:
     return _on_host(node, address, "journalctl -u minkad -n 50")
 
 
+def clock_command(node: str, address: str) -> str:
+    """The command that lets the node's machine synchronize its clock."""
+    return _on_host(node, address, "timedatectl set-ntp true")
+
+
 def in_playground(address: str) -> bool:
     """Whether it is a node of this user's playground."""
     from minkactl import pointer

@@ -62,6 +62,13 @@ class Survey:
         return {node.node_id: node.heartbeat_age_ms for node in nodes if node.HasField("heartbeat_age_ms")}
 
     @property
+    def clocks_ms(self) -> dict[str, int]:
+        """How far the clocks of nodes that are up are ahead of one that nobody sets, as far as they have said so."""
+        up = {node.id for node in self.status.table.nodes if is_up(node)}
+        nodes = self.status.nodes
+        return {n.node_id: n.clock_ahead_ms for n in nodes if n.HasField("clock_ahead_ms") and n.node_id in up}
+
+    @property
     def remembered_ms(self) -> int | None:
         """The time up to which the table is what the active controller said; None while it is, or if none knows."""
         report = self.reports.get(self.status.served_by)

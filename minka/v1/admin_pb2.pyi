@@ -236,7 +236,7 @@ class NodeStatus(_message.Message):
     """absent until this active controller has heard the node"""
     applied_index: _builtins.int
     clock_ahead_ms: _builtins.int
-    """of the active controller's clock; absent until the node has measured it"""
+    """of a clock that nobody sets, the same for all nodes; absent until measured"""
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
         """absent until the node has reported it"""

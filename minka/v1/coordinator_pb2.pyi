@@ -342,7 +342,7 @@ class HeartbeatRequest(_message.Message):
     from_start: _builtins.bool
     """what the node has said of migrations and damage before is void"""
     clock_ahead_ms: _builtins.int
-    """how far this node's clock is ahead of the active controller's"""
+    """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStats]:
         """of partitions that this node leads"""
@@ -420,7 +420,7 @@ class HeartbeatResponse(_message.Message):
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     LOW_DISKS_FIELD_NUMBER: _builtins.int
     FROM_START_WANTED_FIELD_NUMBER: _builtins.int
-    UNIX_MS_FIELD_NUMBER: _builtins.int
+    CLOCK_MS_FIELD_NUMBER: _builtins.int
     CLOCKS_AHEAD_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     clearance_ms: _builtins.int
@@ -428,10 +428,10 @@ class HeartbeatResponse(_message.Message):
     controller_term: _builtins.int
     from_start_wanted: _builtins.bool
     """the controller lacks what was said earlier on this stream"""
-    unix_ms: _builtins.int
-    """by the controller's clock, when it answered"""
+    clock_ms: _builtins.int
+    """by a clock of the controller that nobody sets, when it answered"""
     clocks_ahead_ms: _builtins.int
-    """how far most nodes' clocks are ahead of the controller's; absent if unknown"""
+    """how far the Unix time of most nodes is ahead of clock_ms; absent if unknown"""
     @_builtins.property
     def low_disks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the nodes whose disks are low"""
@@ -444,12 +444,12 @@ class HeartbeatResponse(_message.Message):
         controller_term: _builtins.int = ...,
         low_disks: _abc.Iterable[_builtins.str] | None = ...,
         from_start_wanted: _builtins.bool = ...,
-        unix_ms: _builtins.int = ...,
+        clock_ms: _builtins.int = ...,
         clocks_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clocks_ahead_ms", b"clocks_ahead_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clearance_ms", b"clearance_ms", "clocks_ahead_ms", b"clocks_ahead_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence", "unix_ms", b"unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clearance_ms", b"clearance_ms", "clock_ms", b"clock_ms", "clocks_ahead_ms", b"clocks_ahead_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clocks_ahead_ms: _TypeAlias = _typing.Literal["clocks_ahead_ms"]  # noqa: Y015
     _WhichOneofArgType__clocks_ahead_ms: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms"]  # noqa: Y015

@@ -67,6 +67,7 @@ _Row = TypeVar("_Row", Pallet, Duty)
 SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
 TICK: Final = 0.05  # seconds between looks at the failure detector
 LOOK_INTERVAL_S: Final = 2 * TICK  # between looks at what has stalled, waits or is out of balance
+CLOCKS_INTERVAL_S: Final = 0.5  # between looks at the clocks of all nodes
 CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
 QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same operations run
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
@@ -116,6 +117,8 @@ class ActiveController:
         self.term = term
         self.settings = settings
         self.reports = NodeReports(committed, self.decided)
+        self._clocks_looked_at = float("-inf")
+        self._clocks_ms: int | None = None  # see NodeReports.clocks_of_most
         self._acknowledgements = Acknowledgements(self._record_answers)
         self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter, self.fail)
         self.confirmed_at = float("-inf")
@@ -480,6 +483,8 @@ class ActiveController:
         self.detector.heard(node.id, now)
         is_known = self.reports.note(node, request)
         self._stalls.note(node.id, request.migrations, now)
+        if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
+            self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
         remaining = self.confirmed_at + self.settings.clearance - now
         return HeartbeatResponse(
             sequence=request.sequence,
@@ -487,6 +492,8 @@ class ActiveController:
             controller_term=self.term,
             low_disks=self.reports.low_disks(),
             from_start_wanted=not is_known,
+            clock_ms=int(now * 1000),
+            clocks_ahead_ms=self._clocks_ms,
         )
 
     # Periodic work

@@ -30,9 +30,11 @@ from minka.v1.coordinator_pb2 import (
     RegisterResponse,
 )
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
+from minkad.coordinator.clock_offset import ClockOffset
 from minkad.coordinator.heartbeat_reports import DataPlane, HeartbeatReports
 from minkad.core.clearance import Clearance
 from minkad.core.state import is_up
+from minkad.process.clock import ClusterClock
 
 log: Final = logging.getLogger(__name__)
 
@@ -144,6 +146,7 @@ class Member:
         applied_index: Callable[[], int],
         log_is_checked: Callable[[], bool],
         now: Callable[[], float],
+        clock: ClusterClock,
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -171,6 +174,7 @@ class Member:
         self._applied_index = applied_index
         self._log_is_checked = log_is_checked
         self._now = now
+        self.clock = clock
         self._disk = disk
         self._disk_stalled = disk_stalled
         self._sequence = 0
@@ -338,8 +342,8 @@ class Member:
         refuses.
         """
         self._sent_at.clear()
-        reports = HeartbeatReports(self._data_plane)
-        requests = self._heartbeats(self._stream, reports)
+        reports, offset = HeartbeatReports(self._data_plane), ClockOffset(self.clock)
+        requests = self._heartbeats(self._stream, reports, offset)
         is_here = address == self.node.address
         responses = self._answered_here(requests) if is_here else self._stub.heartbeat(address, requests)
         heard_at = self._now()
@@ -352,6 +356,7 @@ class Member:
                 self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
                 if not response.clearance_ms:
                     self._ungranted.set()
+                offset.answered(response)
                 self.low_disks = frozenset(response.low_disks)
                 if response.from_start_wanted:
                     reports.begin_again()
@@ -373,7 +378,9 @@ class Member:
             async for request in requests:
                 yield self._answer_here(request)
 
-    async def _heartbeats(self, stream: int, reports: HeartbeatReports) -> AsyncGenerator[HeartbeatRequest, None]:
+    async def _heartbeats(
+        self, stream: int, reports: HeartbeatReports, offset: ClockOffset
+    ) -> AsyncGenerator[HeartbeatRequest, None]:
         # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
         while stream == self._stream:
             await self._until_disk_answers()
@@ -386,6 +393,7 @@ class Member:
                 disk=self._disk(),
             )
             reports.add_to(request)
+            offset.add_to(request)
             self._sent_at[self._sequence] = self._now()
             self._ungranted.clear()
             yield request

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from minka.clocks import of_most
 from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import DamagedReplica, DiskSpace, HeartbeatRequest, MigrationProgress, ReplicaStats
 from minka.v1.load_api_pb2 import WaitingPart
@@ -19,6 +20,7 @@ class NodeReports:
         self._decided = decided
         self.applied: dict[str, int] = {}  # by node: the Raft index up to which it has applied the log
         self.disks: dict[str, DiskSpace] = {}
+        self.clocks_ms: dict[str, int] = {}  # by node: how far its clock is ahead of one that nobody sets
         self._low_disks: dict[str, None] = {}
         self._stats: dict[int, ReplicaStats] = {}  # by partition, as its leader last reported
         self._fresh: set[int] = set()
@@ -32,6 +34,8 @@ class NodeReports:
         """
         self.applied[node.id] = request.applied_index
         self.disks[node.id] = request.disk
+        if request.HasField("clock_ahead_ms"):
+            self.clocks_ms[node.id] = request.clock_ahead_ms
         if request.disk.is_low:
             self._low_disks[node.id] = None
         else:
@@ -47,6 +51,10 @@ class NodeReports:
         if is_known:
             self._note_changes(node.id, request)
         return is_known
+
+    def clocks_of_most(self) -> int | None:
+        """How far the clocks of most nodes that are up are ahead; None if that isn't known."""
+        return of_most([ms for node, ms in self.clocks_ms.items() if is_up(self._committed.nodes.get(node))])
 
     def _note_changes(self, node: str, request: HeartbeatRequest) -> None:
         progress, damaged = self._progress[node], self._damaged[node]

@@ -6,6 +6,7 @@ configs/alerts.yml has alert rules on these names.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import nan
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -74,6 +75,8 @@ class Snapshot:
     """The free space is below the low-water mark, so this node takes only deletes."""
     unsynced_seconds: float = 0.0
     """Age of the oldest write that is acknowledged here and not on the disk; 0 if there is none."""
+    clock_offset_seconds: float = nan
+    """How far the machine's clock is ahead of those of most nodes; NaN while that isn't known."""
 
 
 class MetricsSource(Protocol):
@@ -156,6 +159,11 @@ def _of_node(now: Snapshot) -> Iterator[Metric]:
         "minka_clearance_remaining_seconds",
         "For how long this node may still serve without hearing from the active controller.",
         value=now.clearance_remaining_seconds,
+    )
+    yield GaugeMetricFamily(
+        "minka_clock_offset_seconds",
+        "How far the machine's clock is ahead of those of most nodes; NaN while that isn't known.",
+        value=now.clock_offset_seconds,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from math import nan
 from typing import Final
 
 from minka.v1.admin_pb2 import DescribeNodeResponse, NodeCheck, VoterContact
@@ -152,6 +153,7 @@ class Health:
             raft_applied_index=coordinator.driver.applied_index,
             is_controller=coordinator.active is not None,
             clearance_remaining_seconds=self._member.clearance.remaining(boottime()),
+            clock_offset_seconds=nan if (ahead := self._member.clock.ahead_ms) is None else ahead / 1000,
             nodes=_by_state(Counter(n.state for n in state.nodes.values()), NodeState.items(), "NODE_STATE_"),
             partitions=_by_state(rows.states, PartitionState.items(), "PARTITION_STATE_"),
             shards=_by_state(

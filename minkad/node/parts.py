@@ -25,7 +25,7 @@ from minkad.node import settings
 from minkad.node.health import Health
 from minkad.node.settings import MIB
 from minkad.node.surroundings import ControllerCalls, NodeTable
-from minkad.process.clock import boottime, unix_ms
+from minkad.process.clock import boottime, cluster_clock, unix_ms
 from minkad.process.telemetry import Telemetry
 from minkad.replication.context import LoadSources, Surroundings
 from minkad.replication.manager import ReplicaManager
@@ -192,6 +192,7 @@ class Parts:
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,
             now=boottime,
+            clock=cluster_clock,
             disk=lambda: self.disk.space,
             disk_stalled=lambda: self.log_db.stalled,
         )

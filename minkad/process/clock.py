@@ -1,8 +1,13 @@
 """The clocks of a daemon."""
 
+import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+
+from minka.clocks import OFF_MS
+
+log: Final = logging.getLogger(__name__)
 
 
 class SteadyClock:
@@ -31,11 +36,65 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_STEADY: Final = SteadyClock(time.time_ns, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+class Reading(NamedTuple):
+    """A machine's Unix time, and at the same moment a clock that nobody sets; both in nanoseconds."""
+
+    wall_ns: int
+    boot_ns: int
+
+
+class ClusterClock:
+    """Unix time by the clocks of most nodes.
+
+    As long as this machine's clock is at most a second off, it is that clock, and a `SteadyClock`. If it is further
+    off, it is corrected by as much. That is known from the answers to heartbeats, so a jump ahead of more than a second
+    counts only once such an answer confirms it: else keys would have expired until then.
+    """
+
+    def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
+        """`wall_ns` is the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
+        self._wall_ns: Final = wall_ns
+        self._boot_ns: Final = boot_ns
+        self._correction_ns = 0
+        self._confirmed: Reading | None = None  # the corrected time, when it was last known to be right
+        self._steady = SteadyClock(self._corrected_ns, boot_ns)
+        self.ahead_ms: int | None = None  # how far this machine's clock is ahead of most nodes'; None: not known
+
+    def ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._steady.ms()
+
+    def read(self) -> Reading:
+        """The machine's own clocks."""
+        return Reading(self._wall_ns(), self._boot_ns())
+
+    def _corrected_ns(self) -> int:
+        now = self._wall_ns() - self._correction_ns
+        if self._confirmed is None:
+            return now
+        expected = self._confirmed.wall_ns + self._boot_ns() - self._confirmed.boot_ns
+        return expected if now - expected > OFF_MS * 1_000_000 else now
+
+    def told(self, ahead_ms: int | None, at: Reading) -> None:
+        """How far the machine's clock was ahead of most nodes' at a reading of it; None: nobody knows."""
+        self.ahead_ms, self._confirmed = ahead_ms, None
+        if ahead_ms is None:
+            return
+        if abs(ahead_ms * 1_000_000 - self._correction_ns) > OFF_MS * 1_000_000:
+            self._correction_ns = ahead_ms * 1_000_000 if abs(ahead_ms) > OFF_MS else 0
+            self._steady = SteadyClock(self._corrected_ns, self._boot_ns)
+            text = "this machine's clock is off by the clocks of most nodes, so its node goes by those"
+            if not self._correction_ns:
+                text = "this machine's clock agrees with those of most nodes again"
+            log.warning(text, extra={"ahead_s": ahead_ms / 1000})
+        self._confirmed = Reading(at.wall_ns - self._correction_ns, at.boot_ns)
+
+
+cluster_clock: Final = ClusterClock(time.time_ns, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
 
 def unix_ms() -> int:
-    """Wall-clock time in milliseconds, by a `SteadyClock`: for people, for lifetimes of keys, and for waits that
+    """Wall-clock time in milliseconds, by the `ClusterClock`: for people, for lifetimes of keys, and for waits that
     outlive a controller. No lease goes by it, as different machines' clocks differ.
     """
-    return _STEADY.ms()
+    return cluster_clock.ms()

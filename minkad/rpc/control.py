@@ -232,6 +232,7 @@ class AdminService(AdminServicer):
                     heartbeat_age_ms=int(active.silence(node) * 1000) if node in applied else None,
                     applied_index=applied.get(node, 0),
                     disk=active.reports.disks.get(node),
+                    clock_ahead_ms=active.reports.clocks_ms.get(node),
                 )
                 for node in state.nodes
             )

@@ -31,6 +31,7 @@ from minkad.core.raft.sender import sender_of
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
+from minkad.process.clock import ClusterClock
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.context import Surroundings
@@ -195,6 +196,9 @@ class Process(Endpoint):
             applied_index=lambda: self.driver.applied_index,
             log_is_checked=lambda: self.driver.log_is_checked,
             now=self.now,
+            clock=ClusterClock(
+                lambda: 1_000_000 * (world.unix_ms() + machine.wall_skew_ms), lambda: int(1e9 * self.now())
+            ),
             disk_stalled=lambda: self.disk_stalled,
         )
         self.coordinator.on_leader_change = self.member.leader_changed

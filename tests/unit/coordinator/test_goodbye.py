@@ -17,6 +17,7 @@ from tests.simulation.loop import ProcessLoop
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
 from minkad.coordinator.member import ControllerStub
+from minkad.process.clock import ClusterClock
 
 TIMEOUT = 2.0
 GOODBYE = LeaveRequest(node_id="athens", incarnation="7")
@@ -54,6 +55,7 @@ class Coordinators:
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
             now=lambda: self.seconds,
+            clock=ClusterClock(lambda: 0, lambda: 0),
         )
         self.member.registered.set()
 

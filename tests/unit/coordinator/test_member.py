@@ -26,6 +26,7 @@ from tests.simulation.loop import ProcessLoop
 if TYPE_CHECKING:
     from minkad.coordinator.heartbeat_reports import DataPlane
 from minkad.coordinator.member import ControllerStub
+from minkad.process.clock import ClusterClock
 
 OWN, OLD, NEXT, THIRD = "athens:7400", "byzantium:7400", "cyrene:7400", "delphi:7400"
 BEAT = 0.2
@@ -60,9 +61,13 @@ class Athens:
             applied_index=lambda: 0,
             log_is_checked=lambda: True,
             now=lambda: self.seconds,
+            clock=ClusterClock(self.nanoseconds, self.nanoseconds),
             disk_stalled=lambda: self.disk_stalled,
         )
         self.task = self._loop.create_task(self.member.run())
+
+    def nanoseconds(self) -> int:
+        return int(self.seconds * 1e9)
 
     def run(self, seconds: float) -> None:
         end = self.seconds + seconds

@@ -1,6 +1,7 @@
-"""Unix time that never goes back."""
+"""Unix time that never goes back, and that most nodes agree on."""
 
-from minkad.process.clock import SteadyClock
+from minka.clocks import of_most
+from minkad.process.clock import ClusterClock, SteadyClock
 
 _MS = 1_000_000
 _HOUR_NS = 3_600_000 * _MS
@@ -12,7 +13,7 @@ class Machine:
     def __init__(self) -> None:
         self.wall = 50 * _HOUR_NS
         self.boot = _HOUR_NS
-        self.clock = SteadyClock(lambda: self.wall, lambda: self.boot)
+        self.clock: SteadyClock | ClusterClock = SteadyClock(lambda: self.wall, lambda: self.boot)
 
     def go_on(self, nanoseconds: int) -> int:
         """Let time pass. Returns how many milliseconds have passed by the steady clock."""
@@ -45,3 +46,85 @@ def test_a_clock_that_is_set_back_makes_time_slower_until_it_has_caught_up() -> 
         assert 500 <= machine.go_on(1000 * _MS) <= 1000
     assert machine.clock.ms() == machine.wall // _MS
     assert machine.go_on(1000 * _MS) == 1000
+
+
+class Member(Machine):
+    """A machine whose node is told how far its clock is ahead of the others'."""
+
+    def __init__(self, ahead_ns: int = 0) -> None:
+        super().__init__()
+        self.right = self.wall
+        self.wall += ahead_ns
+        self.cluster = self.clock = ClusterClock(lambda: self.wall, lambda: self.boot)
+
+    def go_on(self, nanoseconds: int) -> int:
+        self.right += nanoseconds
+        return super().go_on(nanoseconds)
+
+    def heartbeat(self, takes: int = _MS) -> None:
+        sent, ahead = self.cluster.read(), self.wall - self.right
+        self.go_on(takes)
+        self.cluster.told(ahead // _MS, sent)
+
+    def error(self) -> int:
+        """How far its time is ahead of the right one, in milliseconds."""
+        return self.clock.ms() - self.right // _MS
+
+
+def test_a_clock_that_was_off_at_the_start_is_corrected() -> None:
+    for ahead in (_HOUR_NS, -_HOUR_NS):
+        machine = Member(ahead)
+        assert machine.error() == ahead // _MS
+        machine.heartbeat()
+        assert machine.error() == 0
+        assert machine.go_on(500 * _MS) == 500
+
+
+def test_a_clock_that_is_less_than_a_second_off_is_followed() -> None:
+    machine = Member(900 * _MS)
+    machine.heartbeat()
+    assert machine.error() == 900
+
+
+def test_a_jump_ahead_counts_only_once_it_is_confirmed() -> None:
+    machine = Member()
+    machine.heartbeat()
+    machine.wall += _HOUR_NS
+    machine.go_on(150 * _MS)
+    assert machine.error() == 0, "nothing expires before its time"
+    machine.heartbeat()
+    machine.go_on(150 * _MS)
+    assert machine.error() == 0
+    machine.wall -= _HOUR_NS
+    machine.go_on(150 * _MS)
+    machine.heartbeat()
+    assert abs(machine.error()) <= 200, "someone has set it right: time was slow for a moment, and didn't jump"
+    machine.wall += _HOUR_NS
+    machine.right += _HOUR_NS
+    machine.heartbeat()
+    assert machine.error() == 0, "all clocks have been set"
+
+
+def test_an_answer_to_what_was_sent_before_the_jump_confirms_nothing() -> None:
+    machine = Member()
+    machine.heartbeat()
+    sent = machine.cluster.read()
+    machine.wall += _HOUR_NS
+    machine.cluster.told(0, sent)
+    assert machine.error() == 0
+
+
+def test_a_clock_is_believed_where_nobody_knows_better() -> None:
+    machine = Member()
+    machine.heartbeat()
+    machine.wall += _HOUR_NS
+    machine.cluster.told(None, machine.cluster.read())
+    assert machine.error() == _HOUR_NS // _MS
+
+
+def test_whose_clocks_are_right() -> None:
+    assert of_most([0, 5, 3_600_000]) == 5
+    assert of_most([3_600_000, 3_600_400, 0]) == 3_600_000
+    assert of_most([0, 3_600_000]) is None, "of two, nobody can say"
+    assert of_most([0, 60_000, 3_600_000]) is None
+    assert of_most([0, 0, 60_000, 60_000]) is None

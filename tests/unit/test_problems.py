@@ -1,0 +1,93 @@
+"""What `minkactl status` says of zones and clocks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse, NodeStatus, SeatMove
+from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
+from minkactl.problems import problems
+from minkactl.survey import Report, Survey
+from minkactl.zones import zone_rows
+from tests.summaries import summarized
+
+LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
+
+
+def status(zones: str, voters: str, *, failed: str = "", isr: Sequence[str] = ()) -> GetStatusResponse:
+    """Nodes a, b, c, … in these zones; a partition for each of `isr`, led by the first, with min-insync 2."""
+    found = GetStatusResponse(served_by="a", from_controller=True, has_clearance=True)
+    found.table.cluster.id = "c-1"
+    found.coordinator.voters.extend(voters)
+    found.table.keyspaces.append(Keyspace(id=1, name="flights", replicas=3, min_insync=2))
+    for name, zone in zip("abcdef", zones, strict=False):
+        state = FAILED if name in failed else LIVE
+        found.table.nodes.append(Node(id=name, zone=zone, state=state, address=f"10.0.0.{ord(name)}:7400"))
+        found.nodes.append(NodeStatus(node_id=name, heartbeat_age_ms=10))
+    for number, nodes in enumerate(isr, 1):
+        online = PartitionState.PARTITION_STATE_ONLINE
+        row = Partition(id=number, keyspace_id=1, replicas=nodes, isr=nodes, leader=nodes[0], state=online)
+        found.table.partitions.append(row)
+    return found
+
+
+def told(found: GetStatusResponse) -> list[Any]:
+    """The problems, but those of nodes that failed."""
+    answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
+    up = [node.id for node in found.table.nodes if node.state == LIVE]
+    reports = {node.id: Report(answer if node.id in up else None) for node in found.table.nodes}
+    rows = problems(Survey(summarized(found), reports, 1_700_000_000_000))
+    return [row for row in rows if " failed at " not in row["problem"]]
+
+
+def test_what_the_end_of_each_zone_would_end() -> None:
+    rows = zone_rows(summarized(status("xxyz", "abc", isr=["acd", "abd", "abc", "ab"])))
+    assert [(row["zone"], row["live"], row["voters"], row["ends"]) for row in rows] == [
+        ("x", 2, ["a", "b"], "the quorum: nothing would be served, 1 partition (OFFLINE), writes to 2 partitions"),
+        ("y", 1, ["c"], "nothing"),
+        ("z", 1, [], "nothing"),
+    ]
+    assert zone_rows(summarized(status("xxx", "abc"))) == [], "there is only one"
+
+
+def test_a_voter_that_is_down_is_not_left() -> None:
+    rows = zone_rows(summarized(status("xyz", "abc", failed="b")))
+    assert [row["ends_quorum"] for row in rows] == [True, False, True]
+
+
+def test_two_voters_in_a_zone_while_another_has_none() -> None:
+    found = status("xxyz", "abc")
+    found.coordinator.seat_due.CopyFrom(SeatMove(promote="d", demote="b", live_for_ms=300_000))
+    (problem,) = told(found)
+    assert problem["problem"] == ("zone x has 2 of 3 voters, zone z has none: the end of zone x would end the quorum")
+    assert (problem["severity"], problem["next"]) == ("warning", ["minkactl raft promote d --instead-of b"])
+    assert problem["note"] == "The seat moves automatically once d has been live for 5 min 00 s."
+    (problem,) = told(status("xxyz", "abc", failed="d"))
+    assert problem["note"] == "A seat moves automatically once a node of zone z is live, and all voters are."
+    assert told(status("xxyy", "abc")) == [], "two zones can't do better"
+
+
+def test_a_clock_that_is_off() -> None:
+    found = status("xxx", "abc")
+    for node, ms in zip(found.nodes, (7_000_000, 7_000_300, 3_400_000), strict=True):
+        node.clock_ahead_ms = ms
+    (problem,) = told(found)
+    assert problem["problem"] == "the clock of c is 1 h 00 min behind those of most nodes"
+    assert problem["next"] == ["ssh 10.0.0.99 timedatectl set-ntp true"]
+    found.nodes[0].ClearField("clock_ahead_ms")
+    (problem,) = told(found)
+    assert problem["problem"] == "the clocks of b, c differ by 1 h 00 min, and too few agree to say which are right"
+    found.nodes[2].clock_ahead_ms = 7_001_000
+    assert told(found) == []
+
+
+def test_one_node_more_is_enough_where_another_one_is_down() -> None:
+    found = status("xxxxxx", "abc", failed="de", isr=["abcde"])
+    found.table.keyspaces[0].replicas = 5
+    answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
+    reports = {node.id: Report(answer if node.state == LIVE else None) for node in found.table.nodes}
+    otherwise = [row["otherwise"] for row in problems(Survey(summarized(found), reports, 1_700_000_000_000))]
+    gone = "If d is gone for good: minkactl drain d --decommission, then minkactl raft remove d"
+    assert otherwise[0] == gone, "f takes its place"
+    del found.table.nodes[5], found.nodes[5]
+    otherwise = [row["otherwise"] for row in problems(Survey(summarized(found), reports, 1_700_000_000_000))]
+    assert otherwise[0] == gone.replace("minkactl drain", "let a new node join, then minkactl drain", 1)

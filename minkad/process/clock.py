@@ -36,6 +36,9 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+_UNKNOWN_NS: Final = 5_000_000_000
+
+
 class Reading(NamedTuple):
     """A machine's Unix time, and at the same moment a clock that nobody sets; both in nanoseconds."""
 
@@ -76,10 +79,15 @@ class ClusterClock:
         return expected if now - expected > OFF_MS * 1_000_000 else now
 
     def told(self, ahead_ms: int | None, at: Reading) -> None:
-        """How far the machine's clock was ahead of most nodes' at a reading of it; None: nobody knows."""
-        self.ahead_ms, self._confirmed = ahead_ms, None
+        """How far the machine's clock was ahead of most nodes' at a reading of it; None: nobody knows. A new controller
+        doesn't for a moment, so what was confirmed counts for some seconds more.
+        """
+        self.ahead_ms = ahead_ms
         if ahead_ms is None:
+            if self._confirmed is not None and at.boot_ns - self._confirmed.boot_ns > _UNKNOWN_NS:
+                self._confirmed = None
             return
+        self._confirmed = None
         if abs(ahead_ms * 1_000_000 - self._correction_ns) > OFF_MS * 1_000_000:
             self._correction_ns = ahead_ms * 1_000_000 if abs(ahead_ms) > OFF_MS else 0
             self._steady = SteadyClock(self._corrected_ns, self._boot_ns)

@@ -1,0 +1,100 @@
+"""Nodes learn from the answers to heartbeats how far their clocks are off."""
+
+import pytest
+
+from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse
+from minkad.coordinator.clock_offset import ClockOffset
+from minkad.coordinator.node_reports import NodeReports
+from minkad.core.state import State
+from minkad.process.clock import ClusterClock
+
+HOUR_MS = 3_600_000
+
+
+class World:
+    """Three nodes that send heartbeats to a controller. `ahead`: milliseconds that a node's clock is ahead."""
+
+    def __init__(self) -> None:
+        self.right_ms = 500 * HOUR_MS
+        self.ahead = dict.fromkeys("abc", 0)
+        self.clocks = {node: self._clock(node) for node in "abc"}
+        self.new_controller()
+
+    def _clock(self, node: str) -> ClusterClock:
+        return ClusterClock(lambda: (self.right_ms + self.ahead[node]) * 1_000_000, lambda: self.right_ms * 1_000_000)
+
+    def new_controller(self) -> None:
+        """Another one leads, whose clock that nobody sets began at another time."""
+        state = State()
+        for node in "abc":
+            state.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
+        self.reports = NodeReports(state, state)
+        self.boot_ms = self.right_ms - 1000
+        self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
+
+    def heartbeats(self, there_ms: int = 5, back_ms: int = 5) -> None:
+        """Each node sends one, which takes so long, and so does its answer."""
+        for node, offset in self.offsets.items():
+            request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
+            offset.add_to(request)
+            self.right_ms += there_ms
+            self.reports.note(self.reports._committed.nodes[node], request)
+            answer = HeartbeatResponse(
+                sequence=1, clock_ms=self.right_ms - self.boot_ms, clocks_ahead_ms=self.reports.clocks_of_most()
+            )
+            self.right_ms += back_ms
+            offset.answered(answer)
+
+    def errors(self) -> list[int]:
+        return [clock.ms() - self.right_ms for clock in self.clocks.values()]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+@pytest.mark.parametrize("ahead", [HOUR_MS, -HOUR_MS])
+def test_one_that_is_off_is_corrected_whoever_it_is(world: World, node: str, ahead: int) -> None:
+    world.ahead[node] = ahead
+    world.clocks[node] = world._clock(node)
+    world.new_controller()
+    for _ in range(3):
+        world.heartbeats()
+    assert world.errors() == [0, 0, 0]
+    offsets = [clock.ahead_ms for clock in world.clocks.values()]
+    assert offsets == [ahead if one == node else 0 for one in "abc"]
+
+
+def test_a_jump_ahead_is_never_seen(world: World) -> None:
+    for _ in range(3):
+        world.heartbeats()
+    world.ahead["b"] = HOUR_MS
+    for _ in range(3):
+        assert world.errors() == [0, 0, 0]
+        world.heartbeats()
+    world.ahead["c"] = HOUR_MS
+    world.ahead["b"] = 0
+    world.new_controller()
+    for _ in range(3):
+        world.heartbeats()
+        assert all(-100 <= error <= 0 for error in world.errors()), "b's clock was set back, which makes its time slow"
+
+
+def test_a_way_that_takes_long_one_way_is_no_wrong_clock(world: World) -> None:
+    for _ in range(3):
+        world.heartbeats(there_ms=400, back_ms=0)
+    assert all(clock.ahead_ms is not None and abs(clock.ahead_ms) <= 400 for clock in world.clocks.values())
+    assert world.errors() == [0, 0, 0]
+    world.new_controller()
+    world.heartbeats(there_ms=5000, back_ms=0)
+    assert not world.reports.clocks_ms, "a trip of 5 s measures nothing"
+
+
+def test_two_of_three_say_who_is_right_and_one_that_is_gone_says_nothing(world: World) -> None:
+    for _ in range(3):
+        world.heartbeats()
+    world.reports._committed.nodes["c"].state = NodeState.NODE_STATE_FAILED
+    assert world.reports.clocks_of_most() is None

@@ -33,17 +33,18 @@ class World:
         self.boot_ms = self.right_ms - 1000
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
-    def heartbeats(self, there_ms: int = 5, back_ms: int = 5) -> None:
-        """Each node sends one, which takes so long, and so does its answer."""
+    def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
+        """Each node sends one, which takes so long, and so does its answer; `c_ms`: how much longer those of c take."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)
-            self.right_ms += there_ms
+            longer = c_ms if node == "c" else 0
+            self.right_ms += there_ms + longer
             self.reports.note(self.reports._committed.nodes[node], request)
             answer = HeartbeatResponse(
                 sequence=1, clock_ms=self.right_ms - self.boot_ms, clocks_ahead_ms=self.reports.clocks_of_most()
             )
-            self.right_ms += back_ms
+            self.right_ms += back_ms + longer
             offset.answered(answer)
 
     def errors(self) -> list[int]:
@@ -81,6 +82,12 @@ def test_a_jump_ahead_is_never_seen(world: World) -> None:
     for _ in range(3):
         world.heartbeats()
         assert all(-100 <= error <= 0 for error in world.errors()), "b's clock was set back, which makes its time slow"
+
+
+def test_the_middle_of_the_round_trip_counts(world: World) -> None:
+    for _ in range(3):
+        world.heartbeats(c_ms=200)
+    assert [clock.ahead_ms for clock in world.clocks.values()] == [0, 0, 0]
 
 
 def test_a_way_that_takes_long_one_way_is_no_wrong_clock(world: World) -> None:

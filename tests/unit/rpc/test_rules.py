@@ -152,7 +152,7 @@ def test_what_is_refused_and_what_is_said(request_: Message, named: str) -> None
         CreateKeyspaceRequest(name="flights", partition_count=64),
         duties(DutySpec(pallet="Feeds of news", id="https://bbc.co.uk/ä", payload=b"\0", weight=0)),
         PlanReassignRequest(to=["athens"], weights={"athens": 0.5}),
-        HeartbeatRequest(node_id="athens", incarnation="i", sequence=1),
+        HeartbeatRequest(node_id="athens", incarnation="i", sequence=1, clock_ahead_ms=-5),
         UpdateReplicasRequest(controller_term=1, partitions=[Partition(id=1, replicas=["a", "b"], leader="a")]),
     ],
 )

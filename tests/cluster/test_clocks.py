@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from minka import Client
@@ -25,6 +26,8 @@ time.time_ns = shifted
 """
 HOUR_S = 3600
 KEYS = [b"%d" % number for number in range(200)]
+
+pytestmark = pytest.mark.timeout(150)
 
 
 def problems(cluster: LocalCluster) -> list[str]:

@@ -27,6 +27,7 @@ from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.coordinator.stalls import Stalls
+from minkad.coordinator.table_lags import TableLags
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BALANCERS,
@@ -38,6 +39,7 @@ from minkad.core.controller import (
     CommitLoad,
     ControllerFailover,
     CreateKeyspace,
+    DataPortJudge,
     FailNodes,
     FailureDetector,
     MigrationCaps,
@@ -49,6 +51,7 @@ from minkad.core.controller import (
     check_caller,
     facts,
     isr_refusal,
+    process_of,
 )
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
@@ -103,6 +106,7 @@ class ActiveController:
         update_replicas: UpdateReplicas,
         logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
+        hand_over: Callable[[str], None] = lambda _: None,
         now: Callable[[], float],
         jitter: random.Random,
         in_thread: InThread,
@@ -125,9 +129,12 @@ class ActiveController:
         self._confirm_leadership = confirm_leadership
         self._logged = logged
         self._before_tick = before_tick
-        self._now = now
+        self._hand_over = hand_over  # called with the reason, again and again, while this node serves nothing
+        self.now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
+        self._given_up: set[str] = set()  # nodes that have no clearance, and are to get none
+        self._not_serving: dict[str, str] = {}  # by node: the process that was failed because it served nothing
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
@@ -140,6 +147,8 @@ class ActiveController:
         self._ran: list[int] = []  # the operations that ran when the queue was last looked at
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
+        self.data_ports = DataPortJudge(settings.failure_timeout)
+        self.table_lags = TableLags()
         self.shards = ShardControl(
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
@@ -152,7 +161,7 @@ class ActiveController:
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
         """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
-        settings, now = self.settings, self._now()
+        settings, now = self.settings, self.now()
         granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
         detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
         for node in self._committed.nodes.values():
@@ -212,14 +221,20 @@ class ActiveController:
         return self._committed.operations[begun[0]] if begun else None
 
     async def register(self, node: Node, log_unchecked: bool = False) -> None:
-        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
+        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
+        while the process can't be reached for which the node has just failed.
+        """
+        self._refuse_unserving(node)
 
         async def perform() -> asyncio.Future[None] | None:
-            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
-            self.detector.heard(node.id, self._now())
+            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self.now()), log_unchecked))
+            self.detector.heard(node.id, self.now())
+            self.data_ports.began(node.id, self.now())
+            self._given_up.discard(node.id)
+            self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
-                proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
+                proposal.add_done_callback(lambda _: self.detector.heard(node.id, self.now()))
             return proposal
 
         await self._committed_by(perform)
@@ -417,7 +432,7 @@ class ActiveController:
     def _schedule_soon(self) -> None:
         if not self._schedule_due:
             self._schedule_due = True
-            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self._now()), self._schedule)
+            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self.now()), self._schedule)
 
     def _schedule_if_missed(self) -> None:
         if self._schedule_missed:
@@ -429,9 +444,9 @@ class ActiveController:
         if self._turn.locked():
             self._schedule_missed = True
         elif not self._is_closed and not self.failed:
-            began = self._now()
+            began = self.now()
             if not self._record_next_steps():
-                self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
+                self._schedule_from = self.now() + SCHEDULE_REST * (self.now() - began)
 
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
@@ -476,18 +491,50 @@ class ActiveController:
         node = self.decided.nodes.get(request.node_id)
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
-        now = self._now()
-        self.detector.heard(node.id, now)
+        now = self.now()
         is_known = self.reports.note(node, request)
+        self.table_lags.note(node.id, request.applied_index, now)
         self._stalls.note(node.id, request.migrations, now)
+        self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered})
         remaining = self.confirmed_at + self.settings.clearance - now
+        if withheld := self._withheld(node):
+            remaining = 0.0
+            self._note_given_up(request)
+        else:
+            self._given_up.discard(node.id)
+            self.detector.heard(node.id, now)
         return HeartbeatResponse(
             sequence=request.sequence,
             clearance_ms=int(max(0.0, remaining) * 1000),
             controller_term=self.term,
             low_disks=self.reports.low_disks(),
             from_start_wanted=not is_known,
+            withheld=withheld,
         )
+
+    # Nodes that are heard, and serve nothing
+
+    def _withheld(self, node: Node) -> str:
+        """Why the node gets no clearance. An active controller never fails its own node, but hands over."""
+        return "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
+
+    def _note_given_up(self, request: HeartbeatRequest) -> None:
+        """A node that serves nothing need not be waited for once it says that it has no clearance: it gets none."""
+        if request.without_clearance:
+            self._given_up.add(request.node_id)
+            self._judge_soon()
+
+    def _refuse_unserving(self, node: Node) -> None:
+        """Raises NOT_SERVING. Another process of the node may serve, since it listens anew."""
+        is_same = self._not_serving.get(node.id) == process_of(node)
+        if is_same and (reason := self.data_ports.withheld(node.id)):
+            raise MinkaError(Code.NOT_SERVING, f"{node.id}: {reason}", node=node.id)
+
+    def _judge_data_ports(self, now: float) -> None:
+        nodes = self.decided.nodes
+        for node in self.data_ports.turn(nodes, now):
+            if nodes[node].raft_id == self._raft_id and (reason := self.data_ports.withheld(node)):
+                self._hand_over(reason)
 
     # Periodic work
 
@@ -495,8 +542,9 @@ class ActiveController:
         """Confirm the leadership again and again. This never waits for the turn, so clearances are renewed in time."""
         asked_at = float("-inf")
         while True:
-            now = self._now()
+            now = self.now()
             self.detector.turn(now)
+            self._judge_data_ports(now)
             self.shards.turn()
             is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
             if is_due or self.detector.hears_nothing_of_some(self._others(), now):
@@ -522,19 +570,24 @@ class ActiveController:
         were silent until that time.
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
+        self._judge_soon()
+        self.shards.judge()
+
+    def _judge_soon(self) -> None:
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
             self._judging = self._begin_task(self._fail_silent_nodes(), "failing nodes")
-        self.shards.judge()
 
     def suspects_itself(self) -> bool:
         """Whether so many nodes are silent that the fault may be here."""
-        return self.detector.suspects_itself(self._others(), self._now())
+        return self.detector.suspects_itself(self._others(), self.now())
 
     def _silent_nodes(self) -> list[str]:
         """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
         registration is yet to be recorded: it can't send a heartbeat before that.
         """
-        silent = self.detector.silent(self._others(), self.confirmed_at)
+        others = self._others()
+        silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
+        silent |= dict.fromkeys(node for node in others if node in self._given_up)
         return [node for node in silent if not self._is_registering(node)]
 
     def _others(self) -> list[str]:
@@ -548,16 +601,22 @@ class ActiveController:
         async with self._turn:
             if self._is_closed or self.failed or not (silent := self._silent_nodes()):
                 return
-            now = self._now()
-            reasons = {node: f"no heartbeat for {self.detector.silence(node, now):.1f} s" for node in silent}
+            now = self.now()
+            reasons = {node: self._why_silent(node, now) for node in silent}
             for node, reason in reasons.items():
                 log.warning("node failed", extra={"node_id": node, "reason": reason})
             await self._perform(FailNodes(reasons))
 
+    def _why_silent(self, node: str, now: float) -> str:
+        if withheld := self.data_ports.withheld(node):
+            self._not_serving[node] = process_of(self.decided.nodes[node])
+            return withheld
+        return f"no heartbeat for {self.detector.silence(node, now):.1f} s"
+
     def _balance(self) -> None:
         reports = self.reports
         after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
-        view = View(self.decided, reports.leader_stats, self._now(), reports.disks, after, abandon_after)
+        view = View(self.decided, reports.leader_stats, self.now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.due(view)) is None:
                 continue
@@ -578,21 +637,21 @@ class ActiveController:
         if not self.decided.queued_operations():
             return
         running = [operation.id for operation in self.decided.running_operations()]
-        if running == self._ran and self._now() - self._queue_looked_at < QUEUE_INTERVAL_S:
+        if running == self._ran and self.now() - self._queue_looked_at < QUEUE_INTERVAL_S:
             return
-        self._ran, self._queue_looked_at = running, self._now()
+        self._ran, self._queue_looked_at = running, self.now()
         if records := list(self._decide(BeginQueued(self.reports.sizes(), self.reports.disks))):
             self._record(records)
 
     def _cancel_stalled(self) -> None:
         progress = self.reports.progress
-        for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
+        for command in self._stalls.due(self.decided, progress, self.now(), self.settings.stall_timeout):
             if records := list(self._decide(command)):
                 self._record(records)
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""
-        return self.detector.silence(node, self._now())
+        return self.detector.silence(node, self.now())
 
 
 def _encoded(records: Iterable[Record]) -> bytes:

@@ -74,6 +74,10 @@ class Snapshot:
     """The free space is below the low-water mark, so this node takes only deletes."""
     unsynced_seconds: float = 0.0
     """Age of the oldest write that is acknowledged here and not on the disk; 0 if there is none."""
+    data_port_answers: bool = True
+    """This node's data port answers those that watch it."""
+    data_ports_unanswered: int = 0
+    """Other nodes' data ports that this node watches, and that don't answer it."""
 
 
 class MetricsSource(Protocol):
@@ -156,6 +160,16 @@ def _of_node(now: Snapshot) -> Iterator[Metric]:
         "minka_clearance_remaining_seconds",
         "For how long this node may still serve without hearing from the active controller.",
         value=now.clearance_remaining_seconds,
+    )
+    yield GaugeMetricFamily(
+        "minka_data_port_answers",
+        "1 while this node's data port answers, by this node itself and by the active controller.",
+        value=int(now.data_port_answers),
+    )
+    yield GaugeMetricFamily(
+        "minka_data_ports_unanswered",
+        "Other nodes' data ports that this node watches and that don't answer it.",
+        value=now.data_ports_unanswered,
     )
 
 

@@ -226,12 +226,16 @@ class AdminService(AdminServicer):
         )
         if active is not None:
             applied = active.reports.applied
+            now = active.now()
             status.nodes.extend(
                 NodeStatus(
                     node_id=node,
                     heartbeat_age_ms=int(active.silence(node) * 1000) if node in applied else None,
                     applied_index=applied.get(node, 0),
                     disk=active.reports.disks.get(node),
+                    data_port_problem=silent.reason if (silent := active.data_ports.unanswered(node)) else "",
+                    data_port_problem_ms=int((now - silent.since) * 1000) if silent else 0,
+                    behind_ms=int(active.table_lags.behind(node, now) * 1000),
                 )
                 for node in state.nodes
             )

@@ -31,7 +31,7 @@ def health(state: State) -> Health:
     driver = SimpleNamespace(raw=raft, applied_index=2, conf_state=ConfState())
     coordinator = SimpleNamespace(state=state, active=None, driver=driver, leader=lambda: None)
     clearance = Clearance()
-    member = SimpleNamespace(node=Node(id="a"), clearance=clearance, running_migrations=lambda: 0)
+    member = SimpleNamespace(node=Node(id="a"), clearance=clearance, running_migrations=lambda: 0, withheld="")
     member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list, serving=lambda: 0)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)

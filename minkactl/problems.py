@@ -341,8 +341,8 @@ class _Problems:
 
 _WATCH: Final = "minkactl status --watch"
 _DATA_PORT: Final = (
-    "See the network between the nodes and that address (a firewall, advertise.data), and its log. If its process hangs, "
-    "restart it."
+    "See the network between the nodes and that address (a firewall, advertise.data), and the node's log. "
+    "If its process hangs, restart it."
 )
 
 

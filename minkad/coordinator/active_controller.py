@@ -130,7 +130,7 @@ class ActiveController:
         self._logged = logged
         self._before_tick = before_tick
         self._hand_over = hand_over  # called with the reason, again and again, while this node serves nothing
-        self.now = now
+        self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
         self._given_up: set[str] = set()  # nodes that have no clearance, and are to get none
@@ -161,7 +161,7 @@ class ActiveController:
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
         """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
-        settings, now = self.settings, self.now()
+        settings, now = self.settings, self._now()
         granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
         detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
         for node in self._committed.nodes.values():
@@ -227,14 +227,14 @@ class ActiveController:
         self._refuse_unserving(node)
 
         async def perform() -> asyncio.Future[None] | None:
-            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self.now()), log_unchecked))
-            self.detector.heard(node.id, self.now())
-            self.data_ports.began(node.id, self.now())
+            proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
+            self.detector.heard(node.id, self._now())
+            self.data_ports.began(node.id, self._now())
             self._given_up.discard(node.id)
             self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
-                proposal.add_done_callback(lambda _: self.detector.heard(node.id, self.now()))
+                proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
             return proposal
 
         await self._committed_by(perform)
@@ -432,7 +432,7 @@ class ActiveController:
     def _schedule_soon(self) -> None:
         if not self._schedule_due:
             self._schedule_due = True
-            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self.now()), self._schedule)
+            asyncio.get_running_loop().call_later(max(0.0, self._schedule_from - self._now()), self._schedule)
 
     def _schedule_if_missed(self) -> None:
         if self._schedule_missed:
@@ -444,9 +444,9 @@ class ActiveController:
         if self._turn.locked():
             self._schedule_missed = True
         elif not self._is_closed and not self.failed:
-            began = self.now()
+            began = self._now()
             if not self._record_next_steps():
-                self._schedule_from = self.now() + SCHEDULE_REST * (self.now() - began)
+                self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
 
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
@@ -491,7 +491,7 @@ class ActiveController:
         node = self.decided.nodes.get(request.node_id)
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
-        now = self.now()
+        now = self._now()
         is_known = self.reports.note(node, request)
         self.table_lags.note(node.id, request.applied_index, now)
         self._stalls.note(node.id, request.migrations, now)
@@ -542,7 +542,7 @@ class ActiveController:
         """Confirm the leadership again and again. This never waits for the turn, so clearances are renewed in time."""
         asked_at = float("-inf")
         while True:
-            now = self.now()
+            now = self._now()
             self.detector.turn(now)
             self._judge_data_ports(now)
             self.shards.turn()
@@ -579,7 +579,7 @@ class ActiveController:
 
     def suspects_itself(self) -> bool:
         """Whether so many nodes are silent that the fault may be here."""
-        return self.detector.suspects_itself(self._others(), self.now())
+        return self.detector.suspects_itself(self._others(), self._now())
 
     def _silent_nodes(self) -> list[str]:
         """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
@@ -601,7 +601,7 @@ class ActiveController:
         async with self._turn:
             if self._is_closed or self.failed or not (silent := self._silent_nodes()):
                 return
-            now = self.now()
+            now = self._now()
             reasons = {node: self._why_silent(node, now) for node in silent}
             for node, reason in reasons.items():
                 log.warning("node failed", extra={"node_id": node, "reason": reason})
@@ -616,7 +616,7 @@ class ActiveController:
     def _balance(self) -> None:
         reports = self.reports
         after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
-        view = View(self.decided, reports.leader_stats, self.now(), reports.disks, after, abandon_after)
+        view = View(self.decided, reports.leader_stats, self._now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.due(view)) is None:
                 continue
@@ -637,21 +637,30 @@ class ActiveController:
         if not self.decided.queued_operations():
             return
         running = [operation.id for operation in self.decided.running_operations()]
-        if running == self._ran and self.now() - self._queue_looked_at < QUEUE_INTERVAL_S:
+        if running == self._ran and self._now() - self._queue_looked_at < QUEUE_INTERVAL_S:
             return
-        self._ran, self._queue_looked_at = running, self.now()
+        self._ran, self._queue_looked_at = running, self._now()
         if records := list(self._decide(BeginQueued(self.reports.sizes(), self.reports.disks))):
             self._record(records)
 
     def _cancel_stalled(self) -> None:
         progress = self.reports.progress
-        for command in self._stalls.due(self.decided, progress, self.now(), self.settings.stall_timeout):
+        for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
             if records := list(self._decide(command)):
                 self._record(records)
 
+    def data_port_problem(self, node: str) -> tuple[str, float]:
+        """What those who watch the node's data port say, and for how many seconds; "" while it answers."""
+        found = self.data_ports.unanswered(node)
+        return ("", 0.0) if found is None else (found.reason, self._now() - found.since)
+
+    def behind(self, node: str) -> float:
+        """For how many seconds the node's copy of the table has stood still although there is more to apply."""
+        return self.table_lags.behind(node, self._now())
+
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""
-        return self.detector.silence(node, self.now())
+        return self.detector.silence(node, self._now())
 
 
 def _encoded(records: Iterable[Record]) -> bytes:

@@ -17,6 +17,7 @@ from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
+    DataPortJudge,
     FailNodes,
     begin,
     isr,
@@ -120,6 +121,21 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 # Failed nodes
+
+
+def judge_no_data_port() -> Sequence[Patch]:
+    """A node that sends heartbeats is well, whatever it serves."""
+    return [(DataPortJudge, "withheld", lambda *_: "")]
+
+
+def fail_before_it_has_given_up() -> Sequence[Patch]:
+    """A node that serves nothing is failed at once, although it may hold clearance."""
+
+    def note_given_up(self: ActiveController, request: HeartbeatRequest) -> None:
+        self._given_up.add(request.node_id)
+        self._judge_soon()
+
+    return [(ActiveController, "_note_given_up", note_given_up), (Member, "_note_withheld", lambda *_: None)]
 
 
 def judge_at_once() -> Sequence[Patch]:

@@ -44,6 +44,9 @@ class Athens:
         self.silent: set[str] = set()
         self.disk_stalled = False
         self.grants = CLEARANCE
+        self.withheld = ""
+        self.unanswered: dict[str, str] = {}
+        self.requests: list[HeartbeatRequest] = []
         self.registrations: list[tuple[float, str]] = []
         self.heartbeats: list[tuple[float, str]] = []
         self.is_registered = registered
@@ -61,6 +64,7 @@ class Athens:
             log_is_checked=lambda: True,
             now=lambda: self.seconds,
             disk_stalled=lambda: self.disk_stalled,
+            unanswered=lambda: self.unanswered,
         )
         self.task = self._loop.create_task(self.member.run())
 
@@ -118,10 +122,12 @@ class Athens:
     ) -> AsyncGenerator[HeartbeatResponse, None]:
         async for request in requests:
             self.heartbeats.append((self.seconds, address))
+            self.requests.append(request)
             await self._reach(address, 1e9)
             if not self.is_registered:
                 raise MinkaError(Code.NOT_REGISTERED, "register")
-            yield HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+            granted = 0 if self.withheld else int(self.grants * 1000)
+            yield HeartbeatResponse(sequence=request.sequence, clearance_ms=granted, withheld=self.withheld)
 
     def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
         self.heartbeats.append((self.seconds, OWN))
@@ -226,6 +232,33 @@ def test_a_node_whose_disk_does_not_answer_sends_no_heartbeats_and_asks_nobody(a
     athens.disk_stalled = False
     athens.run(BEAT)
     assert athens.member.has_clearance()
+
+
+def test_heartbeats_say_which_data_ports_do_not_answer(athens: Athens) -> None:
+    athens.unanswered = {"cyrene": "no answer"}
+    athens.run(BEAT)
+    assert [(one.node_id, one.reason) for one in athens.requests[-1].unanswered] == [("cyrene", "no answer")]
+    athens.unanswered = {}
+    athens.run(BEAT)
+    assert not athens.requests[-1].unanswered
+
+
+def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
+    athens: Athens, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not athens.requests[-1].without_clearance
+    athens.withheld = "its data port does not answer"
+    athens.run(1.5 * BEAT)
+    assert not athens.member.has_clearance()
+    assert athens.requests[-1].without_clearance
+    assert athens.member.withheld == "its data port does not answer"
+    assert [r.message for r in caplog.records if "gives up" in r.message] == [
+        "this node serves nothing, so it gives up its clearance"
+    ], "once"
+    athens.withheld = ""
+    athens.run(BEAT)
+    assert athens.member.has_clearance()
+    assert athens.member.withheld == ""
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:

@@ -122,8 +122,9 @@ class _Probe:
             self._connection.send_at_once(b"")
 
     async def _connect(self) -> None:
-        """A new connection takes the place of the old one, which is ended whatever becomes of this."""
-        self._end()
+        """A new connection takes the place of the old one, which ends afterwards. Else it would leave
+        its file descriptor to the new one, and hide that the node has none for a client.
+        """
         asked_at = self._watch.now()
         try:
             async with asyncio.timeout(self._watch.timeout):
@@ -133,6 +134,7 @@ class _Probe:
         except MinkaError as error:
             self._failed(error)
         else:
+            self._end()
             self._connection, self._beats, self._asked_at, self._refused = connection, 0, asked_at, 0
             connection.send(b"")
 

@@ -122,8 +122,8 @@ class _Probe:
             self._connection.send_at_once(b"")
 
     async def _connect(self) -> None:
-        """A new connection takes the place of the old one, which ends afterwards. Else it would leave
-        its file descriptor to the new one, and hide that the node has none for a client.
+        """A new connection takes the place of the old one, which ends afterwards: it would leave its file descriptor to
+        the new one, and hide that the node has none for a client.
         """
         asked_at = self._watch.now()
         try:

@@ -44,7 +44,7 @@ class Running:
         return sum(row.leader == name for row in self.control.status().table.partitions)
 
     def write_everywhere(self) -> None:
-        """Again after OUTCOME_UNKNOWN: the table that the client begins with may be that of the node that is cut off."""
+        """Again after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
         with Client(self.cluster.endpoints, keyspace="k", timeout=QUICKLY) as client:
             eventually("all keys are written", lambda: client.put_many(dict.fromkeys(KEYS, b"v")) is None)
 

@@ -133,7 +133,7 @@ class ActiveController:
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
-        self._given_up: set[str] = set()  # nodes that have no clearance, and are to get none
+        self._withheld: dict[str, bool] = {}  # nodes that are heard and get no clearance: whether they have none left
         self._not_serving: dict[str, str] = {}  # by node: the process that was failed because it served nothing
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
@@ -230,7 +230,7 @@ class ActiveController:
             proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
             self.detector.heard(node.id, self._now())
             self.data_ports.began(node.id, self._now())
-            self._given_up.discard(node.id)
+            self._withheld.pop(node.id, None)
             self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
@@ -497,11 +497,11 @@ class ActiveController:
         self._stalls.note(node.id, request.migrations, now)
         self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered})
         remaining = self.confirmed_at + self.settings.clearance - now
-        if withheld := self._withheld(node):
+        if withheld := self._why_withheld(node):
             remaining = 0.0
-            self._note_given_up(request)
+            self._note_withheld(request)
         else:
-            self._given_up.discard(node.id)
+            self._withheld.pop(node.id, None)
             self.detector.heard(node.id, now)
         return HeartbeatResponse(
             sequence=request.sequence,
@@ -514,15 +514,14 @@ class ActiveController:
 
     # Nodes that are heard, and serve nothing
 
-    def _withheld(self, node: Node) -> str:
+    def _why_withheld(self, node: Node) -> str:
         """Why the node gets no clearance. An active controller never fails its own node, but hands over."""
         return "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
 
-    def _note_given_up(self, request: HeartbeatRequest) -> None:
+    def _note_withheld(self, request: HeartbeatRequest) -> None:
         """A node that serves nothing need not be waited for once it says that it has no clearance: it gets none."""
-        if request.without_clearance:
-            self._given_up.add(request.node_id)
-            self._judge_soon()
+        self._withheld[request.node_id] = request.without_clearance
+        self._judge_soon()
 
     def _refuse_unserving(self, node: Node) -> None:
         """Raises NOT_SERVING. Another process of the node may serve, since it listens anew."""
@@ -587,7 +586,7 @@ class ActiveController:
         """
         others = self._others()
         silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
-        silent |= dict.fromkeys(node for node in others if node in self._given_up)
+        silent |= dict.fromkeys(n for n in others if self._withheld.get(n) and self.data_ports.withheld(n))
         return [node for node in silent if not self._is_registering(node)]
 
     def _others(self) -> list[str]:
@@ -608,7 +607,7 @@ class ActiveController:
             await self._perform(FailNodes(reasons))
 
     def _why_silent(self, node: str, now: float) -> str:
-        if withheld := self.data_ports.withheld(node):
+        if node in self._withheld and (withheld := self.data_ports.withheld(node)):
             self._not_serving[node] = process_of(self.decided.nodes[node])
             return withheld
         return f"no heartbeat for {self.detector.silence(node, now):.1f} s"

@@ -131,11 +131,11 @@ def judge_no_data_port() -> Sequence[Patch]:
 def fail_before_it_has_given_up() -> Sequence[Patch]:
     """A node that serves nothing is failed at once, although it may hold clearance."""
 
-    def note_given_up(self: ActiveController, request: HeartbeatRequest) -> None:
-        self._given_up.add(request.node_id)
+    def note_withheld(self: ActiveController, request: HeartbeatRequest) -> None:
+        self._withheld[request.node_id] = True
         self._judge_soon()
 
-    return [(ActiveController, "_note_given_up", note_given_up), (Member, "_note_withheld", lambda *_: None)]
+    return [(ActiveController, "_note_withheld", note_withheld), (Member, "_note_withheld", lambda *_: None)]
 
 
 def judge_at_once() -> Sequence[Patch]:

@@ -74,6 +74,7 @@ class DataPortJudge:
         """Judge by what was said. `nodes`: the table's. Returns those whose data ports don't answer."""
         if not self._said and not self._silent:
             return ()
+        self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
         accused: dict[str, dict[str, str]] = {}  # by node and watcher
         for watcher, said in self._said.items():
             if is_up(nodes.get(watcher)):

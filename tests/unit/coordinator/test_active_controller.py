@@ -451,6 +451,23 @@ async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_sile
     watched.h.controller.close()
 
 
+async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
+    watched = Watched()
+    await watched.begin()
+    for _ in range(20):
+        watched.h.now += STEP
+        for node in "abd":
+            said = HeartbeatRequest(node_id=node, incarnation="1")
+            said.unanswered.add(node_id="c", reason="connection refused")
+            watched.h.controller.heartbeat(said)
+        await watched.h.look_around()
+    row = watched.h.state.nodes["c"]
+    assert row.state == NodeState.NODE_STATE_FAILED
+    assert row.state_reason.startswith("no heartbeat for ")
+    await watched.h.controller.register(Node(id="c", data_id="c", incarnation="1.2", address="c:1"))
+    watched.h.controller.close()
+
+
 async def test_its_process_registers_again_when_its_data_port_answers_and_another_one_at_once() -> None:
     watched = Watched()
     await watched.begin()

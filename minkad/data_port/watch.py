@@ -16,6 +16,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
 from minkad.config.addresses import split_address
 from minkad.core.controller import FailureDetector, watched_by
+from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
 
@@ -111,12 +112,11 @@ class _Probe:
         if self._connecting is not None:
             if not self._connecting.done():
                 return
-            self._connecting.result()  # raises what nobody has foreseen
             self._connecting = None
         self._beats += 1
         late = self._asked_at is not None and self._watch.now() - self._asked_at > self._watch.timeout
         if self._connection is None or late or self._beats > _RENEW_BEATS:
-            self._connecting = asyncio.create_task(self._connect(), name=f"watching the data port of {self._node}")
+            self._connecting = tasks.start(self._connect(), f"watching the data port of {self._node}")
         elif self._asked_at is None:
             self._asked_at = self._watch.now()
             self._connection.send_at_once(b"")

@@ -45,8 +45,13 @@ class Running:
 
     def write_everywhere(self) -> None:
         """Again after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
+
+        def write() -> bool:
+            client.put_many(dict.fromkeys(KEYS, b"v"))
+            return True
+
         with Client(self.cluster.endpoints, keyspace="k", timeout=QUICKLY) as client:
-            eventually("all keys are written", lambda: client.put_many(dict.fromkeys(KEYS, b"v")) is None)
+            eventually("all keys are written", write)
 
     def said(self, name: str) -> str:
         """What `minkactl status` says of a node."""

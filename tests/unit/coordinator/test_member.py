@@ -246,7 +246,9 @@ def test_heartbeats_say_which_data_ports_do_not_answer(athens: Athens) -> None:
 def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
     athens: Athens, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not athens.requests[-1].without_clearance
+    said = [request.without_clearance for request in athens.requests]
+    assert said[0], "it has none yet"
+    assert not said[-1]
     athens.withheld = "its data port does not answer"
     athens.run(1.5 * BEAT)
     assert [athens.member.has_clearance(), athens.member.withheld] == [False, "its data port does not answer"]

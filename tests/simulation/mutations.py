@@ -238,10 +238,6 @@ MUTATIONS = (
     Mutation("grant clearance without a quorum's word", "full", full.grant_unconfirmed),
     Mutation("a new controller that does not wait", "full", full.no_grace),
     Mutation("fail a node that may hold clearance", "full", full.fail_too_early),
-    Mutation("a data port that hangs is nobody's business", "full", full.judge_no_data_port),
-    Mutation(
-        "fail a node that serves nothing before it gives up its clearance", "full", full.fail_before_it_has_given_up
-    ),
     Mutation("fail nodes by a silence in which the judge stood still", "full", full.judge_at_once),
     Mutation("a controller that fails itself", "full", full.judge_itself),
     Mutation("a new controller that gives nobody the time to find it", "full", full.no_chance),

@@ -17,7 +17,6 @@ from minkad.coordinator.member import Member, MemberSettings
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.clearance import Clearance
 from minkad.core.controller import (
-    DataPortJudge,
     FailNodes,
     begin,
     isr,
@@ -121,21 +120,6 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 # Failed nodes
-
-
-def judge_no_data_port() -> Sequence[Patch]:
-    """A node that sends heartbeats is well, whatever it serves."""
-    return [(DataPortJudge, "withheld", lambda *_: "")]
-
-
-def fail_before_it_has_given_up() -> Sequence[Patch]:
-    """A node that serves nothing is failed at once, although it may hold clearance."""
-
-    def note_withheld(self: ActiveController, request: HeartbeatRequest) -> None:
-        self._withheld[request.node_id] = True
-        self._judge_soon()
-
-    return [(ActiveController, "_note_withheld", note_withheld), (Member, "_note_withheld", lambda *_: None)]
 
 
 def judge_at_once() -> Sequence[Patch]:

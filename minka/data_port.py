@@ -36,6 +36,7 @@ class Purpose(StrEnum):
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
     APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
     SHIP = "ship"  # a checkpoint
+    PING = "ping"  # each frame is answered with an empty one: see minkad.data_port.watch
     RAFT = "raft"  # messages of the coordinator's Raft group, in one direction: see minkad.data_port.raft
 
 

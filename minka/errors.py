@@ -104,6 +104,13 @@ class Code(Enum):
         "None needed: the node registers again by itself.",
         True,
     )
+    NOT_SERVING = CodeInfo(
+        "The node's data port does not answer the nodes that watch it, so the node gets no clearance.",
+        "Mend what the message names (a firewall, advertise.data, file descriptors, a process that hangs); the node "
+        "registers again automatically. If its process hangs, restart it.",
+        True,
+        "UNAVAILABLE",
+    )
     NO_CLEARANCE = CodeInfo(
         "The node has no clearance from the active controller, so it serves nothing.",
         "The client tries again by itself; if it lasts, check the network between this node and the voters.",

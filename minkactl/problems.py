@@ -19,6 +19,7 @@ from minkactl.zones import uneven, zone_rows
 
 HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
+BEHIND_MS: Final = 3000  # a node that is there applies something in it while there is something to apply
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
 _GONE: Final = (
@@ -48,7 +49,9 @@ def _of_nodes(asked: Survey) -> "_Problems":
     if asked.known:
         found.failed_nodes()
         found.silent_nodes()
+        found.silent_data_ports()
         found.nodes_without_clearance()
+        found.tables_behind()
         found.too_few_nodes()
         found.clocks()
     else:
@@ -65,6 +68,7 @@ class _Problems:
         self._counts = {counts.node_id: counts for counts in asked.status.summary.nodes}
         self._live = sum(node.state == NodeState.NODE_STATE_LIVE for node in self._nodes.values())
         self._up = sum(map(is_up, self._nodes.values()))
+        self._reported = {one.node_id: one for one in asked.status.nodes}  # by the active controller
         self._told: set[str] = set()  # nodes whose start is the next command already
 
     def _add(
@@ -172,6 +176,10 @@ class _Problems:
 
     def _failed(self, node: Node) -> None:
         text = f"{node.id} failed at {_when(node.state_since_ms, self._asked.taken_ms)}"
+        if self._asked.answer(node.id) is not None and self._data_port_problem(node.id):
+            text += f": {node.state_reason}. It comes back once its data port answers"
+            self._add(text, self._logs(node.id), nodes=[node.id], note=_DATA_PORT)
+            return
         if self._asked.answer(node.id) is not None:
             text += f" ({node.state_reason}); it answers here, so it may be about to come back"
             self._add(text, [_WATCH, *self._logs(node.id)], nodes=[node.id])
@@ -224,11 +232,36 @@ class _Problems:
             commands = [_WATCH] if ended else [f"minkactl status --endpoints {node.address}" for node in here]
             self._add(text, commands, nodes=names, note=note, severity="warning")
 
+    def _data_port_problem(self, node: str) -> str:
+        return self._reported[node].data_port_problem if node in self._reported else ""
+
+    def silent_data_ports(self) -> None:
+        """Nodes that are heard, and don't answer where clients and other nodes reach their data."""
+        silent = [node for node in self._nodes.values() if is_up(node) and self._data_port_problem(node.id)]
+        for node in silent[:MAX_COMMANDS]:
+            reported = self._reported[node.id]
+            lasted = units.duration(reported.data_port_problem_ms / 1000)
+            text = f"{node.id} is heard, but {reported.data_port_problem}, for {lasted}"
+            self._add(text, self._logs(node.id), nodes=[node.id], note=_DATA_PORT)
+        if more := [node.id for node in silent[MAX_COMMANDS:]]:
+            text = f"the data ports of {counted(len(more), 'more node')} don't answer, either: {_list(more)}"
+            self._add(text, [], nodes=more)
+
+    def tables_behind(self) -> None:
+        """Nodes whose copies of the table stand still."""
+        for node in self._nodes.values():
+            reported = self._reported.get(node.id)
+            if reported is not None and is_up(node) and reported.behind_ms > BEHIND_MS:
+                lasted, applied = units.duration(reported.behind_ms / 1000), units.number(reported.applied_index)
+                text = f"{node.id} has applied nothing after entry {applied} of the coordinator's log for {lasted}"
+                note = "Its copy of the table is old. It gets the log over its data port."
+                self._add(text, self._logs(node.id), nodes=[node.id], note=note)
+
     def nodes_without_clearance(self) -> None:
         """Nodes that answer, but have no clearance from the active controller."""
         for node in self._nodes.values():
             answer = self._asked.answer(node.id)
-            if answer is None or answer.has_clearance or not is_up(node):
+            if answer is None or answer.has_clearance or not is_up(node) or self._data_port_problem(node.id):
                 continue
             lapsed = answer.clearance_lapsed_ms if answer.HasField("clearance_lapsed_ms") else None
             since = _since(None if lapsed is None else self._asked.taken_ms - lapsed, self._asked.taken_ms)
@@ -359,6 +392,10 @@ class _Problems:
 
 
 _WATCH: Final = "minkactl status --watch"
+_DATA_PORT: Final = (
+    "See the network between the nodes and that address (a firewall, advertise.data), and the node's log. "
+    "If its process hangs, restart it."
+)
 
 
 def _list(names: Iterable[str]) -> str:

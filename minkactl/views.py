@@ -140,6 +140,8 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
         }
         if asked is not None:
             document |= _said(node, asked)
+            if runtime is not None and runtime.data_port_problem:
+                document["trouble"] = "data port"
         rows.append(document)
     return rows
 

@@ -230,11 +230,20 @@ class NodeStatus(_message.Message):
     HEARTBEAT_AGE_MS_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
+    DATA_PORT_PROBLEM_FIELD_NUMBER: _builtins.int
+    DATA_PORT_PROBLEM_MS_FIELD_NUMBER: _builtins.int
+    BEHIND_MS_FIELD_NUMBER: _builtins.int
     CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
     """absent until this active controller has heard the node"""
     applied_index: _builtins.int
+    data_port_problem: _builtins.str
+    """"" while its data port answers the nodes that watch it, else what they say"""
+    data_port_problem_ms: _builtins.int
+    """for how long that has been so"""
+    behind_ms: _builtins.int
+    """for how long its copy of the table has stood still although there is more to apply"""
     clock_ahead_ms: _builtins.int
     """of a clock that nobody sets, the same for all nodes; absent until measured"""
     @_builtins.property
@@ -248,11 +257,14 @@ class NodeStatus(_message.Message):
         heartbeat_age_ms: _builtins.int | None = ...,
         applied_index: _builtins.int = ...,
         disk: _coordinator_pb2.DiskSpace | None = ...,
+        data_port_problem: _builtins.str = ...,
+        data_port_problem_ms: _builtins.int = ...,
+        behind_ms: _builtins.int = ...,
         clock_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "_heartbeat_age_ms", b"_heartbeat_age_ms", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "_heartbeat_age_ms", b"_heartbeat_age_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "_heartbeat_age_ms", b"_heartbeat_age_ms", "applied_index", b"applied_index", "behind_ms", b"behind_ms", "clock_ahead_ms", b"clock_ahead_ms", "data_port_problem", b"data_port_problem", "data_port_problem_ms", b"data_port_problem_ms", "disk", b"disk", "heartbeat_age_ms", b"heartbeat_age_ms", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clock_ahead_ms: _TypeAlias = _typing.Literal["clock_ahead_ms"]  # noqa: Y015
     _WhichOneofArgType__clock_ahead_ms: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms"]  # noqa: Y015

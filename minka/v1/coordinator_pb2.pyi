@@ -333,6 +333,8 @@ class HeartbeatRequest(_message.Message):
     FROM_START_FIELD_NUMBER: _builtins.int
     ENDED_MIGRATIONS_FIELD_NUMBER: _builtins.int
     MENDED_IDS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    WITHOUT_CLEARANCE_FIELD_NUMBER: _builtins.int
     CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
@@ -341,6 +343,8 @@ class HeartbeatRequest(_message.Message):
     """index of the Raft log"""
     from_start: _builtins.bool
     """what the node has said of migrations and damage before is void"""
+    without_clearance: _builtins.bool
+    """the process has none, and takes none from an earlier answer"""
     clock_ahead_ms: _builtins.int
     """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
@@ -363,6 +367,10 @@ class HeartbeatRequest(_message.Message):
     def mended_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """partitions whose copies are no longer damaged, or no longer here"""
 
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredPort]:
+        """data ports that this node watches, its own too, and that don't answer it"""
+
     def __init__(
         self,
         *,
@@ -377,17 +385,41 @@ class HeartbeatRequest(_message.Message):
         from_start: _builtins.bool = ...,
         ended_migrations: _abc.Iterable[Global___EndedMigration] | None = ...,
         mended_ids: _abc.Iterable[_builtins.int] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredPort] | None = ...,
+        without_clearance: _builtins.bool = ...,
         clock_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence", "unanswered", b"unanswered", "without_clearance", b"without_clearance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clock_ahead_ms: _TypeAlias = _typing.Literal["clock_ahead_ms"]  # noqa: Y015
     _WhichOneofArgType__clock_ahead_ms: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_ahead_ms) -> _WhichOneofReturnType__clock_ahead_ms | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class UnansweredPort(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnansweredPort: _TypeAlias = UnansweredPort  # noqa: Y015
 
 @_typing.final
 class EndedMigration(_message.Message):
@@ -420,6 +452,7 @@ class HeartbeatResponse(_message.Message):
     CONTROLLER_TERM_FIELD_NUMBER: _builtins.int
     LOW_DISKS_FIELD_NUMBER: _builtins.int
     FROM_START_WANTED_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
     CLOCK_MS_FIELD_NUMBER: _builtins.int
     CLOCKS_AHEAD_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
@@ -428,6 +461,8 @@ class HeartbeatResponse(_message.Message):
     controller_term: _builtins.int
     from_start_wanted: _builtins.bool
     """the controller lacks what was said earlier on this stream"""
+    withheld: _builtins.str
+    """why there is no clearance: the node serves nothing, so it gives up what it has"""
     clock_ms: _builtins.int
     """by a clock of the controller that nobody sets, when it answered"""
     clocks_ahead_ms: _builtins.int
@@ -444,12 +479,13 @@ class HeartbeatResponse(_message.Message):
         controller_term: _builtins.int = ...,
         low_disks: _abc.Iterable[_builtins.str] | None = ...,
         from_start_wanted: _builtins.bool = ...,
+        withheld: _builtins.str = ...,
         clock_ms: _builtins.int = ...,
         clocks_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clocks_ahead_ms", b"clocks_ahead_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clearance_ms", b"clearance_ms", "clock_ms", b"clock_ms", "clocks_ahead_ms", b"clocks_ahead_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms", "clearance_ms", b"clearance_ms", "clock_ms", b"clock_ms", "clocks_ahead_ms", b"clocks_ahead_ms", "controller_term", b"controller_term", "from_start_wanted", b"from_start_wanted", "low_disks", b"low_disks", "sequence", b"sequence", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clocks_ahead_ms: _TypeAlias = _typing.Literal["clocks_ahead_ms"]  # noqa: Y015
     _WhichOneofArgType__clocks_ahead_ms: _TypeAlias = _typing.Literal["_clocks_ahead_ms", b"_clocks_ahead_ms"]  # noqa: Y015

@@ -27,6 +27,7 @@ from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.shard_control import ShardControl, ShardSettings
 from minkad.coordinator.stalls import Stalls
+from minkad.coordinator.table_lags import TableLags
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
     BALANCERS,
@@ -38,6 +39,7 @@ from minkad.core.controller import (
     CommitLoad,
     ControllerFailover,
     CreateKeyspace,
+    DataPortJudge,
     FailNodes,
     FailureDetector,
     MigrationCaps,
@@ -49,6 +51,7 @@ from minkad.core.controller import (
     check_caller,
     facts,
     isr_refusal,
+    process_of,
 )
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
@@ -104,6 +107,7 @@ class ActiveController:
         update_replicas: UpdateReplicas,
         logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
+        hand_over: Callable[[str], None] = lambda _: None,
         now: Callable[[], float],
         jitter: random.Random,
         in_thread: InThread,
@@ -128,9 +132,12 @@ class ActiveController:
         self._confirm_leadership = confirm_leadership
         self._logged = logged
         self._before_tick = before_tick
+        self._hand_over = hand_over  # called with the reason, again and again, while this node serves nothing
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
+        self._withheld: dict[str, bool] = {}  # nodes that are heard and get no clearance: whether they have none left
+        self._not_serving: dict[str, str] = {}  # by node: the process that was failed because it served nothing
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
@@ -143,6 +150,8 @@ class ActiveController:
         self._ran: list[int] = []  # the operations that ran when the queue was last looked at
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
+        self.data_ports = DataPortJudge(settings.failure_timeout)
+        self.table_lags = TableLags()
         self.shards = ShardControl(
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )
@@ -215,11 +224,17 @@ class ActiveController:
         return self._committed.operations[begun[0]] if begun else None
 
     async def register(self, node: Node, log_unchecked: bool = False) -> None:
-        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance."""
+        """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
+        while the process can't be reached for which the node has just failed.
+        """
+        self._refuse_unserving(node)
 
         async def perform() -> asyncio.Future[None] | None:
             proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
             self.detector.heard(node.id, self._now())
+            self.data_ports.began(node.id, self._now())
+            self._withheld.pop(node.id, None)
+            self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
                 proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
@@ -480,12 +495,19 @@ class ActiveController:
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
             raise MinkaError(Code.NOT_REGISTERED, f"node {request.node_id} has to register", node=request.node_id)
         now = self._now()
-        self.detector.heard(node.id, now)
         is_known = self.reports.note(node, request)
+        self.table_lags.note(node.id, request.applied_index, now)
         self._stalls.note(node.id, request.migrations, now)
         if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
             self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
+        self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered})
         remaining = self.confirmed_at + self.settings.clearance - now
+        if withheld := self._why_withheld(node):
+            remaining = 0.0
+            self._note_withheld(request)
+        else:
+            self._withheld.pop(node.id, None)
+            self.detector.heard(node.id, now)
         return HeartbeatResponse(
             sequence=request.sequence,
             clearance_ms=int(max(0.0, remaining) * 1000),
@@ -494,7 +516,31 @@ class ActiveController:
             from_start_wanted=not is_known,
             clock_ms=int(now * 1000),
             clocks_ahead_ms=self._clocks_ms,
+            withheld=withheld,
         )
+
+    # Nodes that are heard, and serve nothing
+
+    def _why_withheld(self, node: Node) -> str:
+        """Why the node gets no clearance. An active controller never fails its own node, but hands over."""
+        return "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
+
+    def _note_withheld(self, request: HeartbeatRequest) -> None:
+        """A node that serves nothing need not be waited for once it says that it has no clearance: it gets none."""
+        self._withheld[request.node_id] = request.without_clearance
+        self._judge_soon()
+
+    def _refuse_unserving(self, node: Node) -> None:
+        """Raises NOT_SERVING. Another process of the node may serve, since it listens anew."""
+        is_same = self._not_serving.get(node.id) == process_of(node)
+        if is_same and (reason := self.data_ports.withheld(node.id)):
+            raise MinkaError(Code.NOT_SERVING, f"{node.id}: {reason}", node=node.id)
+
+    def _judge_data_ports(self, now: float) -> None:
+        nodes = self.decided.nodes
+        for node in self.data_ports.turn(nodes, now):
+            if nodes[node].raft_id == self._raft_id and (reason := self.data_ports.withheld(node)):
+                self._hand_over(reason)
 
     # Periodic work
 
@@ -504,6 +550,7 @@ class ActiveController:
         while True:
             now = self._now()
             self.detector.turn(now)
+            self._judge_data_ports(now)
             self.shards.turn()
             is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
             if is_due or self.detector.hears_nothing_of_some(self._others(), now):
@@ -529,9 +576,12 @@ class ActiveController:
         were silent until that time.
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
+        self._judge_soon()
+        self.shards.judge()
+
+    def _judge_soon(self) -> None:
         if self._silent_nodes() and (self._judging is None or self._judging.done()):
             self._judging = self._begin_task(self._fail_silent_nodes(), "failing nodes")
-        self.shards.judge()
 
     def suspects_itself(self) -> bool:
         """Whether so many nodes are silent that the fault may be here."""
@@ -541,7 +591,9 @@ class ActiveController:
         """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
         registration is yet to be recorded: it can't send a heartbeat before that.
         """
-        silent = self.detector.silent(self._others(), self.confirmed_at)
+        others = self._others()
+        silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
+        silent |= dict.fromkeys(n for n in others if self._withheld.get(n) and self.data_ports.withheld(n))
         return [node for node in silent if not self._is_registering(node)]
 
     def _others(self) -> list[str]:
@@ -556,10 +608,16 @@ class ActiveController:
             if self._is_closed or self.failed or not (silent := self._silent_nodes()):
                 return
             now = self._now()
-            reasons = {node: f"no heartbeat for {self.detector.silence(node, now):.1f} s" for node in silent}
+            reasons = {node: self._why_silent(node, now) for node in silent}
             for node, reason in reasons.items():
                 log.warning("node failed", extra={"node_id": node, "reason": reason})
             await self._perform(FailNodes(reasons))
+
+    def _why_silent(self, node: str, now: float) -> str:
+        if node in self._withheld and (withheld := self.data_ports.withheld(node)):
+            self._not_serving[node] = process_of(self.decided.nodes[node])
+            return withheld
+        return f"no heartbeat for {self.detector.silence(node, now):.1f} s"
 
     def _balance(self) -> None:
         reports = self.reports
@@ -596,6 +654,15 @@ class ActiveController:
         for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
             if records := list(self._decide(command)):
                 self._record(records)
+
+    def data_port_problem(self, node: str) -> tuple[str, float]:
+        """What those who watch the node's data port say, and for how many seconds; "" while it answers."""
+        found = self.data_ports.unanswered(node)
+        return ("", 0.0) if found is None else (found.reason, self._now() - found.since)
+
+    def behind(self, node: str) -> float:
+        """For how many seconds the node's copy of the table has stood still although there is more to apply."""
+        return self.table_lags.behind(node, self._now())
 
     def silence(self, node: str) -> float:
         """Seconds since the node's last heartbeat."""

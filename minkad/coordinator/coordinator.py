@@ -11,7 +11,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import SeatMove
-from minka.v1.cluster_pb2 import Cluster, Node
+from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator.active_controller import ActiveController, ControllerSettings
@@ -153,6 +153,7 @@ class Coordinator:
             update_replicas=self._update_replicas,
             logged=lambda: self.driver.logged_by([status.id]),
             before_tick=self._change_members,
+            hand_over=self._hand_over_leadership,
             now=self._now,
             jitter=self._jitter,
             in_thread=self._in_thread,
@@ -208,6 +209,17 @@ class Coordinator:
         """Ask a voter to take over. It does within an election timeout, or not at all. Raises MinkaError."""
         self.controller()
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
+
+    def _hand_over_leadership(self, reason: str) -> None:
+        """Have a LIVE voter lead that has the most of the log and whose data port answers, if there is one."""
+        active, driver, match = self.active, self.driver, self.driver.match()
+        if active is None or driver.raw.basic_status().lead_transferee:
+            return
+        voters = [node for node in self.state.nodes.values() if node.raft_id in driver.conf_state.voters]
+        able = [n for n in voters if n.state == NodeState.NODE_STATE_LIVE and not active.data_ports.unanswered(n.id)]
+        if able:
+            log.warning("this node serves nothing, so it hands over the active controller", extra={"reason": reason})
+            driver.transfer_leadership(max(able, key=lambda node: match.get(node.raft_id, 0)).raft_id)
 
     def reconfigure(self, settings: ControllerSettings) -> None:
         """Use the settings of a configuration that was reloaded."""

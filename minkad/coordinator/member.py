@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -28,6 +28,7 @@ from minka.v1.coordinator_pb2 import (
     ProposeSplitResponse,
     RegisterRequest,
     RegisterResponse,
+    UnansweredPort,
 )
 from minka.v1.load_api_pb2 import FinishLoadPartsRequest, FinishLoadPartsResponse
 from minkad.coordinator.clock_offset import ClockOffset
@@ -47,7 +48,7 @@ FINAL: Final = (
     Code.DATA_DIRECTORY_ROLLED_BACK,
 )
 # Answers about the process that asks: no other node can know better.
-_VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED)
+_VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED, Code.NOT_SERVING)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
 _OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
@@ -149,9 +150,11 @@ class Member:
         clock: ClusterClock,
         disk: Callable[[], DiskSpace] = DiskSpace,
         disk_stalled: Callable[[], bool] = lambda: False,
+        unanswered: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`answer_here` answers this node's heartbeats while it is the active controller itself, and `hand_over_here`
-        its requests for hand-overs, since writes wait for these; else they raise MinkaError.
+        its requests for hand-overs, since writes wait for these; else they raise MinkaError. `unanswered` names the
+        data ports that don't answer this node, and what comes instead.
         """
         self.node = node
         self.clearance = Clearance()
@@ -177,6 +180,8 @@ class Member:
         self.clock = clock
         self._disk = disk
         self._disk_stalled = disk_stalled
+        self._unanswered = unanswered
+        self.withheld = ""  # why the active controller gives no clearance
         self._sequence = 0
         self._stream = 0
         self._sent_at: dict[int, float] = {}
@@ -196,6 +201,7 @@ class Member:
             await self._disk_answers()
             self._look.clear()
             known, asked = self._controller_address(), None
+            rest = self._settings.hurry
             try:
                 address = asked = self._address_to_ask()
                 if not self._is_known or address != self._controller_address():
@@ -210,9 +216,11 @@ class Member:
                 # This node is never silent to itself: its own table named an address that it had before it moved.
                 self._silent = known if is_silent and asked == known != self.node.address else None
                 self._note(error)
+                if error.code is Code.NOT_SERVING:
+                    self.withheld, rest = error.message, self._settings.heartbeat_interval
             self.registered.clear()
             try:
-                async with asyncio.timeout(self._settings.hurry):
+                async with asyncio.timeout(rest):
                     await self._look.wait()
             except TimeoutError:
                 pass
@@ -357,6 +365,7 @@ class Member:
                 if not response.clearance_ms:
                     self._ungranted.set()
                 offset.answered(response)
+                self._note_withheld(response.withheld)
                 self.low_disks = frozenset(response.low_disks)
                 if response.from_start_wanted:
                     reports.begin_again()
@@ -370,6 +379,14 @@ class Member:
         finally:
             self._stream += 1
             await responses.aclose()
+
+    def _note_withheld(self, reason: str) -> None:
+        """The controller finds that this node serves nothing. Without clearance others can take over at once."""
+        if reason:
+            self.clearance.revoke()
+            if not self.withheld:
+                log.warning("this node serves nothing, so it gives up its clearance", extra={"reason": reason})
+        self.withheld = reason
 
     async def _answered_here(
         self, requests: AsyncGenerator[HeartbeatRequest, None]
@@ -391,6 +408,8 @@ class Member:
                 sequence=self._sequence,
                 applied_index=self._applied_index(),
                 disk=self._disk(),
+                unanswered=[UnansweredPort(node_id=node, reason=why) for node, why in self._unanswered().items()],
+                without_clearance=not self.has_clearance(),
             )
             reports.add_to(request)
             offset.add_to(request)

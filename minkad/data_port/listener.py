@@ -13,6 +13,8 @@ from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
 _FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is a Redis client's, or is closed
+_HANDSHAKE_S: Final = 10.0
+_MOST_SILENT: Final = 128  # connections on which nothing has come; with more, the oldest has waited long enough
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]
@@ -32,14 +34,17 @@ class Listener:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
+        self._silent: dict[_Arrival, None] = {}  # in the order in which they came
         self._sockets = _bound(address)
 
     async def start(self) -> None:
         """Take connections."""
         loop, old = asyncio.get_running_loop(), self._servers
-        context = self._tls() if self._tls is not None else None
+        context, handshake_s = (self._tls(), _HANDSHAKE_S) if self._tls is not None else (None, None)
         self._servers = [
-            await loop.create_server(self._arrived, sock=bound.dup(), ssl=context, backlog=_BACKLOG)
+            await loop.create_server(
+                self._arrived, sock=bound.dup(), ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s
+            )
             for bound in self._sockets
         ]
         for server in old:
@@ -61,6 +66,16 @@ class Listener:
 
     def _arrived(self) -> asyncio.Protocol:
         return _Arrival(self)
+
+    def is_silent(self, arrival: "_Arrival") -> None:
+        """Nothing has come yet on a new connection. These count for no client, so there may only be some of them."""
+        self._silent[arrival] = None
+        if len(self._silent) > _MOST_SILENT:
+            next(iter(self._silent)).has_waited()
+
+    def is_heard(self, arrival: "_Arrival") -> None:
+        """Something has come, or the connection is over."""
+        self._silent.pop(arrival, None)
 
 
 def _bound(address: str) -> list[socket.socket]:
@@ -94,7 +109,8 @@ class _Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self._has_waited)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self.has_waited)
+        self._listener.is_silent(self)
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()
@@ -108,8 +124,9 @@ class _Arrival(asyncio.Protocol):
             return
         self._give_to(make()).data_received(data)
 
-    def _has_waited(self) -> None:
+    def has_waited(self) -> None:
         """Pools of Redis clients connect before they have anything to say; clients of Minka don't."""
+        self._stop_timer()
         if self._listener.redis is None or self._listener.is_stopped:
             self._transport.abort()
         else:
@@ -124,6 +141,7 @@ class _Arrival(asyncio.Protocol):
         self._stop_timer()
 
     def _stop_timer(self) -> None:
+        self._listener.is_heard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

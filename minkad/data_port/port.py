@@ -10,6 +10,7 @@ from minkad.data_port.listener import Listener
 from minkad.data_port.raft import RaftService
 from minkad.data_port.replication import ReplicationServices
 from minkad.data_port.resp.port import RespPort
+from minkad.data_port.watch import Pings
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
 from minkad.replication.manager import ReplicaManager
@@ -38,6 +39,7 @@ class DataPort:
             Purpose.KV: clients.serve,
             Purpose.APPEND: replication.append,
             Purpose.SHIP: replication.ship,
+            Purpose.PING: Pings().serve,
         }
         if raft is not None:
             services[Purpose.RAFT] = raft.serve

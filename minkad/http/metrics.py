@@ -77,6 +77,10 @@ class Snapshot:
     """Age of the oldest write that is acknowledged here and not on the disk; 0 if there is none."""
     clock_offset_seconds: float = nan
     """How far the machine's clock is ahead of those of most nodes; NaN while that isn't known."""
+    data_port_answers: bool = True
+    """This node's data port answers those that watch it."""
+    data_ports_unanswered: int = 0
+    """Other nodes' data ports that this node watches, and that don't answer it."""
 
 
 class MetricsSource(Protocol):
@@ -164,6 +168,16 @@ def _of_node(now: Snapshot) -> Iterator[Metric]:
         "minka_clock_offset_seconds",
         "How far the machine's clock is ahead of those of most nodes; NaN while that isn't known.",
         value=now.clock_offset_seconds,
+    )
+    yield GaugeMetricFamily(
+        "minka_data_port_answers",
+        "1 while this node's data port answers, by this node itself and by the active controller.",
+        value=int(now.data_port_answers),
+    )
+    yield GaugeMetricFamily(
+        "minka_data_ports_unanswered",
+        "Other nodes' data ports that this node watches and that don't answer it.",
+        value=now.data_ports_unanswered,
     )
 
 

@@ -1,7 +1,7 @@
 """The HTTP endpoints of a node: /metrics, /livez, /readyz, /v1 where it is served, and an index of them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,12 +87,30 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
     return web.Response(status=200 if passed else 503, text="\n".join(lines) + "\n")
 
 
-class _Refusal(asyncio.Protocol):
-    """Closes a connection that is beyond the limit."""
+class _Room:
+    """With as many connections as there may be, the oldest on which nothing is asked ends, or else the oldest of all: a
+    probe of the node's health always gets through.
+    """
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called once."""
-        transport.close()
+    def __init__(self) -> None:
+        self._busy: set[web.RequestHandler] = set()
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Notes that something is asked on a connection."""
+        self._busy.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._busy.discard(request.protocol)
+
+    def make(self, connections: Iterable[web.RequestHandler]) -> None:
+        """Make room for one more."""
+        alive = [one for one in connections if one.transport is not None]
+        if len(alive) >= _MAX_CONNECTIONS:
+            next((one for one in alive if one not in self._busy), alive[0]).force_close()
 
 
 async def start(app: web.Application, address: str) -> web.AppRunner:
@@ -101,6 +119,8 @@ async def start(app: web.Application, address: str) -> web.AppRunner:
     Raises MinkaError: ADDRESS_IN_USE, or INVALID_CONFIG when it can't for another reason.
     """
     host, port = split_address(address)
+    room = _Room()
+    app.middlewares.append(room.middleware)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -121,7 +141,8 @@ async def start(app: web.Application, address: str) -> web.AppRunner:
     assert server is not None, "it is there after setup"
 
     def protocol() -> asyncio.Protocol:
-        return server() if len(server.connections) < _MAX_CONNECTIONS else _Refusal()
+        room.make(server.connections)
+        return server()
 
     try:
         listeners.append(await asyncio.get_running_loop().create_server(protocol, host, port))

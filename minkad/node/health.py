@@ -1,7 +1,7 @@
 """What the node knows about itself, for /readyz, /livez and the metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import Final
 
@@ -26,7 +26,7 @@ class Health:
     """Reads, and never waits but in `refresh`.
 
     `replay_to` is the Raft index that was known to be committed at the start; `last_heard` says when a Raft id was
-    last heard, in seconds of `boottime`, or None.
+    last heard, in seconds of `boottime`, or None; `unanswered` says which data ports don't answer this node.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Health:
         log_db: LogDatabase,
         last_heard: Callable[[int], float | None],
         counting: TableCounting,
+        unanswered: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator
@@ -50,6 +51,7 @@ class Health:
         self._disk = disk
         self._log_db = log_db
         self._last_heard = last_heard
+        self._unanswered = unanswered
 
     def is_replayed(self) -> bool:
         """Whether everything that was committed at the start is applied."""
@@ -79,7 +81,15 @@ class Health:
             ),
             Check("registered", self._member.registered.is_set(), "not registered at the controller", True, False),
             Check("clearance", self._member.has_clearance(), "no clearance: nothing is served", True, False),
+            Check("data port", not (silent := self._data_port_problem()), silent, True, False),
         )
+
+    def _data_port_problem(self) -> str:
+        """What is wrong with this node's data port, by the active controller or by this node itself."""
+        if self._member.withheld:
+            return self._member.withheld
+        own = self._unanswered().get(self._member.node.id)
+        return f"{self._member.node.data_address} does not answer this node itself: {own}" if own else ""
 
     async def refresh(self) -> None:
         """Count the rows of the table that have changed, in turns: `snapshot` says what all add up to."""
@@ -174,6 +184,8 @@ class Health:
             disk_free_bytes=self._disk.space.free_bytes,
             is_disk_low=self._disk.is_low,
             unsynced_seconds=self._log_db.unsynced_s(),
+            data_port_answers=not self._data_port_problem(),
+            data_ports_unanswered=len(self._unanswered().keys() - {node.id}),
         )
 
 

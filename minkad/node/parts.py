@@ -15,6 +15,7 @@ from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State, is_up
 from minkad.data_port.raft import RaftPorts, RaftTransport
 from minkad.data_port.replication import DataLinks
+from minkad.data_port.watch import Watch
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore
 from minkad.duties.relay import Relay
@@ -180,6 +181,16 @@ class Parts:
         )
 
     def _build_membership(self, incarnation: str) -> None:
+        own, membership = self.identity, self.config.membership
+        self.watch = Watch(
+            own.node_id,
+            own.cluster_id,
+            lambda: self._state().nodes.values(),
+            self.channels.tls_context,
+            membership.heartbeat_interval_ms / 1000,
+            membership.failure_timeout_ms / 1000,
+            boottime,
+        )
         self.member = Member(
             settings.node_row(self.config, self.identity.data_id, incarnation, self.log_db.starts),
             settings.member_settings(self.config),
@@ -195,6 +206,7 @@ class Parts:
             clock=cluster_clock,
             disk=lambda: self.disk.space,
             disk_stalled=lambda: self.log_db.stalled,
+            unanswered=self.watch.unanswered,
         )
         self.health = Health(
             self.coordinator,
@@ -206,6 +218,7 @@ class Parts:
             self.log_db,
             self.transport.last_heard,
             self.counting,
+            self.watch.unanswered,
         )
 
     def _build_duties(self) -> None:
@@ -235,6 +248,7 @@ class Parts:
 
     def _nodes_changed(self) -> None:
         self.manager.nodes_changed()
+        self.watch.nodes_changed()
         self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
     # What parts ask each other

@@ -19,7 +19,7 @@ from minkad.http.metrics import create_registry
 from minkad.http.rest import Rest
 from minkad.node.parts import Parts
 from minkad.node.settings import MIB
-from minkad.process import garbage, systemd, tasks
+from minkad.process import descriptors, garbage, systemd, tasks
 from minkad.process.exits import end_at_once
 from minkad.process.loop_lag import LoopLag
 from minkad.process.memory import Memory, malloc_trim
@@ -90,7 +90,8 @@ class Serving:
     def _clients_memory(self) -> tuple[Memory, Memory]:
         """The memory of clients' streams, and that of their single calls, whose answers can't be taken back."""
         telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
-        streams = Memory(int(size * _STREAMS_PART), time.monotonic, malloc_trim)
+        most = descriptors.for_clients(descriptors.raise_limit())
+        streams = Memory(int(size * _STREAMS_PART), time.monotonic, malloc_trim, most)
         calls = Memory(size - streams.limit, time.monotonic)
         telemetry.clients_memory = lambda: streams.used + calls.used
         telemetry.clients_ended = lambda: streams.ended
@@ -149,6 +150,7 @@ class Serving:
         works = {
             "raft": parts.driver.run(),
             "member": parts.member.run(),
+            "watch": parts.watch.run(),
             "announce": self._announce(),
             "watchdog": systemd.watchdog(parts.health.is_live),
             "log failure": self._log_failure(),

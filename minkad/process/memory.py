@@ -26,9 +26,18 @@ _SHARES_PART: Final = 4  # a quarter at most is for that
 class Memory:
     """The memory of all clients, and those that wait for some. For the loop's thread."""
 
-    def __init__(self, limit: int, clock: Callable[[], float], trim: Callable[[], None] = lambda: None) -> None:
-        """`limit` in bytes. `trim`, called on a thread while much is used, gives what is free to the system."""
+    def __init__(
+        self,
+        limit: int,
+        clock: Callable[[], float],
+        trim: Callable[[], None] = lambda: None,
+        most_shares: int | None = None,
+    ) -> None:
+        """`limit` in bytes. `trim`, called on a thread while much is used, gives what is free to the system.
+        `most_shares`: how many there may be, if something else than memory bounds them.
+        """
         self.limit: Final = limit
+        self._most_shares = most_shares
         self.used = 0
         self.ended = 0  # streams, because others waited for what they held
         self._clock = clock
@@ -54,7 +63,8 @@ class Memory:
     @property
     def max_shares(self) -> int:
         """How many shares there can be at once."""
-        return self.limit // (_SHARE_BYTES * _SHARES_PART) + 1
+        most = self.limit // (_SHARE_BYTES * _SHARES_PART) + 1
+        return most if self._most_shares is None else min(most, self._most_shares)
 
     @property
     def now(self) -> float:

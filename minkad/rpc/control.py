@@ -45,6 +45,7 @@ from minka.v1.coordinator_pb2 import (
 )
 from minka.v1.coordinator_pb2_grpc import CoordinatorServicer, ReplicaControlServicer
 from minka.v1.load_api_pb2_grpc import LoadControlServicer, LoadsServicer
+from minkad.coordinator.active_controller import ActiveController
 from minkad.coordinator.admin_requests import AdminRequests
 from minkad.coordinator.client_tables import ClientTables
 from minkad.coordinator.coordinator import Coordinator
@@ -225,17 +226,7 @@ class AdminService(AdminServicer):
             running=state.unended_operations(),
         )
         if active is not None:
-            applied = active.reports.applied
-            status.nodes.extend(
-                NodeStatus(
-                    node_id=node,
-                    heartbeat_age_ms=int(active.silence(node) * 1000) if node in applied else None,
-                    applied_index=applied.get(node, 0),
-                    disk=active.reports.disks.get(node),
-                    clock_ahead_ms=active.reports.clocks_ms.get(node),
-                )
-                for node in state.nodes
-            )
+            status.nodes.extend(_node_status(active, node) for node in state.nodes)
         return status
 
     def _coordinator_status(self) -> CoordinatorStatus:
@@ -345,3 +336,17 @@ class InventoryService(InventoryServicer):
     async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:
         """Find keys that divide the partition's data, from what its tables say of themselves and a part of one."""
         return SplitKeysResponse(keys=await self._split_keys(request.partition_id, request.parts))
+
+
+def _node_status(active: ActiveController, node: str) -> NodeStatus:
+    applied, (problem, lasts) = active.reports.applied, active.data_port_problem(node)
+    return NodeStatus(
+        node_id=node,
+        heartbeat_age_ms=int(active.silence(node) * 1000) if node in applied else None,
+        applied_index=applied.get(node, 0),
+        disk=active.reports.disks.get(node),
+        data_port_problem=problem,
+        data_port_problem_ms=int(lasts * 1000),
+        behind_ms=int(active.behind(node) * 1000),
+        clock_ahead_ms=active.reports.clocks_ms.get(node),
+    )

@@ -131,6 +131,7 @@ COUNTS: Final[dict[str, int]] = {
     "messages": MANY,
     "partition_ids": MANY,
     "damaged": MANY,
+    "unanswered": NODES,
     "known_ids": MANY,
     "known_epochs": MANY,
     **dict.fromkeys(("mended_ids", "ended_migrations"), MANY),
@@ -215,6 +216,7 @@ _FLAGS: Final = (
     ),
     "keys_only",
     "log_unchecked",
+    "without_clearance",
     *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
 )
 

@@ -325,8 +325,10 @@ class LogDatabase:
         """Now and then what is durable is marked, so that a start can tell what is missing."""
         if self._mark_due is not None and self._clock() >= self._mark_due:
             self._mark_due = None
+            self._busy_since = self._asked_at = self._clock()  # what is staged waits for this, too
             with suppress(OSError):  # a disk that fails will fail the next sync
                 self._mark.write(self.path, self._synced)
+            self._busy_since = self._asked_at = None
 
     def _sync_if_due(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if self._unsynced_since is not None and self._clock() >= self._unsynced_since + _SYNC_DUE_S:

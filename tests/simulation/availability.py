@@ -48,15 +48,15 @@ class Availability:
     # How long machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """The time since which its process has run without a stop, on a disk that answers; infinite if it doesn't
-        now.
+        """The time since which its process has run without a stop, on a disk and with a data port that answer; infinite
+        if it doesn't now.
         """
         process, now = machine.process, self._world.now
         if process is None or not process.alive or not process.built or process.stopping:
             return float("inf")
-        if machine.stopped_until > now or process.disk_stalled:
+        if max(machine.stopped_until, machine.deaf_until) > now or process.disk_stalled:
             return float("inf")
-        return max(process.built_at, machine.stopped_until, process.stalled_until)
+        return max(process.built_at, machine.stopped_until, machine.deaf_until, process.stalled_until)
 
     def _works_since(self, machine: Machine) -> float:
         """The time since which its threads have been quick with the disk; infinite if one is slow. The daemon doesn't
@@ -129,7 +129,7 @@ class Availability:
 
     def _note_served(self, id_: int) -> None:
         server = next((p for p in self._world.processes() if p.serves(id_)), None)
-        if server is None:
+        if server is None or server.machine.deaf_until > self._world.now:
             self._unserved_since.setdefault(id_, self._world.now)
         else:
             self._world.check_holder(server, id_)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from minka.v1.cluster_pb2 import Partition
 from tests.simulation.network import between, partition
@@ -10,6 +10,9 @@ from tests.simulation.process import Machine, Process
 
 if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
+
+
+_DEAF_RUNS: Final = 0.3  # the share of the runs in which data ports hang
 
 
 class Nemesis:
@@ -39,6 +42,7 @@ class Nemesis:
         self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the moments at which replicas change
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
+        self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay as they are
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -46,6 +50,8 @@ class Nemesis:
         """Start the faults."""
         if self._faults:
             self._world.after(1.5, self._next)
+        if self._deafens.random() < _DEAF_RUNS:
+            self._world.after(1.5, self._deafen)
 
     def end(self) -> None:
         """End the faults, and repair everything that was broken."""
@@ -54,6 +60,7 @@ class Nemesis:
         self._world.network.calm()
         for machine in self._world.machines:
             machine.sync_time, machine.stopped_until = 0.0, min(machine.stopped_until, self._world.now)
+            machine.deaf_until = min(machine.deaf_until, self._world.now)
             if machine.process is None:
                 self._world.after(0.0, self._world.start, machine)
             else:
@@ -130,6 +137,18 @@ class Nemesis:
 
     def _heal(self) -> None:
         self._world.availability.heal()
+
+    def _deafen(self) -> None:
+        """The data port of one machine hangs, while its heartbeats go on."""
+        if self._ended:
+            return
+        world, rng = self._world, self._deafens
+        active = world.active()
+        machine = active.machine if active is not None and rng.random() < 0.3 else rng.choice(world.machines)
+        lasts = rng.expovariate(1 / 4.0)
+        world.say("nemesis", "data port hangs", f"{machine.id} for {lasts:.2f}")
+        machine.deaf_since, machine.deaf_until = world.now, world.now + lasts
+        world.after(lasts + rng.expovariate(1 / 2.0), self._deafen)
 
     # Processes, clocks and disks
 

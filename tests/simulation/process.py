@@ -26,6 +26,7 @@ from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.member import Member, MemberSettings, as_new_process, register_patiently
 from minkad.coordinator.node_requests import NodeRequests
 from minkad.coordinator.raft_driver import RaftDriver
+from minkad.core.controller import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
 from minkad.core.replication.settings import ReplicationSettings
@@ -93,6 +94,8 @@ class Machine:
     spool_disk: SpoolDisk = field(default_factory=SpoolDisk)
     process: "Process | None" = None
     stopped_until: float = 0.0
+    deaf_since: float = 0.0
+    deaf_until: float = 0.0  # until then its data port takes what comes, and answers nothing
     sync_time: float = 0.0  # seconds, the mean
     wall_skew_ms: int = 0  # how far its wall clock is ahead
     starts: int = 0
@@ -136,6 +139,7 @@ class Process(Endpoint):
             incarnation=f"{machine.id}-{machine.starts}",
             address=machine.address,
             zone=machine.zone,
+            data_address=machine.address,
         )
         if machine.raft_id:
             self._build()
@@ -200,6 +204,7 @@ class Process(Endpoint):
                 lambda: 1_000_000 * (world.unix_ms() + machine.wall_skew_ms), lambda: int(1e9 * self.now())
             ),
             disk_stalled=lambda: self.disk_stalled,
+            unanswered=self._unanswered,
         )
         self.coordinator.on_leader_change = self.member.leader_changed
         self.coordinator.on_nodes_changed = self._nodes_changed
@@ -261,6 +266,16 @@ class Process(Endpoint):
             change_retention=world.change_retention,
         )
         return ReplicaManager(around, settings, storage)
+
+    def _unanswered(self) -> dict[str, str]:
+        """What `minkad.data_port.watch.Watch` would say."""
+        machines = {node.id: self.world.machine(node.id) for node in self._watched()}
+        patience = self.world.controller_settings.failure_timeout
+        deaf = (name for name, one in machines.items() if one.deaf_since + patience <= self.world.now < one.deaf_until)
+        return dict.fromkeys(deaf, "no answer")
+
+    def _watched(self) -> list[Node]:
+        return watched_by(self.coordinator.state.nodes.values(), self.machine.id)
 
     def _nodes_changed(self) -> None:
         self.manager.nodes_changed()
@@ -517,6 +532,8 @@ class Transport:
 
     def _arrive(self, machine: Machine, message: Message) -> None:
         process = machine.process
+        if machine.deaf_until > self._process.world.now and message.type != MSG_SNAP:
+            return  # snapshots go over gRPC
         if process is not None and process.built:
             process.if_alive(partial(process.hear, message, self._process.machine.address))
 

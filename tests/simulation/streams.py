@@ -29,8 +29,13 @@ class _Message:
 class Way:
     """One direction of a stream."""
 
-    def __init__(self, sender: Endpoint, to: Endpoint, broken: Callable[[], None]) -> None:
-        """`broken` is called at the sender, perhaps more than once."""
+    def __init__(
+        self, sender: Endpoint, to: Endpoint, broken: Callable[[], None], hangs_until: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """`broken` is called at the sender, perhaps more than once. Until `hangs_until` the other end takes nothing
+        in.
+        """
+        self._hangs_until = hangs_until
         self._sender = sender
         self._to = to
         self._broken = broken
@@ -43,6 +48,10 @@ class Way:
         self._sender.deliver(self._to, partial(self._arrive, message), self._broken)
 
     def _arrive(self, message: _Message) -> None:
+        world = self._to.world
+        if (wait := self._hangs_until() - world.now) > 0:
+            world.after(wait, self._to.if_alive, partial(self._arrive, message))
+            return
         message.is_there = True
         while self._under_way and self._under_way[0].is_there:
             self._under_way.popleft().act()
@@ -61,7 +70,7 @@ class ByteStream:
         self._serving: asyncio.Task[None] | None = None
         self._is_over = False  # at the server
         if server is not None:
-            self._there = Way(client, server, self._break)
+            self._there = Way(client, server, self._break, lambda: server.machine.deaf_until)
             self._back = Way(server, client, self._abandoned)
 
     # The client's side

@@ -32,6 +32,7 @@ from minkad.core.controller.commands import (
     TouchLoad,
     UndrainNode,
 )
+from minkad.core.controller.data_ports import DataPortJudge, Unanswered, watched_by
 from minkad.core.controller.decide import decide, facts
 from minkad.core.controller.drains import DrainNode
 from minkad.core.controller.duties.commands import (
@@ -51,6 +52,7 @@ from minkad.core.controller.duties.shards import is_process, is_registered
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.isr import check_caller, isr_refusal
 from minkad.core.controller.load_balancer import SpreadLoad
+from minkad.core.controller.membership import process_of
 from minkad.core.controller.merges import Merge
 from minkad.core.controller.mover import MigrationCaps
 from minkad.core.controller.preferred import ElectLeaders
@@ -79,6 +81,7 @@ __all__ = [
     "ControllerFailover",
     "CreateCluster",
     "CreateKeyspace",
+    "DataPortJudge",
     "Distributor",
     "DrainNode",
     "ElectLeaders",
@@ -107,6 +110,7 @@ __all__ = [
     "Split",
     "SpreadLoad",
     "TouchLoad",
+    "Unanswered",
     "UndrainNode",
     "View",
     "VoterSettings",
@@ -124,9 +128,11 @@ __all__ = [
     "isr_refusal",
     "next_membership_change",
     "plan_rebalance",
+    "process_of",
     "rooms",
     "score",
     "split_blockers",
     "unfinished",
+    "watched_by",
     "what_blocks",
 ]

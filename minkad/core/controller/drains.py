@@ -196,9 +196,9 @@ class DrainNode(Begins):
         """Raises UNKNOWN_NODE, and INVALID_ARGUMENT if there is nothing to drain."""
         node = _node(state, self.node_id)
         if not is_up(node) and not self.decommission:
-            raise MinkaError(
-                Code.INVALID_ARGUMENT, f"{node.id} is not LIVE, so it leads nothing: there is nothing to drain"
-            )
+            why = f" ({node.state_reason})" if node.state_reason else ""
+            text = f"{node.id} is not LIVE{why}, so it leads nothing: there is nothing to drain"
+            raise MinkaError(Code.INVALID_ARGUMENT, text)
         return Operation(
             requested_by=self.requested_by,
             reason=self.reason,

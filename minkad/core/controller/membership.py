@@ -93,7 +93,7 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
             node=node.id,
         )
 
-    if 0 < node.starts <= old.starts and _process(node) != _process(old):
+    if 0 < node.starts <= old.starts and process_of(node) != process_of(old):
         raise MinkaError(
             Code.DATA_DIRECTORY_ROLLED_BACK,
             f"node {node.id} comes with a data directory that was started {node.starts} times, and it was started "
@@ -102,7 +102,7 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
         )
 
 
-def _process(node: Node) -> str:
+def process_of(node: Node) -> str:
     """The part that the incarnations of one process have in common: it may register several times."""
     return node.incarnation.partition(".")[0]
 

@@ -388,3 +388,145 @@ async def test_nobody_is_failed_whose_registration_is_not_recorded_yet(monkeypat
     await h.pass_time(0.2, "c")
     await until(lambda: failed(h) == ["c"])
     h.controller.close()
+
+
+NOT_ANSWERED = "no answer"
+
+
+class Watched:
+    """Four nodes; the controller's own is `a`. `silent` answers no data port but its own node's heartbeats go on."""
+
+    def __init__(self) -> None:
+        settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
+        self.h = Harness(settings=settings, raft_id=1)
+        self.silent = ""
+        self.without_clearance = True
+
+    async def begin(self) -> None:
+        await self.h.begin("a", "b", "c", "d", replicas=3)
+        await self.beats(1.0)  # what is said of a process that has just registered doesn't count
+
+    async def beats(self, seconds: float) -> None:
+        """Heartbeats of all that are up, each 50 ms."""
+        for _ in range(round(seconds / STEP)):
+            self.h.now += STEP
+            for node in [node for node in self.h.state.nodes.values() if is_up(node)]:
+                self.beat(node.id)
+            await self.h.look_around()
+
+    def beat(self, node: str) -> str:
+        """What the answer to a heartbeat says is withheld, and why."""
+        request = HeartbeatRequest(node_id=node, incarnation="1")
+        if self.silent:
+            request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)
+            request.without_clearance = self.without_clearance and node == self.silent
+        return self.h.controller.heartbeat(request).withheld
+
+    def state(self, node: str) -> NodeState.ValueType:
+        return self.h.state.nodes[node].state
+
+
+async def test_a_node_whose_data_port_is_dead_is_failed_as_soon_as_it_has_given_up_its_clearance() -> None:
+    watched = Watched()
+    await watched.begin()
+    watched.silent = "c"
+    await watched.beats(0.2)
+    row = watched.h.state.nodes["c"]
+    assert row.state == NodeState.NODE_STATE_FAILED
+    assert row.state_reason == "its data port  does not answer a, b, d and the node itself (no answer)"
+    assert not any(p.leader == "c" for p in watched.h.state.partitions.values())
+    watched.h.controller.close()
+
+
+async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_silent_one() -> None:
+    watched = Watched()
+    watched.without_clearance = False
+    await watched.begin()
+    watched.silent = "c"
+    await watched.beats(0.7)
+    assert watched.state("c") == NodeState.NODE_STATE_LIVE
+    assert watched.beat("c"), "it gets no clearance"
+    await watched.beats(0.3)
+    assert watched.state("c") == NodeState.NODE_STATE_FAILED
+    watched.h.controller.close()
+
+
+async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
+    watched = Watched()
+    await watched.begin()
+    for _ in range(20):
+        watched.h.now += STEP
+        for node in "abd":
+            said = HeartbeatRequest(node_id=node, incarnation="1")
+            said.unanswered.add(node_id="c", reason="connection refused")
+            watched.h.controller.heartbeat(said)
+        await watched.h.look_around()
+    row = watched.h.state.nodes["c"]
+    assert row.state == NodeState.NODE_STATE_FAILED
+    assert row.state_reason.startswith("no heartbeat for ")
+    await watched.h.controller.register(Node(id="c", data_id="c", incarnation="1.2", address="c:1"))
+    watched.h.controller.close()
+
+
+async def test_its_process_registers_again_when_its_data_port_answers_and_another_one_at_once() -> None:
+    watched = Watched()
+    await watched.begin()
+    watched.silent = "c"
+    await watched.beats(0.2)
+
+    async def register(incarnation: str) -> None:
+        await watched.h.controller.register(Node(id="c", data_id="c", incarnation=incarnation, address="c:1"))
+
+    with pytest.raises(MinkaError) as refusal:
+        await register("1.2")
+    assert refusal.value.code is Code.NOT_SERVING
+    assert "does not answer a, b and d" in refusal.value.message
+    watched.silent = ""
+    await watched.beats(0.2)
+    await register("1.2")
+    assert watched.state("c") == NodeState.NODE_STATE_LIVE
+    watched.h.controller.close()
+
+
+async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None:
+    watched = Watched()
+    await watched.begin()
+    watched.silent = "c"
+    await watched.beats(0.2)
+    await watched.h.controller.register(Node(id="c", data_id="c", incarnation="2", address="c:1"))
+    assert watched.state("c") == NodeState.NODE_STATE_LIVE
+    watched.h.controller.close()
+
+
+async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody() -> None:
+    watched = Watched()
+    reasons: list[str] = []
+    watched.h.controller._hand_over = reasons.append
+    await watched.begin()
+    watched.silent = "a"
+    await watched.beats(1.0)
+    assert "does not answer b, c, d and the node itself" in reasons[0]
+    assert watched.state("a") == NodeState.NODE_STATE_LIVE
+    watched.h.controller.close()
+
+
+async def test_a_node_that_applies_nothing_more_is_known() -> None:
+    h = Harness(raft_id=1)
+    await h.begin("a", "b", replicas=2)
+
+    def beat(node: str, applied: int) -> None:
+        h.controller.heartbeat(HeartbeatRequest(node_id=node, incarnation="1", applied_index=applied))
+
+    for _ in range(3):
+        beat("a", 10)
+        beat("b", 10)
+        h.now += 1.0
+    assert h.controller.table_lags.behind("b", h.now) == 0, "there is no more"
+    for applied in (11, 12, 13):
+        beat("a", applied)
+        beat("b", 10)
+        h.now += 1.0
+    assert h.controller.table_lags.behind("b", h.now) == 3.0
+    beat("b", 11)
+    assert h.controller.table_lags.behind("b", h.now) == 0, "it goes on"
+    h.controller.close()

@@ -45,6 +45,9 @@ class Athens:
         self.silent: set[str] = set()
         self.disk_stalled = False
         self.grants = CLEARANCE
+        self.withheld = ""
+        self.unanswered: dict[str, str] = {}
+        self.requests: list[HeartbeatRequest] = []
         self.registrations: list[tuple[float, str]] = []
         self.heartbeats: list[tuple[float, str]] = []
         self.is_registered = registered
@@ -63,6 +66,7 @@ class Athens:
             now=lambda: self.seconds,
             clock=ClusterClock(self.nanoseconds, self.nanoseconds),
             disk_stalled=lambda: self.disk_stalled,
+            unanswered=lambda: self.unanswered,
         )
         self.task = self._loop.create_task(self.member.run())
 
@@ -123,10 +127,12 @@ class Athens:
     ) -> AsyncGenerator[HeartbeatResponse, None]:
         async for request in requests:
             self.heartbeats.append((self.seconds, address))
+            self.requests.append(request)
             await self._reach(address, 1e9)
             if not self.is_registered:
                 raise MinkaError(Code.NOT_REGISTERED, "register")
-            yield HeartbeatResponse(sequence=request.sequence, clearance_ms=int(self.grants * 1000))
+            granted = 0 if self.withheld else int(self.grants * 1000)
+            yield HeartbeatResponse(sequence=request.sequence, clearance_ms=granted, withheld=self.withheld)
 
     def answer_here(self, request: HeartbeatRequest) -> HeartbeatResponse:
         self.heartbeats.append((self.seconds, OWN))
@@ -231,6 +237,33 @@ def test_a_node_whose_disk_does_not_answer_sends_no_heartbeats_and_asks_nobody(a
     athens.disk_stalled = False
     athens.run(BEAT)
     assert athens.member.has_clearance()
+
+
+def test_heartbeats_say_which_data_ports_do_not_answer(athens: Athens) -> None:
+    athens.unanswered = {"cyrene": "no answer"}
+    athens.run(BEAT)
+    assert [(one.node_id, one.reason) for one in athens.requests[-1].unanswered] == [("cyrene", "no answer")]
+    athens.unanswered = {}
+    athens.run(BEAT)
+    assert not athens.requests[-1].unanswered
+
+
+def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
+    athens: Athens, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = [request.without_clearance for request in athens.requests]
+    assert said[0], "it has none yet"
+    assert not said[-1]
+    athens.withheld = "its data port does not answer"
+    athens.run(1.5 * BEAT)
+    assert [athens.member.has_clearance(), athens.member.withheld] == [False, "its data port does not answer"]
+    assert athens.requests[-1].without_clearance
+    assert [r.message for r in caplog.records if "gives up" in r.message] == [
+        "this node serves nothing, so it gives up its clearance"
+    ], "once"
+    athens.withheld = ""
+    athens.run(BEAT)
+    assert [athens.member.has_clearance(), athens.member.withheld] == [True, ""]
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:

@@ -1,5 +1,6 @@
 """The HTTP endpoints, through a real socket."""
 
+import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from minka.errors import Code, MinkaError
-from minkad.config.addresses import join_address
+from minkad.config.addresses import join_address, split_address
 from minkad.http.metrics import Lag, Snapshot, create_registry
 from minkad.http.server import Check, create_app, start
 from minkad.process.telemetry import RowCacheUse, Telemetry
@@ -146,9 +147,54 @@ async def test_a_port_in_use_is_a_named_error() -> None:
     assert message == "listen.http: another process listens on HERE; ss -ltnp 'sport = :PORT' names it"
 
 
+async def test_idle_connections_leave_room_for_a_probe() -> None:
+    """Half of them have sent half a request."""
+    address = free_address("127.0.0.1")
+    host, port = split_address(address)
+    async with served(FakeNode(), address) as session:
+        writers = []
+        for number in range(300):
+            _, writer = await asyncio.open_connection(host, port)
+            writers.append(writer)
+            if number % 2:
+                writer.write(b"GET /livez HTTP/1.1\r\n")
+        for _ in range(3):
+            async with session.get("/livez", headers={"Connection": "close"}) as response:
+                assert response.status == 200
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_what_is_asked_goes_before_what_is_idle() -> None:
+    address = free_address("127.0.0.1")
+    host, port = split_address(address)
+    node = SlowNode()
+    async with served(node, address) as session:
+        asked = asyncio.create_task(session.get("/metrics"))
+        await node.began.wait()
+        writers = [(await asyncio.open_connection(host, port))[1] for _ in range(300)]
+        node.goes_on.set()
+        async with await asked as response:
+            assert response.status == 200
+        for writer in writers:
+            writer.transport.abort()
+
+
 async def test_ipv6() -> None:
     async with served(FakeNode(), free_address("::1")) as session, session.get("/livez") as response:
         assert response.status == 200
+
+
+class SlowNode(FakeNode):
+    """It counts until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def refresh(self) -> None:
+        self.began.set()
+        await self.goes_on.wait()
 
 
 def busy_node() -> FakeNode:

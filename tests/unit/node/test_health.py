@@ -33,7 +33,8 @@ def health(state: State) -> Health:
     coordinator = SimpleNamespace(state=state, active=None, driver=driver, leader=lambda: None)
     clearance = Clearance()
     clock = ClusterClock(lambda: 0, lambda: 0)
-    member = SimpleNamespace(node=Node(id="a"), clearance=clearance, clock=clock, running_migrations=lambda: 0)
+    member = SimpleNamespace(node=Node(id="a"), clearance=clearance, clock=clock, withheld="")
+    member.running_migrations = lambda: 0
     member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list, serving=lambda: 0)
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)

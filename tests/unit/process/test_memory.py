@@ -159,3 +159,15 @@ def test_a_frame_goes_in_pieces_and_comes_whole(size: int) -> None:
     assembly = wire.Assembly()
     found = [whole for message in messages * 2 if (whole := assembly.add(message)) is not None]
     assert found == [frame, frame]
+
+
+def test_no_more_shares_than_there_are_file_descriptors_for() -> None:
+    memory = Memory(MIB * 1024, lambda: 0.0, most_shares=2)
+    assert memory.max_shares == 2
+    memory.share()
+    first = memory.share()
+    with pytest.raises(MinkaError) as refusal:
+        memory.share()
+    assert refusal.value.code is Code.OVERLOADED
+    first.close()
+    memory.share()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from minka.errors import Code, MinkaError
+from minkad.storage import log_database
 from minkad.storage.log_database import LogDatabase
 from tests.unit.storage.crash import crashed_copy
 
@@ -303,3 +304,28 @@ async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: P
         while db.unsynced_s() and time.monotonic() < until:
             time.sleep(0.005)  # noqa: ASYNC251 - it stands still
         assert db.unsynced_s() == 0.0
+
+
+async def test_a_mark_for_which_the_disk_does_not_answer_counts_as_a_disk_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is staged waits for it, too."""
+    goes_on, began = threading.Event(), threading.Event()
+
+    def write(*_: object) -> None:
+        began.set()
+        goes_on.wait(10)
+
+    monkeypatch.setattr(log_database, "_MARK_SOON_S", 0.0)
+    monkeypatch.setattr(log_database, "STALLED_S", 0.05)
+    with opened(tmp_path / "log") as db:
+        monkeypatch.setattr(db._mark, "write", write)
+        db.put(b"a", b"1")
+        await db.sync()
+        await asyncio.to_thread(began.wait, 10)
+        while not db.stalled:  # noqa: ASYNC110 - a question of time
+            await asyncio.sleep(0.005)
+        assert db.busy_since is not None
+        goes_on.set()
+        while db.stalled:  # noqa: ASYNC110 - the thread's, which sets no event
+            await asyncio.sleep(0.005)

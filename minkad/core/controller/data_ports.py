@@ -1,0 +1,118 @@
+"""Nodes that send heartbeats and serve nothing: their data ports don't answer.
+
+Clients, followers and the coordinator's log all use the data port, heartbeats don't. So each node asks its own data
+port, at the address that clients use, and those of some others, and its heartbeats say which ones don't answer. A node
+is judged by most of those that watch it, never by one alone: a watcher may be cut off, and a node behind address
+translation may not reach its own address.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from minka.v1.cluster_pb2 import Node, NodeState
+from minkad.core.state import is_up
+
+WATCHERS: Final = 3  # other nodes that watch a data port
+
+
+def watched_by(nodes: Iterable[Node], own: str) -> list[Node]:
+    """The nodes whose data ports the node `own` watches: its own, and those of the nodes before it by name, up to the
+    third that is up. Those that FAILED are watched, too, so that it is seen when they are back.
+    """
+    ring = sorted((node for node in nodes if node.data_address and _is_watched(node)), key=lambda node: node.id)
+    at = next((number for number, node in enumerate(ring) if node.id == own), None)
+    if at is None:
+        return []
+    found, up = [ring[at]], 0
+    for node in reversed(ring[at + 1 :] + ring[:at]):
+        if up == WATCHERS:
+            break
+        found.append(node)
+        up += is_up(node)
+    return found
+
+
+def _is_watched(node: Node) -> bool:
+    return is_up(node) or node.state == NodeState.NODE_STATE_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """What those who watch a data port say, and the time since which most of them do."""
+
+    reason: str
+    since: float
+
+
+@dataclass(slots=True)
+class DataPortJudge:
+    """Times are seconds of the active controller's monotonic clock.
+
+    For `grace` seconds after a process has registered nothing is held against it: what the watchers say is of the
+    process before.
+    """
+
+    grace: float
+    _said: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by watcher: what it gets instead of an answer
+    _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
+    _silent: dict[str, Unanswered] = field(default_factory=dict)
+    _is_suspect: bool = False
+
+    def note(self, watcher: str, said: Mapping[str, str]) -> None:
+        """Keep which data ports don't answer a node, and what it gets instead, as its last heartbeat says."""
+        if said:
+            self._said[watcher] = said
+        else:
+            self._said.pop(watcher, None)
+
+    def began(self, node: str, now: float) -> None:
+        """A process of the node has registered."""
+        self._began[node] = now
+
+    def turn(self, nodes: Mapping[str, Node], now: float) -> Collection[str]:
+        """Judge by what was said. `nodes`: the table's. Returns those whose data ports don't answer."""
+        if not self._said and not self._silent:
+            return ()
+        self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
+        accused: dict[str, dict[str, str]] = {}  # by node and watcher
+        for watcher, said in self._said.items():
+            if is_up(nodes.get(watcher)):
+                for name, reason in said.items():
+                    accused.setdefault(name, {})[watcher] = reason
+        up = sum(map(is_up, nodes.values()))
+        found: dict[str, Unanswered] = {}
+        for name, by in accused.items():
+            node, is_new = nodes.get(name), now < self._began.get(name, float("-inf")) + self.grace
+            if node is None or is_new or 2 * len(by) <= _watching(node, up):
+                continue
+            old = self._silent.get(name)
+            found[name] = Unanswered(_told(node, by), old.since if old is not None else now)
+        self._silent = found
+        self._is_suspect = 2 * sum(is_up(nodes[name]) for name in found) > up
+        return found.keys()
+
+    def unanswered(self, node: str) -> Unanswered | None:
+        """What is wrong with the node's data port."""
+        return self._silent.get(node)
+
+    def withheld(self, node: str) -> str:
+        """Why the node is to have no clearance, in a sentence; "" if it may. While more than half of the nodes are
+        silent, the fault is elsewhere, and nobody could take over.
+        """
+        found = self._silent.get(node)
+        return found.reason if found is not None and not self._is_suspect else ""
+
+
+def _watching(node: Node, up: int) -> int:
+    """How many nodes watch a data port; a node that is up watches its own."""
+    return 1 + min(WATCHERS, up - 1) if is_up(node) else min(WATCHERS, up)
+
+
+def _told(node: Node, by: Mapping[str, str]) -> str:
+    watchers = [name for name in sorted(by) if name != node.id]
+    if node.id in by:
+        watchers.append("the node itself")
+    who = f"{', '.join(watchers[:-1])} and {watchers[-1]}" if len(watchers) > 1 else watchers[0]
+    reasons = " or ".join(sorted(set(by.values())))
+    return f"its data port {node.data_address} does not answer {who} ({reasons})"

@@ -1,0 +1,146 @@
+"""A node whose heartbeats go on and whose data port is dead is replaced, named, and back once it answers."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from minka import Client
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction, Node, NodeState
+from minkactl.playground import LocalCluster
+from minkactl.problems import problems
+from minkactl.survey import survey
+from tests.cluster.cluster import QUICK, eventually, state_of, wait_ended, wait_settled
+from tests.cluster.proxies import Proxy, proxied
+
+NODES = 4
+KEYS = [b"key-%d" % number for number in range(48)]
+FAILED, LIVE = NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LIVE
+QUICKLY = 8.0  # the failure timeout, an election and what a busy machine adds; without the judge it never happened
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    cluster: LocalCluster
+    control: Control
+    proxies: dict[str, Proxy]
+
+    @property
+    def controller(self) -> str:
+        return self.control.status().coordinator.controller
+
+    def follower(self) -> str:
+        """A voter that isn't the active controller, and leads partitions."""
+        return next(name for name in self.control.status().coordinator.voters if name != self.controller)
+
+    def row(self, name: str) -> Node:
+        return next(node for node in self.control.status().table.nodes if node.id == name)
+
+    def leads(self, name: str) -> int:
+        return sum(row.leader == name for row in self.control.status().table.partitions)
+
+    def write_everywhere(self) -> None:
+        """Again after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
+
+        def write() -> bool:
+            client.put_many(dict.fromkeys(KEYS, b"v"))
+            return True
+
+        with Client(self.cluster.endpoints, keyspace="k", timeout=QUICKLY) as client:
+            eventually("all keys are written", write)
+
+    def said(self, name: str) -> str:
+        """What `minkactl status` says of a node."""
+        rows = problems(survey(self.control))
+        return "; ".join(row["problem"] for row in rows if name in row["nodes"] and row["severity"] == "error")
+
+
+@contextmanager
+def running() -> Iterator[Running]:
+    cluster = LocalCluster(NODES, config=QUICK)
+    with proxied(cluster) as proxies, cluster, Control(cluster.endpoints) as control:
+        wait_settled(control, live=NODES)
+        control.create_keyspace("k", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=NODES)
+        yield Running(cluster, control, proxies)
+
+
+def is_replaced(run: Running, name: str) -> Callable[[], bool]:
+    return lambda: state_of(run.control, name) == FAILED and run.leads(name) == 0
+
+
+@pytest.mark.parametrize(("fault", "reason"), [(Proxy.hang, "no answer"), (Proxy.refuse, "connection refused")])
+def test_a_node_whose_data_port_is_dead_is_replaced_named_and_comes_back(
+    fault: Callable[[Proxy], None], reason: str
+) -> None:
+    with running() as run:
+        run.write_everywhere()
+        victim = run.follower()
+        assert run.leads(victim)
+        fault(run.proxies[victim])
+        eventually(f"another node leads what {victim} led", is_replaced(run, victim), QUICKLY)
+        run.write_everywhere()
+        row = run.row(victim)
+        assert f"its data port {row.data_address} does not answer" in row.state_reason
+        assert reason in row.state_reason
+        said = run.said(victim)
+        assert row.state_reason in said
+        assert "It comes back once its data port answers" in said
+        run.proxies[victim].mend()
+        wait_settled(run.control, live=NODES)
+        eventually("nothing is said of it", lambda: not run.said(victim))
+
+
+def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
+    with running() as run:
+        run.write_everywhere()
+        victim = run.controller
+        run.proxies[victim].hang()
+        eventually("another controller", lambda: run.controller not in ("", victim), QUICKLY)
+        eventually(f"another node leads what {victim} led", is_replaced(run, victim), QUICKLY)
+        run.write_everywhere()
+        run.proxies[victim].mend()
+        wait_settled(run.control, live=NODES)
+
+
+def test_a_node_whose_data_port_hangs_stops_gracefully() -> None:
+    """It does so before anybody has noticed: others lead by then, with its help or without."""
+    with running() as run:
+        run.write_everywhere()
+        victim = run.follower()
+        run.proxies[victim].hang()
+        run.cluster.terminate(victim)
+        eventually("nothing is led by it", lambda: run.leads(victim) == 0)
+        run.write_everywhere()
+
+
+def test_a_drain_of_a_node_whose_data_port_hangs_ends() -> None:
+    with running() as run:
+        victim = run.follower()
+        run.proxies[victim].hang()
+        operation = run.control.drain(victim, requested_by="test")
+        eventually(f"another node leads what {victim} led", lambda: run.leads(victim) == 0, QUICKLY)
+        wait_ended(run.control, operation.id)
+        run.write_everywhere()
+
+
+def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
+    with LocalCluster(NODES, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        wait_settled(control, live=NODES)
+        control.create_keyspace("k", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=NODES)
+        run = Running(cluster, control, {})
+        run.write_everywhere()
+        victim = run.follower()
+        pid = cluster.node(victim).pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert soft == hard, "it was raised at the start"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), hard))
+        eventually(f"another node leads what {victim} led", is_replaced(run, victim), 2 * QUICKLY)
+        run.write_everywhere()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        wait_settled(control, live=NODES)

@@ -1,0 +1,131 @@
+"""A node watches data ports: real ones, in this process."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import minka.data_port
+from minka.data_port import Purpose
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Node, NodeState
+from minkactl.playground import free_addresses
+from minkad.data_port import watch as watching
+from minkad.data_port.incoming import Incoming
+from minkad.data_port.listener import Listener
+from minkad.data_port.watch import Pings, Watch
+from minkad.process.clock import boottime
+from tests.integration.replication.node import until
+
+BEAT, TIMEOUT = 0.02, 0.2
+
+
+class Port:
+    """A data port that answers, or takes what comes and says nothing."""
+
+    def __init__(self, purposes: tuple[Purpose, ...] = (Purpose.PING,)) -> None:
+        self.address = free_addresses(1)[0]
+        self.made = 0
+        self.is_deaf = False
+        services = {Purpose.PING: Pings().serve}
+        self._incoming = Incoming("cluster", {purpose: services[purpose] for purpose in purposes})
+        self._listener: Listener | None = None
+
+    def _protocol(self) -> asyncio.Protocol:
+        self.made += 1
+        return asyncio.Protocol() if self.is_deaf else self._incoming.protocol()
+
+    async def open(self) -> None:
+        self._listener = Listener(self.address, self._protocol, None, None)
+        await self._listener.start()
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+        self._incoming.close()
+
+    def hang(self) -> None:
+        """Answer nothing more, on connections that are there either."""
+        self.is_deaf = True
+        for connection in self._incoming.open:
+            connection.pause_reading()
+
+
+@asynccontextmanager
+async def watched(port: Port) -> AsyncIterator[Watch]:
+    """A watches the port, which is B's."""
+    nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
+    nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
+    await port.open()
+    watch = Watch("a", "cluster", lambda: nodes, lambda: None, BEAT, TIMEOUT, boottime)
+    task = asyncio.create_task(watch.run())
+    try:
+        await until(lambda: port.made > 0)
+        yield watch
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        port.close()
+
+
+def said(watch: Watch) -> str | None:
+    return watch.unanswered().get("b")
+
+
+async def test_a_port_that_answers_is_asked_again_and_again_on_new_connections() -> None:
+    port = Port()
+    async with watched(port) as watch:
+        await until(lambda: port.made >= 4)
+        assert said(watch) is None
+
+
+async def test_a_port_that_hangs_is_silent_after_the_timeout_and_back_when_it_answers() -> None:
+    port = Port()
+    async with watched(port) as watch:
+        await until(lambda: port.made >= 2)
+        port.hang()
+        assert said(watch) is None
+        began = boottime()
+        await until(lambda: said(watch) is not None)
+        assert said(watch) == "no answer"
+        assert boottime() - began > TIMEOUT / 2
+        port.is_deaf = False
+        await until(lambda: said(watch) is None)
+
+
+async def test_a_port_that_refuses_is_known_at_once() -> None:
+    port = Port()
+    async with watched(port) as watch:
+        watch.timeout = 60.0
+        watch.detector.timeout = 60.0
+        await until(lambda: port.made >= 2)
+        port.close()
+        await until(lambda: said(watch) == "connection refused")
+        await port.open()
+        await until(lambda: said(watch) is None)
+
+
+async def test_the_refusal_of_an_older_version_is_an_answer() -> None:
+    port = Port(purposes=())
+    async with watched(port) as watch:
+        await until(lambda: port.made >= 3)
+        await asyncio.sleep(2 * TIMEOUT)  # time in which it would count as silent
+        assert said(watch) is None
+
+
+async def test_a_node_without_file_descriptors_accuses_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = Port()
+    async with watched(port) as watch:
+
+        async def connect(*_: object) -> object:
+            raise MinkaError(Code.UNREACHABLE, "x") from OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(watching, "connect", connect)
+        await until(lambda: watch.unanswered().get("a") == "no file descriptors are left")
+        assert said(watch) is None
+
+
+def test_the_purpose_is_one_of_the_protocols() -> None:
+    assert minka.data_port.Purpose("ping") is Purpose.PING

@@ -1,0 +1,135 @@
+"""Whose data ports count as dead, by what those who watch them say."""
+
+from minka.v1.cluster_pb2 import Node, NodeState
+from minkad.core.controller import DataPortJudge, watched_by
+
+LIVE, FAILED, LEFT = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT
+GRACE = 0.8
+
+
+def nodes(names: str, failed: str = "", left: str = "") -> dict[str, Node]:
+    states = {**dict.fromkeys(names, LIVE), **dict.fromkeys(failed, FAILED), **dict.fromkeys(left, LEFT)}
+    return {name: Node(id=name, data_address=f"{name}:1", state=states[name]) for name in sorted(states)}
+
+
+def watched(names: str, own: str, **others: str) -> str:
+    return "".join(node.id for node in watched_by(nodes(names, **others).values(), own))
+
+
+class Judge:
+    def __init__(self, table: dict[str, Node]) -> None:
+        self.table = table
+        self.now = 100.0
+        self.judge = DataPortJudge(GRACE)
+
+    def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
+        """Each of the watchers says this of all the accused, and of no other."""
+        for watcher in watchers:
+            self.judge.note(watcher, dict.fromkeys(accused, reason))
+        self.judge.turn(self.table, self.now)
+
+    def withheld(self) -> str:
+        return "".join(name for name in self.table if self.judge.withheld(name))
+
+
+def test_each_node_watches_itself_and_the_three_before_it() -> None:
+    assert watched("abcdef", "e") == "edcb"
+    assert watched("abcdef", "b") == "bafe"
+    assert watched("abc", "a") == "acb"
+    assert watched("a", "a") == "a"
+    assert watched("abc", "x") == "", "it is in no table yet"
+
+
+def test_each_node_is_watched_by_itself_and_three_others() -> None:
+    names = "abcdefgh"
+    for name in names:
+        assert sum(name in watched(names, own) for own in names) == 4
+
+
+def test_failed_nodes_are_watched_as_well_and_nodes_that_left_are_not() -> None:
+    assert watched("abdf", "f", failed="ce", left="") == "fedcba"
+    assert watched("abdf", "f", left="ce") == "fdba"
+
+
+def test_most_of_those_who_watch_a_port_judge_it() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.say("a", "bc")
+    assert judge.withheld() == "", "two of four"
+    judge.say("a", "abc", "connection refused")
+    assert judge.withheld() == "a"
+    assert (
+        judge.judge.withheld("a") == "its data port a:1 does not answer b, c and the node itself (connection refused)"
+    )
+
+
+def test_a_node_that_does_not_reach_its_own_address_is_not_judged_by_itself() -> None:
+    judge = Judge(nodes("abc"))
+    judge.say("a", "a")
+    assert judge.withheld() == ""
+
+
+def test_a_watcher_that_is_cut_off_judges_nobody() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.say("abcd", "e")
+    assert judge.withheld() == ""
+
+
+def test_of_two_nodes_both_have_to_say_it() -> None:
+    judge = Judge(nodes("ab"))
+    judge.say("a", "b")
+    assert judge.withheld() == ""
+    judge.say("a", "a")
+    assert judge.withheld() == "a"
+
+
+def test_a_watcher_that_is_gone_does_not_count() -> None:
+    judge = Judge(nodes("abde", failed="c"))
+    judge.say("a", "bcd")
+    assert judge.withheld() == ""
+
+
+def test_an_answer_ends_it() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.say("a", "abcd")
+    judge.say("", "abcd")
+    assert judge.withheld() == ""
+    assert judge.judge.unanswered("a") is None
+
+
+def test_while_most_of_the_cluster_is_silent_nobody_is_judged() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.say("ab", "abcd")
+    assert judge.withheld() == "ab"
+    judge.say("abc", "abcd")
+    assert judge.withheld() == ""
+    assert judge.judge.unanswered("c") is not None, "status names it all the same"
+
+
+def test_what_was_said_of_the_process_before_does_not_count() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.judge.began("a", judge.now)
+    judge.say("a", "abcd")
+    assert judge.withheld() == ""
+    judge.now += GRACE + 0.01
+    judge.say("a", "abcd")
+    assert judge.withheld() == "a"
+
+
+def test_it_is_known_since_when() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.say("a", "abcd")
+    judge.now += 3.0
+    judge.say("a", "abcd", "connection refused")
+    found = judge.judge.unanswered("a")
+    assert found is not None
+    assert judge.now - found.since == 3.0
+
+
+def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
+    """It sends no heartbeats, so its own last word doesn't count."""
+    table = nodes("bcde", failed="a")
+    judge = Judge(table)
+    judge.say("a", "bcd")
+    assert judge.withheld() == "a"
+    judge.say("", "bc")
+    assert judge.withheld() == ""

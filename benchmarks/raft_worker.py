@@ -82,7 +82,7 @@ class Worker:
         await self._build()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         receiver = RaftReceiver(self.driver.receive, self._transport.heard_from, data_address=self._data_address)
-        incoming = Incoming(_CLUSTER, {Purpose.RAFT: RaftService(receiver.begin).serve})
+        incoming = Incoming(_CLUSTER, "", {Purpose.RAFT: RaftService(receiver.begin).serve})
         data_port = Listener(self._data_address, incoming.protocol, None, None)
         await data_port.start()
         coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)

@@ -41,11 +41,14 @@ class Purpose(StrEnum):
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: who connects, and what for. Clients may leave out the cluster, and have no node."""
+    """The first frame: who connects, and what for. Clients may leave out the cluster, and have no node. A node that
+    sends its log to another one says to which: at the address there may be another by now.
+    """
 
     purpose: str
     cluster_id: str
     node_id: str
+    to_node: str = ""  # "": to whichever is there
 
 
 class Kind(IntEnum):

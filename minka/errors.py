@@ -372,6 +372,11 @@ class Code(Enum):
         "Another process listens on an address of the node's.",
         "Stop the process that the command in the message names, or give the node another port.",
     )
+    ADDRESS_UNAVAILABLE = CodeInfo(
+        "The node can't listen on one of its addresses.",
+        "Correct the address that the message names. One that comes with the network is found when the node is started "
+        "again.",
+    )
     DATA_DIRECTORY_IN_USE = CodeInfo(
         "Another minkad uses the data directory.",
         "Stop the other process (fuser LOCK, in that directory, names it), or give this node a data_dir of its own.",

@@ -10,7 +10,7 @@ from pathlib import Path
 import minka
 from minka.errors import MinkaError
 from minkad import config as configuration
-from minkad.process.exits import MISTAKE, complain, status_of
+from minkad.process.exits import complain, status_of
 
 SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must get the GIL soon
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = configuration.load(options.config, os.environ)
     except MinkaError as error:
-        return complain(error, MISTAKE)
+        return complain(error, status_of(error))
     if options.validate_config:
         print("\n".join(configuration.describe(config)))  # noqa: T201  # what was asked for
         return 0

@@ -108,16 +108,20 @@ class LocateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_ADDRESS_FIELD_NUMBER: _builtins.int
+    RAFT_ID_FIELD_NUMBER: _builtins.int
     data_address: _builtins.str
     """host:port"""
+    raft_id: _builtins.int
+    """of the node that answers: another one may have taken an address over"""
     def __init__(
         self,
         *,
         data_address: _builtins.str = ...,
+        raft_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_address", b"data_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_address", b"data_address", "raft_id", b"raft_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,8 +26,9 @@ _FRAME_BYTES: Final = {Purpose.KV: MAX_FRAME_BYTES + 1}  # by purpose; the first
 class Incoming:
     """Makes the protocol of each connection, and knows those that are open."""
 
-    def __init__(self, cluster_id: str, services: Mapping[Purpose, Serve]) -> None:
+    def __init__(self, cluster_id: str, node_id: str, services: Mapping[Purpose, Serve]) -> None:
         self._cluster_id = cluster_id
+        self._node_id = node_id
         self._services = services
         self._seldom = Seldom(log)
         self.open: set[Connection] = set()
@@ -45,8 +46,8 @@ class Incoming:
                 connection.close()
 
     def greeted(self, connection: Connection, content: bytes) -> None:
-        """Hand the connection to what its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH, and what the
-        service raises.
+        """Hand the connection to what its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH, UNREACHABLE
+        for a caller that means another node, and what the service raises.
         """
         purpose = self._checked(content)
         connection.limit(_FRAME_BYTES.get(purpose, data_port.MAX_FRAME_BYTES))
@@ -64,6 +65,8 @@ class Incoming:
         if hello.cluster_id not in ("", self._cluster_id):
             text = f"the caller belongs to cluster {hello.cluster_id[:64]!r}, this node to {self._cluster_id}"
             raise MinkaError(Code.CLUSTER_MISMATCH, text)
+        if hello.to_node not in ("", self._node_id):
+            raise MinkaError(Code.UNREACHABLE, f"this is {self._node_id} now, not {hello.to_node[:64]}")
         if purpose is not Purpose.KV and (not hello.cluster_id or node_id_problem(hello.node_id)):
             raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes says of which cluster and node it is")
         return purpose

@@ -26,7 +26,7 @@ class Listener:
     def __init__(self, address: str, minka: Protocols, redis: Protocols | None, tls: Tls | None) -> None:
         """`minka` makes what serves a connection in Minka's own protocol, `redis` in that of Redis; None: those are
         refused. `tls` gives the context for connections from now on.
-        Raises ADDRESS_IN_USE, INVALID_CONFIG.
+        Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE.
         """
         self.minka = minka
         self.redis = redis
@@ -79,7 +79,7 @@ class Listener:
 
 
 def _bound(address: str) -> list[socket.socket]:
-    """A socket for each address of the host. Raises ADDRESS_IN_USE, INVALID_CONFIG."""
+    """A socket for each address of the host. Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE."""
     host, port = split_address(address)
     sockets: list[socket.socket] = []
     try:

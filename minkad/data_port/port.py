@@ -23,6 +23,7 @@ class DataPort:
         self,
         address: str,
         cluster_id: str,
+        node_id: str,
         manager: ReplicaManager,
         telemetry: Telemetry,
         memory: Memory,
@@ -31,7 +32,7 @@ class DataPort:
         raft: RaftService | None = None,
     ) -> None:
         """`memory` is that of clients. `tls` gives the context for the next connections. `resp` serves Redis clients,
-        `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE, INVALID_CONFIG.
+        `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE.
         """
         replication = ReplicationServices(manager, telemetry)
         clients = Clients(manager.requests, telemetry, memory)
@@ -43,7 +44,7 @@ class DataPort:
         }
         if raft is not None:
             services[Purpose.RAFT] = raft.serve
-        self._incoming = Incoming(cluster_id, services)
+        self._incoming = Incoming(cluster_id, node_id, services)
         self._resp = resp
         redis = resp.protocol if resp is not None else None
         self._listener = Listener(address, self._incoming.protocol, redis, tls)

@@ -30,7 +30,7 @@ _PROBE_S: Final = 0.5
 _ENDS_WITHIN_S: Final = 2.0
 _MAX_HEARD: Final = 4096  # senders whose address is remembered
 
-Connect = Callable[[str, Receiver], Awaitable[Connection]]
+Connect = Callable[[str, int, Receiver], Awaitable[Connection]]
 Take = Callable[[bytes], None]
 
 
@@ -39,20 +39,22 @@ class RaftPorts:
 
     def __init__(
         self,
-        locate: Callable[[str], Awaitable[str]],
+        locate: Callable[[str, int], Awaitable[str]],
         cluster_id: str,
         node_id: str,
         tls: Callable[[], ssl.SSLContext | None],
     ) -> None:
-        """`locate` asks the node at a gRPC address for that of its data port, or raises a MinkaError."""
+        """`locate` asks the node at a gRPC address, with a raft id, for that of its data port, or raises a
+        MinkaError.
+        """
         self._locate = locate
         self._hello = Hello(Purpose.RAFT, cluster_id, node_id)
         self._tls = tls
         self._seldom = Seldom(log)
 
-    async def connect(self, address: str, receiver: Receiver) -> Connection:
-        """A connection to the node with this gRPC address. Raises UNREACHABLE, and what it answers."""
-        data_address = await self._locate(address)
+    async def connect(self, address: str, raft_id: int, receiver: Receiver) -> Connection:
+        """A connection to the node with this gRPC address and raft id. Raises UNREACHABLE, and what it answers."""
+        data_address = await self._locate(address, raft_id)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 connection = await connect(split_address(data_address), self._tls(), self._hello, receiver)
@@ -69,7 +71,8 @@ class RaftTransport:
 
     Each connection says at which gRPC address its sender is reached, and that counts more than what the table says: a
     node that has just joined has no table yet, and a voter that moved to another address has it recorded only once it
-    is heard. `address_of` returns the addresses of the others; None for a node that is not known yet.
+    is heard. A learner that moved says nothing before it is sent something, so where the one address can't be reached,
+    the other is tried. `address_of` returns the addresses of the others; None for a node that is not known yet.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class RaftTransport:
         self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
+        self._unreached: dict[int, str] = {}  # the address at which the node could not be reached last
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}
 
@@ -123,7 +127,19 @@ class RaftTransport:
 
     def where(self, raft_id: int) -> str | None:
         """The node's gRPC address; None if it isn't known."""
-        return self._heard.get(raft_id) or self._address_of(raft_id)
+        heard, known = self._heard.get(raft_id), self._address_of(raft_id)
+        if heard == self._unreached.get(raft_id):
+            return known or heard
+        return heard or known
+
+    def reached(self, raft_id: int, address: str, is_reached: bool) -> None:
+        """Note whether the node was reached at this address."""
+        if not is_reached:
+            self._unreached[raft_id] = address
+            return
+        self._unreached.pop(raft_id, None)
+        if raft_id in self._heard:
+            self._heard[raft_id] = address
 
     def _link(self, raft_id: int) -> "_Link":
         link = self._links.get(raft_id)
@@ -220,9 +236,11 @@ class _Link:
     async def _until_lost(self, address: str) -> None:
         self._lost = asyncio.get_running_loop().create_future()
         try:
-            connection = await self._transport.connect(address, self)
+            connection = await self._transport.connect(address, self._raft_id, self)
         except MinkaError:
+            self._transport.reached(self._raft_id, address, False)
             return
+        self._transport.reached(self._raft_id, address, True)
         try:
             connection.send(self._transport.own_address.encode())
             self._connection, self._was_there = connection, True

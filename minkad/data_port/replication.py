@@ -80,7 +80,7 @@ class DataLinks:
 
     async def _connected(self, node_id: str, purpose: Purpose) -> MessageStream:
         stream = MessageStream()
-        hello = Hello(purpose, self._cluster_id, self._node_id)
+        hello = Hello(purpose, self._cluster_id, self._node_id, node_id)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 where = split_address(self._address_of(node_id))

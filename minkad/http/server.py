@@ -116,7 +116,7 @@ class _Room:
 async def start(app: web.Application, address: str) -> web.AppRunner:
     """Listen on `address` (listen.http) until `cleanup()` of the result, which gives open requests a second to end.
 
-    Raises MinkaError: ADDRESS_IN_USE, or INVALID_CONFIG when it can't for another reason.
+    Raises MinkaError: ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE when it can't for another reason.
     """
     host, port = split_address(address)
     room = _Room()

@@ -112,7 +112,7 @@ class Parts:
         )
         self.coordinator.driver = self.driver
         self.raft_receiver = RaftReceiver(
-            self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address
+            self.driver.receive, self.transport.heard_from, self._is_stranger, config.data_address, own.raft_id
         )
         self.counting = TableCounting(self.coordinator)
 

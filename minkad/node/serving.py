@@ -112,7 +112,9 @@ class Serving:
             parts.channels.tls_context,
         )
         raft = RaftService(parts.raft_receiver.begin)
-        return DataPort(self._config.data_listen, own.cluster_id, parts.manager, telemetry, memory, tls, resp, raft)
+        return DataPort(
+            self._config.data_listen, own.cluster_id, own.node_id, parts.manager, telemetry, memory, tls, resp, raft
+        )
 
     def _server(self, streams: Memory, calls: Memory) -> Server:
         parts, config = self._parts, self._config

@@ -26,7 +26,9 @@ _SAYING_SECONDS: Final = 0.5
 
 
 def status_of(error: MinkaError) -> int:
-    """The exit status of a process that ends with this error, once its configuration is read."""
+    """The exit status of a process that ends with this error."""
+    if error.code is Code.INVALID_CONFIG:  # such as a data directory that is another node's
+        return MISTAKE
     return REFUSED if error.code in _FOR_GOOD else FAILED
 
 

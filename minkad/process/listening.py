@@ -8,7 +8,8 @@ from minkad.config.addresses import split_address
 
 
 def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
-    """What to raise: ADDRESS_IN_USE with the command that names the holder, else INVALID_CONFIG with the cause.
+    """What to raise: ADDRESS_IN_USE with the command that names the holder, else ADDRESS_UNAVAILABLE with the
+    cause, which may pass: the network isn't up yet.
 
     `key` is the one of the configuration that says the address; `error` None is a cause that isn't known.
     """
@@ -17,7 +18,7 @@ def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
         who = f"ss -ltnp 'sport = :{port}'"
         return MinkaError(Code.ADDRESS_IN_USE, f"{key}: another process listens on {address}; {who} names it")
     cause = (error.strerror or str(error)) if error is not None else "it could not be bound"
-    return MinkaError(Code.INVALID_CONFIG, f"{key}: can't listen on {address}: {cause}")
+    return MinkaError(Code.ADDRESS_UNAVAILABLE, f"{key}: can't listen on {address}: {cause}")
 
 
 def bind_error(address: str) -> OSError | None:

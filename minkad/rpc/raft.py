@@ -37,12 +37,15 @@ class RaftReceiver(RaftServicer):
         heard_from: Callable[[int, str], None],
         is_stranger: Callable[[int], bool] = lambda _: False,
         data_address: str = "",
+        raft_id: int = 0,
     ) -> None:
-        """Messages of raft ids that are strangers are refused. `data_address`: that of this node's data port."""
+        """Messages of raft ids that are strangers are refused. `data_address` is that of this node's data port, and
+        `raft_id` this node's own.
+        """
         self._receive = receive
         self._heard_from = heard_from
         self._is_stranger = is_stranger
-        self._data_address = data_address
+        self._located = LocateResponse(data_address=data_address, raft_id=raft_id)
         self._receives_snapshot = False
 
     def begin(self, address: str) -> Callable[[bytes], None]:
@@ -75,8 +78,8 @@ class RaftReceiver(RaftServicer):
             known.add(message.from_id)
 
     async def Locate(self, request: LocateRequest, context: grpc.aio.ServicerContext[Any, Any]) -> LocateResponse:
-        """Say where this node's data port is."""
-        return LocateResponse(data_address=self._data_address)
+        """Say where this node's data port is, and which node it is."""
+        return self._located
 
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
@@ -127,13 +130,18 @@ class RaftCalls:
         self._chunk_seconds = CHUNK_BYTES / snapshot_bytes_per_second
         self._sending = asyncio.Semaphore(MAX_SNAPSHOTS)
 
-    async def locate(self, address: str) -> str:
-        """The address of the node's data port. Raises UNREACHABLE, and what the node answers."""
+    async def locate(self, address: str, raft_id: int) -> str:
+        """The address of the data port of the node with this raft id. Raises UNREACHABLE, also where another node
+        answers, and what the node answers.
+        """
         stub = RaftStub(self._channels.to(address))
         try:
             found = await stub.Locate(LocateRequest(), metadata=self._channels.identity, timeout=LOCATE_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, address, repeatable=True) from error
+        if found.raft_id not in (0, raft_id):  # 0: a node of an earlier version
+            text = f"at {address} is the node with raft id {found.raft_id} now, not that with {raft_id}"
+            raise MinkaError(Code.UNREACHABLE, text)
         if rules.address(found.data_address):
             raise MinkaError(Code.UNREACHABLE, f"{address} says that its data port is at {found.data_address[:64]!r}")
         return found.data_address

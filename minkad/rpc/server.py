@@ -123,7 +123,7 @@ class Server:
         history: HistoryRecorder,
     ) -> None:
         """Without `credentials` connections are plain. `streams` and `calls`: the memory of clients' streams, and of
-        their single calls. Raises ADDRESS_IN_USE, or INVALID_CONFIG if it can't listen on the address for another
+        their single calls. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen on the address for another
         reason.
         """
         self._address = address

@@ -231,7 +231,7 @@ class _Search:
         by = min(self._events[i].returned for i in candidates)
         can_delete = deletes < len(self._open_deletes) and self._open_deletes[deletes] <= by
         found = []
-        for index in sorted(candidates, key=lambda i: -self._events[i].returned):
+        for index in sorted(candidates, key=lambda i: (-self._events[i].returned, -i)):
             event = self._events[index]
             if event.kind is Kind.WRITE:
                 found.append((self._with(state, index), deletes))

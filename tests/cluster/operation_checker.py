@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
@@ -326,7 +327,8 @@ class _Look:
 class _Search:
     """The search through the orders of one key's operations, depth first.
 
-    An operation that fits and has changed nothing comes at once. One without an answer comes only where it makes a
+    An operation that fits and has changed nothing comes at once. Of those that end together, the one that was called
+    first is tried first, as a node is likely to have done them. One without an answer comes only where it makes a
     difference to the next one that was answered, for elsewhere it could as well be left out; of those that are alike,
     the one that was called first is used first. If two ways lead to one place, the one that used fewer of these has all
     the chances of the other.
@@ -388,7 +390,7 @@ class _Search:
             since = place.since or state
             if self._is_seen(since, changed, used, look):
                 found.append((place._replace(state=changed, since=since), used | 1 << index))
-        for index in sorted(look.candidates, key=lambda i: -self._events[i].returned):
+        for index in sorted(look.candidates, key=lambda i: (-self._events[i].returned, -i)):
             event = self._events[index]
             following = self._model.after(state, event)
             if place.since is not None and self._model.after(place.since, event) == following:
@@ -415,16 +417,32 @@ class _Search:
                         return found[-1:]
         return found
 
-    def _adding(self, number: int, free: Sequence[int]) -> Iterator[int]:
+    def _adding(self, number: int, free: Sequence[int]) -> list[int]:
         """Sets of these operations without an answer that add up to this number."""
-        if number == 0:
-            yield 0
-        if number <= 0:
-            return
-        for at, index in enumerate(free):
-            if (by := self._perhaps[index].by) <= number:
-                for others in self._adding(number - by, free[at + 1 :]):
-                    yield others | 1 << index
+        found: dict[tuple[int, int], list[int]] = {}
+        free = sorted(free, key=lambda i: self._perhaps[i].by)
+        sums = [0, *accumulate(self._perhaps[i].by for i in free)]
+
+        def adding(number: int, at: int) -> list[int]:
+            """The sets of those from this one on."""
+            if number == 0:
+                return [0]
+            if number < 0 or at == len(free):
+                return []
+            if (number, at) not in found:
+                by = self._perhaps[free[at]].by
+                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # how many of them it may be
+                if least > min(most, len(free) - at) or (least == most and not between(number, at, most)):
+                    return []
+                with_it = [one | 1 << free[at] for one in adding(number - by, at + 1)]
+                found[number, at] = with_it + adding(number, at + 1)
+            return found[number, at]
+
+        def between(number: int, at: int, count: int) -> bool:
+            """Whether the number is neither less than the least of so many make, nor more than the greatest."""
+            return sums[at + count] - sums[at] <= number <= sums[-1] - sums[len(sums) - 1 - count]
+
+        return adding(number, 0)
 
     def _is_in_order(self, used: int) -> bool:
         """Whether each that is used comes after those that are alike and were called before it."""

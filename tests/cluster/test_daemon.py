@@ -19,6 +19,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from minka.control import Control
 from minkactl.playground import LocalCluster, free_addresses
+from minkad.storage import identity
+from minkad.storage.identity import Identity
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 
@@ -91,6 +93,18 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
     assert f"{path}:5: membership.clearance_ms" in result.stderr
     assert f"{path}:6: membership.heartbeat" in result.stderr
     assert "remedy:" in result.stderr
+
+
+def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
+    """Systemd starts a node again after a failure (1), and not after a mistake (2)."""
+    identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
+    path = tmp_path / "minkad.yaml"
+    bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]
+    content = {"node": {"id": "athens"}, "data_dir": str(tmp_path)}
+    path.write_text(yaml.safe_dump(content | {"cluster": {"name": "test", "bootstrap": bootstrap}}))
+    result = run("--config", str(path))
+    assert f"minkad: INVALID_CONFIG: {tmp_path} belongs to node byzantium" in result.stderr
+    assert result.returncode == 2
 
 
 def test_a_second_daemon_on_the_same_directory_is_refused(cluster: LocalCluster) -> None:

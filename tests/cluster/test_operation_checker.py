@@ -229,6 +229,24 @@ def test_histories_that_say_nothing_are_refused() -> None:
         check([add(-1, -1, 0, 1)])
 
 
+def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
+    """A leader that is elected after long answers all that has waited for it at once."""
+    unknown = [expire(ttl, 0, 1, UNKNOWN) for ttl in (1, 2, 3, 4)] + [persist(0, 1, UNKNOWN) for _ in range(4)]
+    together = [put(b"%d" % number, 1 + number / 100, 3) for number in range(12)]
+    changed = [put_if(If.VALUE, b"last %d" % i, 2 + i / 100, 3, of=b"%d" % i, done=False, version=-2) for i in range(8)]
+    history = [*unknown, *together, *[replace(one, version=None) for one in changed], get(b"11", 4, 5)]
+    assert check(history, steps=1000).verdict is Verdict.LINEARIZABLE
+
+
+@pytest.mark.timeout(20)
+def test_many_increments_without_an_answer_are_no_riddle() -> None:
+    """Their numbers differ little, so what can't be a sum of them is to be seen early."""
+    amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
+    unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]
+    assert check([*unknown, get(b"%d" % sum(amounts[:12]), 2, 3)]).verdict is Verdict.LINEARIZABLE
+    assert check([*unknown, get(b"%d" % (12 * 2**32), 2, 3)]).verdict is Verdict.VIOLATION
+
+
 def test_too_many_steps_are_no_answer() -> None:
     writes = [put(b"%d" % i, 0, 100) for i in range(12)]
     reads = [get(b"%d" % i, 101 + 2 * i, 102 + 2 * i) for i in range(12)]

@@ -48,6 +48,7 @@ class Peer:
         self.heard: dict[int, str] = {}
         self.address, self.data_address = free_addresses(2)
         self.refuses = False
+        self.raft_id = 0
 
     def receive(self, messages: Sequence[Message]) -> None:
         self.count += len(messages)
@@ -61,10 +62,12 @@ class Peer:
         server = grpc.aio.server(
             interceptors=[Interceptor("test", Memory(64 * MIB, time.monotonic))], options=[("grpc.so_reuseport", 0)]
         )
-        receiver = RaftReceiver(self.receive, self.heard.__setitem__, data_address=self.data_address)
+        receiver = RaftReceiver(
+            self.receive, self.heard.__setitem__, data_address=self.data_address, raft_id=self.raft_id
+        )
         coordinator_pb2_grpc.add_RaftServicer_to_server(receiver, server)
         server.add_insecure_port(self.address)
-        incoming = Incoming("test", {Purpose.RAFT: RaftService(receiver.begin).serve})
+        incoming = Incoming("test", "byzantium", {Purpose.RAFT: RaftService(receiver.begin).serve})
         data_port = Listener(self.data_address, incoming.protocol, None, None)
         await server.start()
         await data_port.start()
@@ -201,10 +204,10 @@ async def test_after_a_fault_of_its_own_it_connects_again(
     async with Peer().listening() as peer, Sender({2: peer.address}) as sender:
         connect, faults = sender.transport.connect, [ValueError("once")]
 
-        async def fail_once(address: str, receiver: Receiver) -> Connection:
+        async def fail_once(address: str, raft_id: int, receiver: Receiver) -> Connection:
             if faults:
                 raise faults.pop()
-            return await connect(address, receiver)
+            return await connect(address, raft_id, receiver)
 
         monkeypatch.setattr(sender.transport, "connect", fail_once)
 
@@ -320,3 +323,39 @@ async def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None
         sender.transport.send([heartbeat(2, 3)])
         await until(lambda: second.count == 1)
         assert first.count == 2
+
+
+async def test_a_node_that_moved_without_a_word_is_found_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner says nothing before it is sent something."""
+    monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
+    addresses = {2: free_address()}
+    async with Peer().listening() as peer, Sender(addresses) as sender:
+        sender.transport.heard_from(2, addresses[2])
+        addresses[2] = peer.address
+        await until(lambda: sent_until_received(sender, peer))
+        assert sender.transport.where(2) == peer.address, "a snapshot goes there, too"
+
+
+async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
+    async with Peer().listening() as peer, Sender({2: free_address()}) as sender:
+        await until(lambda: sent_until_received(sender, peer) or bool(sender.unreachable))
+        sender.transport.heard_from(2, peer.address)
+        await until(lambda: sent_until_received(sender, peer))
+
+
+async def test_nothing_is_sent_to_another_node_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
+    other = Peer()
+    other.raft_id = 3
+    async with other.listening(), Peer().listening() as peer, Sender({2: peer.address}) as sender:
+        sender.transport.heard_from(2, other.address)
+        await until(lambda: sent_until_received(sender, peer))
+        assert other.count == 0
+
+
+def sent_until_received(sender: Sender, peer: Peer) -> bool:
+    sender.transport.send([heartbeat(2)])
+    return peer.count > 0

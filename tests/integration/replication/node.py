@@ -140,7 +140,9 @@ class TestNode:
         memory = self.clients_memory = Memory(self.cluster.clients_memory_bytes, time.monotonic)
         for _ in range(20):
             try:
-                self.data_port = DataPort(f"127.0.0.1:{self.port}", "test", self.manager, telemetry, memory, None)
+                self.data_port = DataPort(
+                    f"127.0.0.1:{self.port}", "test", self.id, self.manager, telemetry, memory, None
+                )
                 break
             except MinkaError:
                 self.port = free_port()

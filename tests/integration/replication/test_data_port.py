@@ -28,6 +28,7 @@ def frame(number: int, op: wire.Op, body: bytes, timeout_ms: int = 5000) -> byte
         (Hello("nonsense", "test", "n"), Code.INVALID_ARGUMENT),
         (Hello("append", "", "byzantium"), Code.INVALID_ARGUMENT),
         (Hello("ship", "test", ""), Code.INVALID_ARGUMENT),
+        (Hello("append", "test", "byzantium", "cyrene"), Code.UNREACHABLE),
     ],
 )
 async def test_who_is_refused(tmp_path: Path, hello: Hello, code: Code) -> None:

@@ -18,7 +18,7 @@ class SimPorts:
     def __init__(self, voter: "Voter") -> None:
         self._voter = voter
 
-    async def connect(self, address: str, receiver: Receiver) -> Connection:
+    async def connect(self, address: str, raft_id: int, receiver: Receiver) -> Connection:
         """A connection to the data port of the node with this gRPC address. Raises UNREACHABLE."""
         self._check(address)
         return cast("Connection", _Connection(self._voter, address))

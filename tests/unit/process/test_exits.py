@@ -3,7 +3,7 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minkad.process.exits import FAILED, REFUSED, status_of
+from minkad.process.exits import FAILED, MISTAKE, REFUSED, status_of
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,8 @@ from minkad.process.exits import FAILED, REFUSED, status_of
         (Code.ADDRESS_IN_USE, FAILED),
         (Code.DATA_DIRECTORY_IN_USE, FAILED),
         (Code.STORAGE_FAILED, FAILED),
-        (Code.INVALID_CONFIG, FAILED),
+        (Code.ADDRESS_UNAVAILABLE, FAILED),
+        (Code.INVALID_CONFIG, MISTAKE),
     ],
 )
 def test_only_what_does_not_pass_is_refused_for_good(code: Code, status: int) -> None:

@@ -1,0 +1,54 @@
+"""A node that comes back under another address gets all that the others send it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from minka import Client
+from minka.control import Control
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster, free_addresses
+from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(4, config=QUICK) as started, Control(started.endpoints) as control:
+        control.create_keyspace("flights", 8, HashFunction.HASH_FUNCTION_MURMUR3, replicas=4)
+        wait_settled(control, live=4)
+        yield started
+
+
+def move(cluster: LocalCluster, name: str, port: str) -> None:
+    """Stop the node, and start it again with another address of its gRPC or its data port."""
+    node = cluster.node(name)
+    node.config = {"cluster": cluster.configuration(node)["cluster"]}
+    cluster.terminate(name)
+    setattr(node, port, free_addresses(1)[0])
+    cluster.restart(name)
+
+
+def keyspaces(cluster: LocalCluster, name: str) -> list[str]:
+    """Those in the node's own copy of the table."""
+    return [keyspace.name for keyspace in own_status(cluster, name).table.keyspaces]
+
+
+def has_all(control: Control) -> bool:
+    """Whether each replica is in sync again."""
+    partitions = control.table().partitions
+    return all(set(p.isr) == set(p.replicas) for p in partitions)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("port", ["address", "data_address"])
+def test_a_learner_that_moved_gets_the_logs(cluster: LocalCluster, port: str) -> None:
+    keyspace = port.replace("_", "-")
+    with Control(cluster.endpoints) as control:
+        (name,) = control.status().coordinator.learners
+    move(cluster, name, port)
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+        control.create_keyspace(keyspace, 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        eventually("its table is the controller's", lambda: keyspace in keyspaces(cluster, name))
+        client.put_many({b"%d" % i: b"" for i in range(100)})
+        eventually("it has all that is written", lambda: has_all(control))
+        assert set(cluster.endpoints) == {node.address for node in control.table().nodes}

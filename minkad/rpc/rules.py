@@ -159,6 +159,7 @@ COUNTS: Final[dict[str, int]] = {
     "shard_order": FEW,
     "replicas": FEW,
     "isr": FEW,
+    "eligible": FEW,
     "adding_replicas": FEW,
     "removing_replicas": FEW,
     "target_replicas": FEW,
@@ -184,6 +185,7 @@ _NUMBERS: Final = (
     *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
     *("known_ids", "known_epochs", "mended_ids"),
+    "eligible_at",
     *("starts", "silence_ms", "log_crc", "total_bytes", "free_bytes", "low_mark_bytes"),
     "ElectLeadersRequest.partitions",
     *("if_version", "after", "duty", "duty_epoch", "Move.weight", "capacity", "duties_before", "duties_after"),
@@ -240,7 +242,7 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(
         ("node", "silent", "promote", "demote", "to", "drain", "source", "target", "keyspace", "keyspaces"), _NAME
     ),
-    **dict.fromkeys(("replicas", "target_replicas", "adding_replicas", "removing_replicas", "isr"), _NAME),
+    **dict.fromkeys(("replicas", "target_replicas", "adding_replicas", "removing_replicas", "isr", "eligible"), _NAME),
     **dict.fromkeys(("leader", "successor"), _NAMES),
     "WeightsEntry.key": _NAME,
     "WeightsEntry.value": share,

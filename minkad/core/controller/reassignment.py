@@ -15,6 +15,7 @@ the last one stopped:
 
 from collections.abc import Mapping, Sequence
 
+from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.mover import MigrationCaps, Most
@@ -125,10 +126,7 @@ class PartitionMover:
         """It waits for a replica that has the data, or that is to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not _is_online(partition):
-            return (
-                f"it is OFFLINE, and its data is on {', '.join(partition.isr)}",
-                f"start {' or '.join(partition.isr)}",
-            )
+            return _offline(partition), f"start {' or '.join(has_everything(partition))}"
         for node_id in partition.target_replicas:
             node = state.nodes.get(node_id)
             if not is_up(node):
@@ -229,4 +227,4 @@ def _is_online(partition: Partition) -> bool:
 
 
 def _offline(partition: Partition) -> str:
-    return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
+    return f"it is OFFLINE, and its data is on {', '.join(has_everything(partition))}"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
 from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState
@@ -33,7 +34,7 @@ def plan_reassign(
     already is left alone; with `queue` the plan begins where all operations leave things, and may move it again.
 
     Raises OPERATION_RUNNING if that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or PARTITION_OFFLINE if a partition has no leader to
+    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or NO_SOURCE if a partition has no leader to
     copy it from.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
@@ -96,8 +97,10 @@ def _selected(state: State, names: Sequence[str]) -> Iterable[Keyspace]:
 def _unplannable(state: State, partition: Partition) -> MinkaError:
     """A partition without its leader can't be copied, and one that is being assigned has not settled."""
     name = partition_name(state.keyspaces, partition)
-    where = f"its data is on {', '.join(partition.isr)}"
-    return MinkaError(Code.PARTITION_OFFLINE, f"{name} is not ONLINE, so it can't be planned for; {where}")
+    where = f"its data is on {', '.join(has_everything(partition))}"
+    is_offline = partition.state == PartitionState.PARTITION_STATE_OFFLINE
+    code = Code.NO_SOURCE if is_offline else Code.PARTITION_OFFLINE  # the latter passes, so it is asked again
+    return MinkaError(code, f"{name} is not ONLINE, so it can't be planned for; {where}")
 
 
 def _low_disks(targets: Sequence[str], disks: Mapping[str, DiskSpace]) -> list[str]:

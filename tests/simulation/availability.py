@@ -179,8 +179,8 @@ class Availability:
                 continue
             raise Violation(
                 "what could be served is served",
-                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} had everything when it was "
-                f"served last, and has been well and connected to {controller.id}, which leads; recorded is "
+                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} had everything when it "
+                f"was served last, and has been well and connected to {controller.id}, which leads; recorded is "
                 f"{' '.join(str(row).split())}",
             )
 

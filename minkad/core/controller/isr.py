@@ -61,12 +61,12 @@ def check_caller(state: State, node_id: str) -> None:
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
     """The next leader when the leader leaves the set because its copy can't be used; None if there is none."""
     live = Live.of(state).without(partition.leader)
-    if _is_unclean(state, partition, change):
-        return offline_partition_leader_selector(partition, live.only(change.isr), allow_unclean=True)
     row = Partition()
     row.CopyFrom(partition)
-    row.isr[:] = change.isr
     row.ClearField("eligible")
+    if _is_unclean(state, partition, change):
+        return offline_partition_leader_selector(row, live.only(change.isr), allow_unclean=True)
+    row.isr[:] = change.isr
     return offline_partition_leader_selector(row, live, allow_unclean=False)
 
 

@@ -39,7 +39,8 @@ class Nemesis:
         self._kills_leaders = rng.random() < 0.2
         self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the moments at which replicas change
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
-        self._takes_away = rng.choice((0.0, 0.3, 0.7))  # the share of the sets that refuse writes whose machines go
+        self._away = random.Random(f"{world.seed} away")
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of sets that refuse writes whose machines go
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
@@ -83,8 +84,8 @@ class Nemesis:
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
-        if is_last and not self._ended and rng.random() < self._takes_away:
-            self._world.after(rng.expovariate(1 / 0.3), self._take_away, row.id)
+        if is_last and not self._ended and self._away.random() < self._takes_away:
+            self._world.after(self._away.expovariate(1 / 0.3), self._take_away, row.id)
         moved = before.leader != row.leader or before.successor != row.successor or before.splitting != row.splitting
         if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):
             return
@@ -104,7 +105,7 @@ class Nemesis:
             world.say("nemesis", "take away", machine.id)
             machine.is_away = True
             self._crash(machine.process)
-            world.after(world.rng.uniform(3, 12), self._bring_back, machine)
+            world.after(self._away.uniform(3, 12), self._bring_back, machine)
 
     def _bring_back(self, machine: Machine) -> None:
         machine.is_away = False

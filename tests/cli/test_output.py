@@ -234,7 +234,7 @@ class TestStatus:
         failed, offline = document["problems"]
         assert failed["problem"].startswith("cyrene failed at 2023-11-1")
         assert (failed["severity"], failed["nodes"]) == ("error", ["cyrene"])
-        assert "no other node has an in-sync copy of 3 partitions." in failed["otherwise"]
+        assert "no other node has all of 3 partitions." in failed["otherwise"]
         assert offline["problem"] == "3 partitions offline; what is in sync of them is on cyrene"
         assert offline["next"] == ["minkactl partitions --state offline -o wide"]
         served = document["served"]

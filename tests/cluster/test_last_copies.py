@@ -112,7 +112,3 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     assert loss.client.get(b"a") == b"with three"
     assert loss.client.get(b"b") is None
     assert loss.row().unclean_elections == 1
-    for node in (loss.last, loss.second):
-        loss.replace(node)
-    loss.client.put(b"c", b"with new ones")
-    assert loss.client.get(b"c") == b"with new ones"

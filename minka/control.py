@@ -141,6 +141,13 @@ class Control:
         self._controller = ""
         return first
 
+    def copies_at(self, address: str, partition_ids: Sequence[int], timeout: float) -> admin_pb2.DescribeNodeResponse:
+        """What the node at this address says of itself, and of its copies of these partitions. Raises UNREACHABLE,
+        DEADLINE_EXCEEDED.
+        """
+        request = admin_pb2.DescribeNodeRequest(partitions=partition_ids)
+        return self._ask(address, lambda channel: AdminStub(channel).DescribeNode, request, timeout, repeatable=True)
+
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
         """Ask the node at this address about itself, for at most `timeout` seconds, without waiting for the answer.
 
@@ -261,6 +268,15 @@ class Control:
             keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
         )
         return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
+
+    def elect_unclean(self, row: cluster_pb2.Partition, node: str, *, requested_by: str, reason: str = "") -> None:
+        """Let this node, whose copy may lack what was acknowledged, lead the partition, if its row is still this one.
+
+        Raises LEADER_EXISTS, STALE_EPOCH, and INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
+        """
+        unclean = admin_pb2.UncleanElection(partition_id=row.id, partition_epoch=row.partition_epoch, node=node)
+        request = admin_pb2.ElectLeadersRequest(requested_by=requested_by, reason=reason, unclean=unclean)
+        self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
     def drain(
         self,

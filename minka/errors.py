@@ -196,7 +196,8 @@ class Code(Enum):
     )
     PARTITION_OFFLINE = CodeInfo(
         "No live node can lead the partition.",
-        "Start the node that holds its data: minkactl partitions --state offline names it.",
+        "Start the node that holds its data: minkactl partitions --state offline names it. If that data is lost for "
+        "good: minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead.",
         True,
         "UNAVAILABLE",
     )
@@ -292,6 +293,15 @@ class Code(Enum):
     OPERATION_RUNNING = CodeInfo(
         "Another operation that has not ended touches the same partitions, ranges or node.",
         "Wait until it has ended: minkactl operations watch; or give it up: minkactl operations cancel ID.",
+    )
+    LEADER_EXISTS = CodeInfo(
+        "The partition has a leader, so nobody has to accept a loss; nothing was done.",
+        "None needed: minkactl partitions explain NAME shows who leads it.",
+    )
+    NO_SOURCE = CodeInfo(
+        "A partition that is to be moved is OFFLINE: nobody leads it from whom it could be copied.",
+        "Start the node that holds its data: minkactl partitions --state offline names it. If that data is lost for "
+        "good: minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead.",
     )
     STALE_PLAN = CodeInfo(
         "What the plan moves has changed since it was made, so it was not applied.", "Make a new plan.", False

@@ -132,10 +132,18 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
     return MinkaError(Code.INTERNAL, f"{address}: gRPC status {status.name}: {clipped(text)}", address=address)
 
 
+_WRONG_NODE: Final = {
+    *(Code.UNREACHABLE, Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER),
+    *(Code.NO_CLEARANCE, Code.SHUTTING_DOWN),
+}  # what a node says that isn't the one to ask; every other refusal is what the request came to
+
+
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
     """One error for a request that none of the addresses in `tried` took; it names each with its reason."""
     reasons = "; ".join(_with_address(address, error) for address, error in tried.items())
     codes = {error.code for error in tried.values()}
+    if refused := codes - _WRONG_NODE:
+        return MinkaError(min(refused, key=lambda code: code.name), f"no node took the request: {reasons}")
     for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER):
         if code in codes:
             # The active controller that was named did not answer: nobody knows one that does.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from minka.v1.cluster_pb2 import Keyspace
+from minka.v1.cluster_pb2 import Keyspace, Partition
 
 
 class Replicated(Protocol):
@@ -24,6 +24,18 @@ class Replicated(Protocol):
     @property
     def target_replicas(self) -> Sequence[str]:
         """Those that it is to have once a reassignment ends; none while none runs."""
+
+
+def eligible_replicas(row: Partition) -> Sequence[str]:
+    """The replicas outside of the isr that have everything that is committed, so that they may lead if nobody in it
+    can. What a row says of that is void in a later row: a controller of an older version copies the field unread.
+    """
+    return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
+
+
+def has_everything(row: Partition) -> list[str]:
+    """The replicas that have everything that is committed: those in sync, and the eligible ones."""
+    return [*row.isr, *eligible_replicas(row)]
 
 
 def missing_in_sync(row: Replicated) -> int:

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minka.in_sync import eligible_replicas, has_everything
 from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
-from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition
+from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
 from minkactl.documents import enum_name
@@ -68,6 +69,8 @@ def explanation(about: Subject) -> dict[str, Any]:
     sentences += [("load", text) for text in _load(about)]
     sentences += [("under way", text) for text in _under_way(about)]
     sentences += [("split", text) for text in why]
+    if about.row.state == PartitionState.PARTITION_STATE_OFFLINE:
+        following = [*_to_bring_online(about), *following]
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
         "keyspace": keyspace_document(about.keyspace, None),
@@ -120,6 +123,10 @@ def _replicas(about: Subject) -> Iterator[str]:
         if one.partition_id == row.id:
             yield f"{one.node_id} serves nothing of its copy, which is damaged: {one.reason.rstrip('.')}"
     yield f"{in_sync if missing else 'all are in sync'}; a write needs {needed}"
+    if eligible := eligible_replicas(row):
+        have = "has" if len(eligible) == 1 else "have"
+        who = f"{' and '.join(eligible)} {have} everything that is committed, too"
+        yield f"{who}, and may lead: writes were refused already without {'it' if len(eligible) == 1 else 'them'}"
 
 
 def _size(about: Subject) -> str:
@@ -258,6 +265,12 @@ def _without_split(about: Subject) -> list[str]:
         found.append("if its load is one key's: spread it over several keys, or read from followers (get_stale)")
         found += _elsewhere(about)
     return found
+
+
+def _to_bring_online(about: Subject) -> list[str]:
+    """What helps while nobody can lead it."""
+    start = f"start {' or '.join(has_everything(about.row))}, which has everything"
+    return [start, f"if what that had is lost for good: minkactl elect-leaders --unclean --partition {about.name}"]
 
 
 def _elsewhere(about: Subject) -> list[str]:

@@ -22,6 +22,9 @@ UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, 
 BEHIND_MS: Final = 3000  # a node that is there applies something in it while there is something to apply
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
+_ACCEPT_LOSS: Final = (
+    "for each of them, minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead."
+)
 _GONE: Final = (
     "If their machines are gone for good: start them on others with their data directories. Restore copies of those of "
     "all nodes together, or of none. No command does without (docs/operations.md, A quorum)."
@@ -196,9 +199,8 @@ class _Problems:
         if held.sole:
             others = f" The others: minkactl drain {node.id} --decommission" if held.staying > held.sole else ""
             return (
-                f"If {node.id} is gone for good: no other node has an in-sync copy of "
-                f"{counted(held.sole, 'partition')}. Start it elsewhere with its data_dir, or with a backup of that."
-                f"{others}"
+                f"If {node.id} is gone for good: no other node has all of {counted(held.sole, 'partition')}. Start it "
+                f"elsewhere with its data_dir, or with a backup of that. If all that is lost: {_ACCEPT_LOSS}{others}"
             )
         remove = f"minkactl raft remove {node.id}"
         if not held.replicas:
@@ -312,7 +314,8 @@ class _Problems:
             where = f"; what is in sync of {'it' if offline == 1 else 'them'} is on {_list(holders)}" if holders else ""
             show = "minkactl partitions --state offline -o wide"
             text = f"{counted(offline, 'partition')} offline{where}"
-            self._add(text, [*self._starts(holders), show], nodes=holders)
+            otherwise = f"If what they had is lost for good: {_ACCEPT_LOSS}"
+            self._add(text, [*self._starts(holders), show], nodes=holders, otherwise=otherwise)
 
     def not_in_sync(self) -> None:
         """Partitions that refuse writes, and those that have lost a part of their replicas."""

@@ -96,7 +96,7 @@ def balance(nodes: Iterable[Row]) -> dict[str, int | None]:
 def served(asked: Survey) -> dict[str, Any]:
     """Count the partitions for which a node answers reads and writes as their leader now.
 
-    `stale_reads` are those of which a node that answers has a replica.
+    `stale_reads` are those of which a replica in sync, on a node that answers, can say how old it is.
     """
     counts = _by_leaders(asked) if asked.known else _by_those_who_answer(asked)
     total = asked.status.summary.partitions

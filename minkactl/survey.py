@@ -48,7 +48,7 @@ class Survey:
     status: GetStatusResponse
     reports: Mapping[str, Report] = field(default_factory=dict)  # by node id
     taken_ms: int = 0
-    unreadable: int | None = None  # partitions of which no node that answers has a replica; None: not known
+    unreadable: int | None = None  # partitions of which no node would answer a stale read; None: not known
 
     @property
     def known(self) -> bool:
@@ -121,8 +121,10 @@ def survey(control: Control, meanwhile: Callable[[], object] = lambda: None) -> 
 
 
 def _unreadable(control: Control, status: GetStatusResponse, reports: Mapping[str, Report]) -> int | None:
-    """How many partitions have replicas on nodes alone that don't answer, by the node that has given the status."""
-    silent = [node.id for node in status.table.nodes if reports[node.id].answer is None]
+    """How many partitions have replicas in sync only on nodes that don't answer, or that answer no stale read, by the
+    node that has given the status. One that has just started knows of no replica how old it is.
+    """
+    silent = [node.id for node in status.table.nodes if _answers_no_stale(reports[node.id].answer)]
     if not silent or not status.summary.partitions:
         return 0
     address = next((node.address for node in status.table.nodes if node.id == status.served_by), "")
@@ -130,6 +132,10 @@ def _unreadable(control: Control, status: GetStatusResponse, reports: Mapping[st
         return control.summary_at(address, silent).summary.only_on_silent
     except MinkaError:
         return None
+
+
+def _answers_no_stale(answer: DescribeNodeResponse | None) -> bool:
+    return answer is None or (answer.HasField("stale_reads") and not answer.stale_reads)
 
 
 class _Asking:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts, NodeStatus
 from minka.v1.cluster_pb2 import (
@@ -91,6 +91,7 @@ PARTITION_COLUMNS = (
     Column("OPS/S", "ops", Kind.NUMBER),
     Column("NOTE", "note"),
     Column("IN SYNC", "isr", wide=True),
+    Column("ELIGIBLE", "eligible", wide=True),
     Column("ADDING", "adding_replicas", wide=True),
     Column("REMOVING", "removing_replicas", wide=True),
     Column("TARGET", "target_replicas", wide=True),
@@ -285,7 +286,8 @@ class PartitionView:
         document = {"name": name, "keyspace": keyspace.name, **to_document(partition)}
         if partition.keyspace_id in self._by_ranges:
             document["range"] = str(KeyRange(partition.start_key, partition.end_key))
-        del document["keyspace_id"]
+        del document["keyspace_id"], document["eligible_at"]
+        document["eligible"] = list(eligible_replicas(partition))
         if not self._known:
             document |= {"state": "unknown", "remembered_state": document["state"]}
         document["under_replicated"] = missing_in_sync(partition) > 0

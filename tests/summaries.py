@@ -12,8 +12,7 @@ def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetSta
     """The same status with a summary instead of partitions."""
     status = _without_partitions(whole)
     status.summary.CopyFrom(summary_of(whole))
-    copies = [set(row.replicas) - set(row.adding_replicas) for row in whole.table.partitions]
-    status.summary.only_on_silent = sum(one <= set(silent) for one in copies)
+    status.summary.only_on_silent = sum(set(row.isr) <= set(silent) for row in whole.table.partitions)
     return status
 
 

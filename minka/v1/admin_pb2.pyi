@@ -366,7 +366,7 @@ class TableSummary(_message.Message):
     under_replicated: _builtins.int
     under_min_insync: _builtins.int
     only_on_silent: _builtins.int
-    """partitions that have replicas on the nodes alone that the request calls silent"""
+    """partitions that have replicas in sync on the nodes alone that the request calls silent"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCounts]:
         """of each node of the table, in its order"""
@@ -1461,6 +1461,7 @@ class ElectLeadersRequest(_message.Message):
     REQUESTED_BY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    UNCLEAN_FIELD_NUMBER: _builtins.int
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
@@ -1473,6 +1474,10 @@ class ElectLeadersRequest(_message.Message):
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """only these; empty: all"""
 
+    @_builtins.property
+    def unclean(self) -> Global___UncleanElection:
+        """If set, it has to be of one partition, and nothing else of this but who asks, and why, counts."""
+
     def __init__(
         self,
         *,
@@ -1481,14 +1486,43 @@ class ElectLeadersRequest(_message.Message):
         requested_by: _builtins.str = ...,
         reason: _builtins.str = ...,
         queue: _builtins.bool = ...,
+        unclean: Global___UncleanElection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unclean", b"unclean"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "partitions", b"partitions", "queue", b"queue", "reason", b"reason", "requested_by", b"requested_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "partitions", b"partitions", "queue", b"queue", "reason", b"reason", "requested_by", b"requested_by", "unclean", b"unclean"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
+
+@_typing.final
+class UncleanElection(_message.Message):
+    """A person accepts what is lost when this replica leads, which need not have everything that was acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    partition_epoch: _builtins.int
+    """precondition: that of the row that the person saw"""
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncleanElection: _TypeAlias = UncleanElection  # noqa: Y015
 
 @_typing.final
 class ElectLeadersResponse(_message.Message):
@@ -2192,16 +2226,59 @@ Global___CountKeysResponse: _TypeAlias = CountKeysResponse  # noqa: Y015
 class DescribeNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """whose copies on the node are described, too"""
+
     def __init__(
         self,
+        *,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeNodeRequest: _TypeAlias = DescribeNodeRequest  # noqa: Y015
+
+@_typing.final
+class CopyDescription(_message.Message):
+    """What a node has of a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_END_EPOCH_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    UNUSABLE_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    log_end_offset: _builtins.int
+    log_end_epoch: _builtins.int
+    """the leader_epoch at which its last entry was written"""
+    committed: _builtins.int
+    """up to here it knows for certain that it was committed"""
+    unusable: _builtins.str
+    """why it can't lead; "" if it can"""
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        log_end_offset: _builtins.int = ...,
+        log_end_epoch: _builtins.int = ...,
+        committed: _builtins.int = ...,
+        unusable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "log_end_epoch", b"log_end_epoch", "log_end_offset", b"log_end_offset", "partition_id", b"partition_id", "unusable", b"unusable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyDescription: _TypeAlias = CopyDescription  # noqa: Y015
 
 @_typing.final
 class VoterContact(_message.Message):
@@ -2277,6 +2354,8 @@ class DescribeNodeResponse(_message.Message):
     CHECKS_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
     VOTERS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    STALE_READS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     cluster_id: _builtins.str
     """"" until the cluster is founded"""
@@ -2293,11 +2372,17 @@ class DescribeNodeResponse(_message.Message):
     ready: _builtins.bool
     leads: _builtins.int
     """partitions for which it answers now; 0 without clearance"""
+    stale_reads: _builtins.int
+    """partitions of which it would answer a stale read now"""
     @_builtins.property
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCheck]: ...
     @_builtins.property
     def voters(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoterContact]:
         """the others, as far as this node knows"""
+
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyDescription]:
+        """of the partitions that were asked for, those that are here"""
 
     def __init__(
         self,
@@ -2315,13 +2400,20 @@ class DescribeNodeResponse(_message.Message):
         checks: _abc.Iterable[Global___NodeCheck] | None = ...,
         leads: _builtins.int = ...,
         voters: _abc.Iterable[Global___VoterContact] | None = ...,
+        copies: _abc.Iterable[Global___CopyDescription] | None = ...,
+        stale_reads: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "clearance_lapsed_ms", b"clearance_lapsed_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "_stale_reads", b"_stale_reads", "clearance_lapsed_ms", b"clearance_lapsed_ms", "stale_reads", b"stale_reads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "applied_index", b"applied_index", "checks", b"checks", "clearance_lapsed_ms", b"clearance_lapsed_ms", "cluster_id", b"cluster_id", "controller", b"controller", "has_clearance", b"has_clearance", "is_controller", b"is_controller", "leads", b"leads", "node", b"node", "ready", b"ready", "table_version", b"table_version", "term", b"term", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms", "_stale_reads", b"_stale_reads", "applied_index", b"applied_index", "checks", b"checks", "clearance_lapsed_ms", b"clearance_lapsed_ms", "cluster_id", b"cluster_id", "controller", b"controller", "copies", b"copies", "has_clearance", b"has_clearance", "is_controller", b"is_controller", "leads", b"leads", "node", b"node", "ready", b"ready", "stale_reads", b"stale_reads", "table_version", b"table_version", "term", b"term", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clearance_lapsed_ms: _TypeAlias = _typing.Literal["clearance_lapsed_ms"]  # noqa: Y015
     _WhichOneofArgType__clearance_lapsed_ms: _TypeAlias = _typing.Literal["_clearance_lapsed_ms", b"_clearance_lapsed_ms"]  # noqa: Y015
+    _WhichOneofReturnType__stale_reads: _TypeAlias = _typing.Literal["stale_reads"]  # noqa: Y015
+    _WhichOneofArgType__stale_reads: _TypeAlias = _typing.Literal["_stale_reads", b"_stale_reads"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__clearance_lapsed_ms) -> _WhichOneofReturnType__clearance_lapsed_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stale_reads) -> _WhichOneofReturnType__stale_reads | None: ...
 
 Global___DescribeNodeResponse: _TypeAlias = DescribeNodeResponse  # noqa: Y015

@@ -407,6 +407,8 @@ class Partition(_message.Message):
     MERGE_FROM_FIELD_NUMBER: _builtins.int
     MERGE_INTO_FIELD_NUMBER: _builtins.int
     KEEPS_START_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """unique in the cluster, never reused"""
     keyspace_id: _builtins.int
@@ -443,6 +445,8 @@ class Partition(_message.Message):
     merge_into: _builtins.int
     keeps_start: _builtins.bool
     """a person chose its start_key: no automatic merge with the one before"""
+    eligible_at: _builtins.int
+    """the partition_epoch of the row that says so; in a later one it is void"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """in a keyspace by ranges, the id
@@ -465,6 +469,12 @@ class Partition(_message.Message):
     @_builtins.property
     def target_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """RAR while a reassignment runs"""
+
+    @_builtins.property
+    def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Replicas outside of the isr that have everything that is committed: they left it when fewer than min_insync stayed,
+        and nothing has become committed without them since. One of them leads if none of the isr can (KIP-966).
+        """
 
     def __init__(
         self,
@@ -492,10 +502,12 @@ class Partition(_message.Message):
         merge_from: _builtins.int = ...,
         merge_into: _builtins.int = ...,
         keeps_start: _builtins.bool = ...,
+        eligible: _abc.Iterable[_builtins.str] | None = ...,
+        eligible_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "end_key", b"end_key", "generation", b"generation", "id", b"id", "isr", b"isr", "keeps_start", b"keeps_start", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "merge_from", b"merge_from", "merge_into", b"merge_into", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "split_from", b"split_from", "split_to", b"split_to", "splitting", b"splitting", "start_key", b"start_key", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_replicas", b"adding_replicas", "eligible", b"eligible", "eligible_at", b"eligible_at", "end_key", b"end_key", "generation", b"generation", "id", b"id", "isr", b"isr", "keeps_start", b"keeps_start", "keyspace_id", b"keyspace_id", "leader", b"leader", "leader_epoch", b"leader_epoch", "merge_from", b"merge_from", "merge_into", b"merge_into", "partition_epoch", b"partition_epoch", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "slot", b"slot", "split_from", b"split_from", "split_to", b"split_to", "splitting", b"splitting", "start_key", b"start_key", "state", b"state", "successor", b"successor", "target_replicas", b"target_replicas", "unclean_elections", b"unclean_elections"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

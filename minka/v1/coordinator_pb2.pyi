@@ -556,6 +556,7 @@ class IsrChange(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     leader_epoch: _builtins.int
     """precondition"""
@@ -565,6 +566,10 @@ class IsrChange(_message.Message):
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the whole new set"""
 
+    @_builtins.property
+    def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of those outside of it, these have all that is committed, and the leader waits for them"""
+
     def __init__(
         self,
         *,
@@ -572,10 +577,11 @@ class IsrChange(_message.Message):
         leader_epoch: _builtins.int = ...,
         partition_epoch: _builtins.int = ...,
         isr: _abc.Iterable[_builtins.str] | None = ...,
+        eligible: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eligible", b"eligible", "isr", b"isr", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "partition_id", b"partition_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

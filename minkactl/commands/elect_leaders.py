@@ -4,7 +4,8 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
-from minkactl.completion import complete_keyspace
+from minkactl.commands.raft import confirm
+from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import note
 from minkactl.session import Session, requester
@@ -20,21 +21,51 @@ from minkactl.session import Session, requester
     shell_complete=complete_keyspace,
     help="Only in this keyspace; may be repeated. Default: all.",
 )
+@click.option("--unclean", is_flag=True, help="Elect a replica that may lack acknowledged writes: they are lost then.")
+@click.option("--partition", metavar="NAME", help="With --unclean: the partition, such as flights/7.")
+@click.option(
+    "--node", metavar="NODE", shell_complete=complete_node, help="With --unclean: the leader. Default: the newest copy."
+)
+@click.option("--yes", "-y", is_flag=True, help="With --unclean: don't ask.")
 @options.queue
 @click.option("--reason", default="", metavar="TEXT", help="The reason, which is kept with the operation.")
 @options.common(watch=False)
 @options.pass_session
-def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...], queue: bool, reason: str) -> Exit:
+def elect_leaders(
+    session: Session,
+    preferred: bool,
+    keyspaces: tuple[str, ...],
+    unclean: bool,
+    partition: str | None,
+    node: str | None,
+    yes: bool,
+    queue: bool,
+    reason: str,
+) -> Exit:
     """Let preferred leaders lead again, as after a drain or a failure, and watch it.
 
     Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and what helps.
 
+    With --unclean, the last resort for one partition that is OFFLINE because the disks of all that had everything are
+    lost: it shows where each copy ends and what is lost, asks, and lets the newest copy lead, or that of --node. That
+    is counted in the partition's unclean_elections, and done whatever the keyspace says about unclean elections.
+
     Examples:
       minkactl elect-leaders --preferred
       minkactl elect-leaders --preferred --keyspace flights
+      minkactl elect-leaders --unclean --partition flights/7
     """
-    if not preferred:
-        raise click.UsageError("say which leaders: --preferred", click.get_current_context())
+    context = click.get_current_context()
+    if preferred == unclean:
+        raise click.UsageError("say which leaders: --preferred, or --unclean with --partition", context)
+    if unclean:
+        if partition is None or keyspaces or queue:
+            raise click.UsageError(
+                "--unclean is for one partition: --partition NAME, without --keyspace or --queue", context
+            )
+        return _accept_loss(session, partition, node, yes, reason)
+    if partition is not None or node is not None or yes:
+        raise click.UsageError("--partition, --node and --yes belong to --unclean", context)
     with session.control() as control:
         answer = control.elect_leaders(keyspaces, requested_by=requester(), reason=reason, queue=queue)
         if answer.HasField("operation"):
@@ -46,3 +77,30 @@ def elect_leaders(session: Session, preferred: bool, keyspaces: tuple[str, ...],
     for blocker in answer.skipped:
         note(f"{blocker.partition}: {blocker.reason}{'; helps: ' if blocker.remedy else ''}{blocker.remedy}")
     return Exit.FAILED if answer.skipped and end is Exit.OK else end
+
+
+def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, reason: str) -> Exit:
+    """Show what is left, ask, and elect. Raises UNKNOWN_PARTITION, LEADER_EXISTS, INELIGIBLE_REPLICA, STALE_EPOCH."""
+    from minka.errors import Code, MinkaError
+    from minkactl.output import emit
+    from minkactl.pages import Listing, Page
+    from minkactl.partition_names import find_partition, selections
+    from minkactl.unclean import COLUMNS, chosen, copies_of, losses
+
+    with session.control() as control:
+        status = control.summary()
+        found = [row for wanted in selections(partition) for row in control.partitions(wanted).whole().table.partitions]
+        status.table.partitions.extend({row.id: row for row in found}.values())
+        row = find_partition(status.table, partition)
+        name = f"{next(one.name for one in status.table.keyspaces if one.id == row.keyspace_id)}/{row.slot}"
+        if row.leader:
+            raise MinkaError(Code.LEADER_EXISTS, f"{name} needs no unclean election: {row.leader} leads it")
+        copies = copies_of(control, status.table, row)
+        rows = [copy.document() for copy in copies]
+        emit(Page(rows, [Listing(COLUMNS, rows)], [copy.node for copy in copies]), session.output)
+        leads = chosen(copies, name, node)
+        note("\n".join(losses(copies, leads)))
+        confirm(f"Let {leads.node} lead {name}, and accept what is lost?", yes)
+        control.elect_unclean(row, leads.node, requested_by=requester(), reason=reason)
+    note(f"{leads.node} leads {name}. minkactl partitions explain {name}")
+    return Exit.OK

@@ -55,9 +55,10 @@ def _check_nothing_is_lost(control: "Control", node: str) -> None:
     if counts.sole:
         raise MinkaError(
             Code.NODE_IN_USE,
-            f"{node} holds {counts.replicas} partitions, and no other node has an in-sync copy of {counts.sole} of "
-            f"them: they can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its "
-            "data_dir from a backup",
+            f"{node} holds {counts.replicas} partitions, and no other node has all of {counts.sole} of them: they "
+            f"can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its data_dir from a "
+            f"backup; if there is none, accept what is lost: minkactl partitions --node {node} --state offline names "
+            "them, and minkactl elect-leaders --unclean --partition NAME lets what is left of each lead",
             node=node,
         )
     if counts.replicas:

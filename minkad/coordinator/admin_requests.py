@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -40,6 +41,7 @@ from minkad.core.controller import (
     CreateKeyspace,
     DrainNode,
     ElectLeaders,
+    ElectUnclean,
     LimitOperation,
     Merge,
     PauseOperation,
@@ -52,6 +54,8 @@ from minkad.core.placement import plan_reassign
 from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
+
+log: Final = logging.getLogger(__name__)
 
 _PLANS_AT_ONCE: Final = 2  # each has a copy of the table
 
@@ -105,15 +109,26 @@ class AdminRequests:
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """Begin an operation that makes preferred leaders lead, if there is anything to do. The response says which
-        partitions it leaves out, and why.
+        partitions it leaves out, and why. An unclean election is done at once.
         """
         controller = self._coordinator.controller()
+        if request.HasField("unclean"):
+            await self._elect_unclean(request)
+            return ElectLeadersResponse()
         partitions = preferred.chosen(controller.decided, request.keyspaces, request.partitions)
         skipped = preferred.skipped(controller.decided, partitions)
         operation = await controller.begin(
             ElectLeaders(partitions, request.requested_by, request.reason, request.queue)
         )
         return ElectLeadersResponse(operation=operation, skipped=skipped)
+
+    async def _elect_unclean(self, request: ElectLeadersRequest) -> None:
+        wanted = request.unclean
+        await self._coordinator.controller().submit(
+            ElectUnclean(wanted.partition_id, wanted.partition_epoch, wanted.node)
+        )
+        names = {"partition": wanted.partition_id, "leader": wanted.node, "reason": request.reason}
+        log.warning("a person accepts what is lost by an unclean election", extra=names | {"by": request.requested_by})
 
     async def split(self, request: SplitRequest) -> SplitResponse:
         """Begin an operation that splits partitions at the keys, if there is anything to do."""

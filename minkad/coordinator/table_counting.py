@@ -88,7 +88,7 @@ class TableCounting:
 
 
 async def _only_on(state: State, nodes: frozenset[str]) -> int:
-    """How many partitions have replicas on these nodes alone, those that are being added not counted."""
+    """How many partitions have replicas in sync on these nodes alone."""
     found = 0
     for node in nodes:
         for some in slices(list(state.partitions.copies.get(node, ())), ROWS_A_PIECE):
@@ -96,7 +96,7 @@ async def _only_on(state: State, nodes: frozenset[str]) -> int:
                 row = state.partitions.get(partition_id)
                 if row is None or row.keyspace_id in state.incomplete:
                     continue
-                copies = [one for one in row.replicas if one not in row.adding_replicas]
-                found += bool(copies) and copies[0] == node and nodes.issuperset(copies)
+                isr = row.isr
+                found += bool(isr) and isr[0] == node and nodes.issuperset(isr)
             await turn()
     return found

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, slices
@@ -24,6 +24,7 @@ class _Kind(NamedTuple):
     leader: str
     replicas: tuple[str, ...]
     isr: tuple[str, ...]
+    eligible: tuple[str, ...]
     adding_replicas: tuple[str, ...]
     removing_replicas: tuple[str, ...]
     target_replicas: tuple[str, ...]
@@ -41,6 +42,7 @@ def _kind_of(row: Partition) -> _Kind:
             row.leader,
             tuple(row.replicas[:]),
             tuple(row.isr[:]),
+            tuple(eligible_replicas(row)),
             tuple(adding) if adding else (),
             tuple(removing) if removing else (),
             tuple(target) if target else (),
@@ -185,16 +187,16 @@ class TableCounts:
         self._add_leaders(kind, count)
         self._min_insync[kind.keyspace_id] = keyspace.min_insync
         self._add_to_zones(kind, count)
-        on, in_sync = self._on[kind.keyspace_id], frozenset(kind.isr)
+        on, in_sync, whole = self._on[kind.keyspace_id], frozenset(kind.isr), frozenset(kind.isr + kind.eligible)
         for node in kind.replicas:
             counts = self.by_node[node]
             on[node] += count
             counts["replicas"] += count
             counts["staying"] += (node not in kind.removing_replicas) * count
-            counts["sole"] += (not in_sync - {node}) * count
+            counts["sole"] += (not whole - {node}) * count
             counts["keeps_from_writes"] += (refuses and node not in in_sync) * count
         if kind.state == PartitionState.PARTITION_STATE_OFFLINE:
-            for node in kind.isr:
+            for node in whole:
                 self.by_node[node]["offline_in_sync"] += count
 
     def _add_to_zones(self, kind: _Kind, count: int) -> None:

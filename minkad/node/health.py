@@ -117,8 +117,8 @@ class Health:
             return f"waiting for {', '.join(silent)}"
         return f"no quorum of voters: nothing is heard from {', '.join(silent)}"
 
-    def describe(self) -> DescribeNodeResponse:
-        """What this node answers when it is asked about itself."""
+    def describe(self, partitions: Iterable[int] = ()) -> DescribeNodeResponse:
+        """What this node answers when it is asked about itself, and about its copies of these partitions."""
         coordinator, member, now = self._coordinator, self._member, boottime()
         raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
         # At one moment: else a clearance that ends in between would be neither held nor lapsed.
@@ -137,6 +137,8 @@ class Health:
             checks=[NodeCheck(name=c.name, ok=c.ok, reason=c.reason) for c in checks if c.needed_for_ready],
             leads=self._manager.serving() if serves else 0,
             voters=[self._contact(voter, now) for voter in coordinator.driver.conf_state.voters if voter != raft.id],
+            copies=self._manager.copies(partitions),
+            stale_reads=self._manager.stale_reads(),
         )
 
     def _contact(self, voter: int, now: float) -> VoterContact:

@@ -164,4 +164,5 @@ def _change(proposal: IsrProposal) -> IsrChange:
         leader_epoch=proposal.leader_epoch,
         partition_epoch=proposal.partition_epoch,
         isr=proposal.isr,
+        eligible=proposal.eligible,
     )

@@ -141,7 +141,7 @@ class ReplicaManager:
         self._pace = Pace(around.clock, around.observer.waits, around.log_db.fail)
         self.checkpoint_receiver = CheckpointReceiver(around, replicas, self._new_data, self._pace)
         self.receiver = ReplicationReceiver(replicas, self.committer, self.checkpoint_receiver, around.clock, carry_out)
-        routing = Routing(around, replicas, self.receiver, self._newest_row)
+        self._routing = routing = Routing(around, replicas, self.receiver, self._newest_row)
         writing = Writing(around, self.committer, routing, self._storage.max_pending, self._rows_written)
         self._expiring = Expiring(around, replicas, routing, writing, self.opening.wait)
         self.requests = Requests(around, replicas, writing, routing, self.opening.wait)
@@ -158,10 +158,17 @@ class ReplicaManager:
         self.checkpoint_senders = CheckpointSenders(sending, replicas)
         self.isr_changes = IsrChanges(around, replicas, self._node.unsettled, settings, self._adoption.adopt)
         self.reporting = Reporting(
-            replicas, self._node.unsettled, self._node.migrating, self._followers, self.checkpoint_senders, around.clock
+            replicas,
+            self._node.unsettled,
+            self._node.migrating,
+            self._followers,
+            self.checkpoint_senders,
+            self._routing.answers_stale,
+            around.clock,
         )
         self.stats, self.migrations = self.reporting.stats, self.reporting.migrations
-        self.serving = self.reporting.serving
+        self.serving, self.stale_reads = self.reporting.serving, self.reporting.stale_reads
+        self.copies = self.reporting.copies
         self.follower_lags = self.reporting.follower_lags
 
     def _build_restructuring(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.state import Role
@@ -23,14 +24,18 @@ class Reporting:
         migrating: Collection[int],
         followers: Callable[[], Iterable[str]],
         checkpoints: CheckpointSenders,
+        answers_stale: Callable[[Replica], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`unsettled` and `migrating`: see `Node`. `followers`: the nodes that follow this one."""
+        """`unsettled` and `migrating`: see `Node`. `followers`: the nodes that follow this one. `answers_stale`: see
+        `Routing`.
+        """
         self._replicas = replicas
         self._unsettled = unsettled
         self._migrating = migrating
         self._followers = followers
         self._checkpoints = checkpoints
+        self._answers_stale = answers_stale
         self._clock = clock
         self._changed: set[int] = set()
 
@@ -53,6 +58,15 @@ class Reporting:
     def serving(self) -> int:
         """How many partitions this node serves as their leader while it has clearance."""
         return sum(replica.is_ready for replica in self._replicas.values())
+
+    def stale_reads(self) -> int:
+        """Of how many partitions this node would answer a stale read now."""
+        return sum(map(self._answers_stale, self._replicas.values()))
+
+    def copies(self, partition_ids: Iterable[int]) -> list[CopyDescription]:
+        """What is here of these partitions."""
+        found = (self._replicas.get(id_) for id_ in partition_ids)
+        return [_copy(replica) for replica in found if replica is not None and replica.role is not Role.REMOVED]
 
     def migrations(self) -> list[MigrationProgress]:
         """The progress of the replicas to which this node, as the leader, sends a copy or hands over."""
@@ -78,6 +92,19 @@ class Reporting:
     def _leaders(self, partition_ids: Iterable[int]) -> list[Leader]:
         replicas = (self._replicas.get(id_) for id_ in partition_ids)
         return [leader for one in replicas if one is not None and (leader := one.leader) is not None]
+
+
+def _copy(replica: Replica) -> CopyDescription:
+    end, unusable = replica.log.end, ""
+    if not replica.is_usable:
+        unusable = str(replica.damage) if replica.damage is not None else f"its copy is {replica.copy.value}"
+    return CopyDescription(
+        partition_id=replica.id,
+        log_end_offset=end,
+        log_end_epoch=replica.log.epoch_at(end),
+        committed=replica.high_watermark,
+        unusable=unusable,
+    )
 
 
 def _stats(replica: Replica) -> ReplicaStats:

@@ -109,10 +109,17 @@ class Routing:
                 raise replica.damage
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
-        if not replica.is_complete or replica.is_receiving or self.age(replica) == math.inf:
+        if not self._knows_its_age(replica):
             text = f"partition {replica.id}: this replica has not heard its leader yet"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
         return replica
+
+    def answers_stale(self, replica: Replica) -> bool:
+        """Whether clients' stale reads, for which they ask replicas in sync, would be answered here now."""
+        return self._node_id in replica.row.isr and replica.damage is None and self._knows_its_age(replica)
+
+    def _knows_its_age(self, replica: Replica) -> bool:
+        return replica.is_complete and not replica.is_receiving and self.age(replica) != math.inf
 
     def age(self, replica: Replica) -> float:
         """How many seconds ago the replica was certainly up to date; infinite if it can't say."""

@@ -1,7 +1,7 @@
 """The control calls: what clients, nodes and the active controller ask of this node."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import grpc
@@ -137,7 +137,7 @@ class AdminService(AdminServicer):
         coordinator: Coordinator,
         node_id: str,
         has_clearance: Callable[[], bool],
-        describe: Callable[[], DescribeNodeResponse],
+        describe: Callable[[Iterable[int]], DescribeNodeResponse],
         counting: TableCounting,
     ) -> None:
         self._requests = AdminRequests(coordinator)
@@ -163,7 +163,7 @@ class AdminService(AdminServicer):
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
         """What this node knows of itself."""
-        return self._describe()
+        return self._describe(request.partitions)
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
         """What this node knows; more when it is the active controller."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import grpc
@@ -114,7 +114,7 @@ class Server:
         credentials: Credentials | None,
         streams: Memory,
         calls: Memory,
-        describe: Callable[[], DescribeNodeResponse],
+        describe: Callable[[Iterable[int]], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
         sessions: ShardSessions,

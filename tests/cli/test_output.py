@@ -53,7 +53,7 @@ def test_json_is_lower_case_and_without_prefixes(run: Run, node: AnsweringNode) 
     assert len(rows) == 9
     assert rows[0] == {
         "name": "flights/0", "keyspace": "flights", "id": 1, "slot": 0, "replicas": ["athens"], "isr": ["athens"],
-        "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
+        "eligible": [], "leader": "athens", "leader_epoch": 1, "partition_epoch": 2, "generation": 1, "state": "online",
         "adding_replicas": [], "removing_replicas": [], "target_replicas": [], "successor": "", "unclean_elections": 0,
         "start_key": "", "end_key": "", "split_from": 0, "split_to": 0, "splitting": False, "merge_from": 0,
         "merge_into": 0, "keeps_start": False, "under_replicated": False, "under_min_insync": False, "keys": 1000,
@@ -234,7 +234,7 @@ class TestStatus:
         failed, offline = document["problems"]
         assert failed["problem"].startswith("cyrene failed at 2023-11-1")
         assert (failed["severity"], failed["nodes"]) == ("error", ["cyrene"])
-        assert "no other node has an in-sync copy of 3 partitions." in failed["otherwise"]
+        assert "no other node has all of 3 partitions." in failed["otherwise"]
         assert offline["problem"] == "3 partitions offline; what is in sync of them is on cyrene"
         assert offline["next"] == ["minkactl partitions --state offline -o wide"]
         served = document["served"]

@@ -5,6 +5,7 @@ nodes.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition
 from minkad.core.controller.failure_detector import PATIENCE
 from minkad.core.state import is_up
@@ -33,7 +34,7 @@ class Availability:
         self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
         self._healed: dict[Link, float] = {}
         self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
-        self._in_use: dict[int, frozenset[str]] = {}  # by partition: the in-sync set with which it was last served
+        self._in_use: dict[int, frozenset[str]] = {}  # by partition: who had everything when it was served last
         self._unserved_since: dict[int, float] = {}
 
     def begin(self) -> None:
@@ -133,14 +134,14 @@ class Availability:
             self._unserved_since.setdefault(id_, self._world.now)
         else:
             self._world.check_holder(server, id_)
-            self._in_use[id_] = frozenset(server.rows[id_].isr)
+            self._in_use[id_] = frozenset(has_everything(server.rows[id_]))
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
         """The leader may act by this row from now on: it serves, or it has proposed exactly this in-sync set. It may
         have died since, but the controller can't know whether it heard before that its proposal is recorded.
         """
-        self._in_use[row.id] = frozenset(row.isr)
+        self._in_use[row.id] = frozenset(has_everything(row))
 
     def _patience(self, active: Process) -> float:
         """The seconds for which the controller waits longer when it hears nothing from much of the cluster; also if it
@@ -157,7 +158,7 @@ class Availability:
         """Whether another member of the recorded in-sync set came back a moment ago, so that a leader waits until it
         has caught up or is left out.
         """
-        others = (self._world.machine(other) for other in row.isr if other != node_id)
+        others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
         lately = self._world.now - self._world.lag_timeout - _LEFT_OUT
         return any(lately < self._well_since(other) < float("inf") for other in others)
 
@@ -178,8 +179,8 @@ class Availability:
                 continue
             raise Violation(
                 "what could be served is served",
-                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} was in sync when it was "
-                f"served last, and has been well and connected to {controller.id}, which leads; recorded is "
+                f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} had everything when it "
+                f"was served last, and has been well and connected to {controller.id}, which leads; recorded is "
                 f"{' '.join(str(row).split())}",
             )
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from minka.in_sync import has_everything
 from minka.ranges import KeyRange, is_by_ranges
 from minka.stored import value_of, values_of
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
@@ -114,7 +115,7 @@ class DataOracle:
             if recorded.id == row.id:
                 nodes = self._in_sync(process, row.id)
             elif recorded.keyspace_id == row.keyspace_id and range_of(recorded) != KeyRange():
-                nodes = list(recorded.isr)
+                nodes = has_everything(recorded)
             else:
                 continue
             for node in nodes if keys else ():
@@ -162,20 +163,20 @@ class DataOracle:
     # What replicas have
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync by the table or by the leader's own row, without those that are told to delete
-        their copies, since they may have done so.
+        """The nodes that are in sync, or eligible, by the table or by the leader's own row, without those that are told
+        to delete their copies, since they may have done so.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
             return []  # it has been merged into another one
         kept = {*recorded.replicas} - {*recorded.removing_replicas}
         own = process.rows.get(partition_id)
-        return sorted({*recorded.isr, *(own.isr if own is not None else ())} & kept)
+        return sorted({*has_everything(recorded), *(has_everything(own) if own is not None else ())} & kept)
 
     def check_in_sync(self, row: Partition) -> None:
-        """A row is recorded: each replica in sync has everything that was acknowledged."""
+        """A row is recorded: each replica in sync, or eligible, has everything that was acknowledged."""
         keys = self.known_in(row)
-        for node in row.isr:
+        for node in has_everything(row):
             self._check_has(self._world.machine(node), row, keys)
 
     def _check_has(self, machine: "Machine", row: Partition, keys: Collection[bytes]) -> None:
@@ -239,7 +240,7 @@ class DataOracle:
         """Entries are about to leave a log: those that were acknowledged are flushed, or this replica doesn't count."""
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
-        if row is None or machine.id not in row.isr or machine.id in row.removing_replicas:
+        if row is None or machine.id not in has_everything(row) or machine.id in row.removing_replicas:
             return
         image, known = machine.data_disk.folders.get(id_), self.known_in(row)
         flushed = image.applied.offset if image is not None else 0

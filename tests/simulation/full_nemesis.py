@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Partition
 from tests.simulation.network import between, partition
 from tests.simulation.process import Machine, Process
@@ -41,6 +42,8 @@ class Nemesis:
         self._kills_leaders = rng.random() < 0.2
         self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the moments at which replicas change
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
+        self._away = random.Random(f"{world.seed} away")
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of sets that refuse writes whose machines go
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay as they are
         self._usual_sync_times: dict[int, float] = {}  # by machine
@@ -61,6 +64,7 @@ class Nemesis:
         for machine in self._world.machines:
             machine.sync_time, machine.stopped_until = 0.0, min(machine.stopped_until, self._world.now)
             machine.deaf_until = min(machine.deaf_until, self._world.now)
+            machine.is_away = False
             if machine.process is None:
                 self._world.after(0.0, self._world.start, machine)
             else:
@@ -86,12 +90,33 @@ class Nemesis:
         that has a part in that may be struck, at this moment or soon after.
         """
         rng = self._world.rng
+        is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
+        if is_last and not self._ended and self._away.random() < self._takes_away:
+            self._world.after(self._away.expovariate(1 / 0.3), self._take_away, row.id)
         moved = before.leader != row.leader or before.successor != row.successor or before.splitting != row.splitting
         if not self._strikes or self._ended or not (moved or set(row.isr) - set(before.isr)):
             return
         if rng.random() < self._strikes:
             victim = rng.choice([*row.replicas, row.leader, before.leader, "", ""])
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
+
+    def _take_away(self, partition_id: int) -> None:
+        """The machines that alone are in sync go for long, as if their disks were lost: who is eligible has to lead."""
+        world, row = self._world, self._world.rows.get(partition_id)
+        if row is None or self._ended or not eligible_replicas(row):
+            return
+        lost = [world.machine(node) for node in row.isr]
+        if 2 * len(lost) >= len(world.machines) or any(machine.is_away for machine in world.machines):
+            return
+        for machine in lost:
+            world.say("nemesis", "take away", machine.id)
+            machine.is_away = True
+            self._crash(machine.process)
+            world.after(self._away.uniform(3, 12), self._bring_back, machine)
+
+    def _bring_back(self, machine: Machine) -> None:
+        machine.is_away = False
+        self._world.start(machine)
 
     def _strike(self, node_id: str) -> None:
         """Strike a node; "" is the active controller's."""

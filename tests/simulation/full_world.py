@@ -234,8 +234,8 @@ class FullWorld:
     # Processes
 
     def start(self, machine: Machine) -> None:
-        """Start the machine's process unless it runs."""
-        if machine.process is None:
+        """Start the machine's process unless it runs, or the machine is away."""
+        if machine.process is None and not machine.is_away:
             self.say(machine.id, "start")
             machine.process = Process(self, machine)
 

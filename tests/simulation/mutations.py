@@ -254,6 +254,8 @@ MUTATIONS = (
     Mutation("two operations move one partition", "full", full.no_conflicts),
     Mutation("shrink an in-sync set before it is recorded", "full", replication.shrink_before_recorded),
     Mutation("acknowledge what one in sync lacks", "full", replication.watermark_ahead),
+    Mutation("anybody who leaves an in-sync set is eligible", "full", replication.forget_min_insync),
+    Mutation("commit what the eligible replicas lack", "full", replication.commit_without_the_eligible),
     Mutation("a follower that has what is not synced", "full", replication.durable_when_staged),
     Mutation("followers that give up what is committed", "full", replication.cut_committed),
     Mutation("followers that take entries of an old leadership", "full", replication.accept_stale_epoch),

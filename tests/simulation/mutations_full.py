@@ -183,11 +183,11 @@ def one_after_the_other() -> Sequence[Patch]:
     """The controller takes failed nodes out of in-sync sets one by one, in the order of a loop."""
     original = membership.fail
 
-    def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
-        row = original_without(state, partition, node_ids, live)
-        if row is not None or not set(node_ids) & set(partition.isr):
-            return row
-        return PartitionChange(partition).set_isr([node for node in partition.isr if node not in node_ids]).row()
+    def without(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> list[Partition]:
+        rows = original_without(state, partition, node_ids, live)
+        if rows or not set(node_ids) & set(partition.isr):
+            return rows
+        return [PartitionChange(partition).set_isr([node for node in partition.isr if node not in node_ids]).row()]
 
     def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
         for node, reason in command.reasons.items():

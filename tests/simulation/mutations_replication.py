@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from minka.in_sync import has_everything
+from minka.v1.cluster_pb2 import Partition
+from minka.v1.coordinator_pb2 import IsrChange
+from minkad.core.controller import isr
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.instructions import WakeAt
@@ -13,6 +17,8 @@ from minkad.core.replication.replica import Replica as ReplicaCore
 from minkad.core.replication.replicas import Replicas
 from minkad.core.replication.split import SplitEnd
 from minkad.core.replication.state import ReplicaState, Role
+from minkad.core.state import State
+from minkad.core.state import state as state_module
 from minkad.replication.executor import Executor
 from minkad.replication.replica import Pending, Replica
 from minkad.replication.replication_receiver import IncomingStream, ReplicationReceiver
@@ -43,6 +49,28 @@ def watermark_ahead() -> Sequence[Patch]:
         return max(min([self.state.durable, *matched[1:]]), self.state.high_watermark)
 
     return [(Leader, "in_sync_end", in_sync_end)]
+
+
+def forget_min_insync() -> Sequence[Patch]:
+    """Who leaves an in-sync set is eligible, also while that takes writes without it."""
+
+    def eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
+        return [] if partition.splitting else [n for n in has_everything(partition) if n not in change.isr]
+
+    return [*commit_without_the_eligible(), (isr, "_eligible", eligible), (state_module, "check_eligible", _allow)]
+
+
+def commit_without_the_eligible() -> Sequence[Patch]:
+    """The high watermark doesn't wait for the eligible replicas."""
+
+    def may_be_in_sync(self: Leader) -> set[str]:
+        return {*self.state.row.isr, *self._joining}
+
+    return [(Leader, "may_be_in_sync", may_be_in_sync), (Leader, "_needs_eligible", lambda _: False)]
+
+
+def _allow(*_: object) -> None:
+    pass
 
 
 def durable_when_staged() -> Sequence[Patch]:

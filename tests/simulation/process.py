@@ -99,6 +99,7 @@ class Machine:
     sync_time: float = 0.0  # seconds, the mean
     wall_skew_ms: int = 0  # how far its wall clock is ahead
     starts: int = 0
+    is_away: bool = False  # it isn't started: its disk is lost for all that others know
 
 
 class Process(Endpoint):

@@ -107,6 +107,17 @@ class AlterIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class ElectUnclean:
+    """A person accepts what is lost when this node leads a partition that nobody else can lead. `partition_epoch`:
+    that of the row that the person saw.
+    """
+
+    partition_id: int
+    partition_epoch: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class BeginQueued:
     """An operation for which others wait may have ended."""
 
@@ -267,6 +278,7 @@ Command = (
     | CancelMigration
     | ControllerFailover
     | AlterIsr
+    | ElectUnclean
     | UndrainNode
     | ControlledShutdown
     | PauseOperation

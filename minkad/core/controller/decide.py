@@ -31,6 +31,7 @@ from minkad.core.controller.commands import (
     ControllerFailover,
     CreateCluster,
     CreateKeyspace,
+    ElectUnclean,
     FailNodes,
     FinishLoadParts,
     FinishMerge,
@@ -57,6 +58,7 @@ from minkad.core.controller.duties.commands import (
 )
 from minkad.core.controller.duties.decide import duty_facts
 from minkad.core.controller.operation_kind import Begins
+from minkad.core.controller.unclean import elect_unclean
 from minkad.core.state import State
 
 
@@ -106,6 +108,8 @@ def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # n
             return node_events.on_controller_failover(state)
         case AlterIsr():
             return isr.alter_isr(state, command)
+        case ElectUnclean():
+            return elect_unclean(state, command)
         case UndrainNode():
             return operations.undrain_node(state, command, now_ms)
         case ControlledShutdown():

@@ -1,6 +1,7 @@
 """Changes of in-sync sets: leaders ask for them, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import Record
@@ -39,14 +40,16 @@ def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
     if not change.isr or len(set(change.isr)) != len(change.isr):
         return Code.INVALID_ARGUMENT
     joining = set(change.isr) - set(partition.isr)
+    if not set(change.eligible) <= set(has_everything(partition)) - set(change.isr):
+        return Code.INVALID_ARGUMENT
     if node_id not in change.isr:
         if joining and not _is_unclean(state, partition, change):
             return Code.INVALID_ARGUMENT
         return None if _successor(state, partition, change) else Code.INELIGIBLE_REPLICA
     if joining and partition.splitting and not partition.split_to:
         return Code.INELIGIBLE_REPLICA  # only the parent's leader knows which nodes can make the child: see splits.py
-    eligible = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
-    return Code.INELIGIBLE_REPLICA if joining - eligible else None
+    may_join = {n for n in partition.replicas if n not in partition.removing_replicas and is_up(state.nodes.get(n))}
+    return Code.INELIGIBLE_REPLICA if joining - may_join else None
 
 
 def check_caller(state: State, node_id: str) -> None:
@@ -58,10 +61,11 @@ def check_caller(state: State, node_id: str) -> None:
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
     """The next leader when the leader leaves the set because its copy can't be used; None if there is none."""
     live = Live.of(state).without(partition.leader)
-    if _is_unclean(state, partition, change):
-        return offline_partition_leader_selector(partition, live.only(change.isr), allow_unclean=True)
     row = Partition()
     row.CopyFrom(partition)
+    row.ClearField("eligible")
+    if _is_unclean(state, partition, change):
+        return offline_partition_leader_selector(row, live.only(change.isr), allow_unclean=True)
     row.isr[:] = change.isr
     return offline_partition_leader_selector(row, live, allow_unclean=False)
 
@@ -75,6 +79,15 @@ def _is_unclean(state: State, partition: Partition, change: IsrChange) -> bool:
 
 
 def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partition:
+    row = PartitionChange(partition).keep_eligible(_eligible(state, partition, change))
     if partition.leader not in change.isr and (selection := _successor(state, partition, change)) is not None:
-        return PartitionChange(partition).elect(selection).row()
-    return PartitionChange(partition).set_isr(change.isr).row()
+        return row.elect(selection).row()
+    return row.set_isr(change.isr).row()
+
+
+def _eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
+    """Who stays eligible beside the new set (KIP-966): nobody once the set takes writes again, since these become
+    committed without them; nor while the partition is split, since both halves would need them.
+    """
+    takes_writes = len(change.isr) >= state.keyspaces[partition.keyspace_id].min_insync
+    return [] if takes_writes or partition.splitting else list(change.eligible)

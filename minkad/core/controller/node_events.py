@@ -5,9 +5,10 @@ onBrokerFailure, onBrokerStartup, onControllerFailover).
 from collections.abc import Collection, Iterator
 from itertools import chain
 
+from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
-from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.partition_change import PartitionChange, election
 from minkad.core.controller.rows import in_pieces
 from minkad.core.controller.selectors import (
     Live,
@@ -24,20 +25,19 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
 
     The isr stays as it is: each of its members has everything. The leader takes the nodes that are gone out of it when
     that helps (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others
-    electable.
+    electable. Those that are eligible are in the isr again when one of them has to lead.
     """
     live, partitions = Live.of(state).without(*node_ids), state.partitions
     concerned = dict.fromkeys(id_ for node in node_ids for id_ in partitions.led.get(node, ())) | partitions.yielding
-    rows = (_without_nodes(state, partitions[id_], node_ids, live) for id_ in concerned)
-    return in_pieces(row for row in rows if row is not None)
+    return in_pieces(row for id_ in concerned for row in _without_nodes(state, partitions[id_], node_ids, live))
 
 
-def _without_nodes(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> Partition | None:
+def _without_nodes(state: State, partition: Partition, node_ids: Collection[str], live: Live) -> list[Partition]:
     if partition.leader in node_ids:
-        return PartitionChange(partition).elect(offline_selection(state, partition, live)).row()
+        return election(partition, offline_selection(state, partition, live))
     if partition.successor in node_ids:
-        return PartitionChange(partition).keep_leader().row()
-    return None
+        return [PartitionChange(partition).keep_leader().row()]
+    return []
 
 
 def on_process_end(state: State, node_id: str) -> Iterator[Record]:
@@ -76,10 +76,10 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
     if partition.leader == node_id:
         others = offline_partition_leader_selector(partition, live.without(node_id), allow_unclean=False)
         if others is not None:
-            isr = tuple(node for node in partition.isr if node != node_id or not volatile)
+            isr = tuple(node for node in others.isr if node != node_id or not volatile)
             others = Selection(others.leader, isr)
-        return [PartitionChange(partition).elect(others).row()]
-    if volatile and partition.leader and node_id in partition.replicas:
+        return election(partition, others)
+    if volatile and node_id in (partition.replicas if partition.leader else eligible_replicas(partition)):
         return [PartitionChange(partition).leave_isr(node_id).row()]
     return []
 
@@ -92,14 +92,14 @@ def on_controller_failover(state: State) -> Iterator[Record]:
     live = Live.of(state)
     down = [node for node in state.partitions.led if node not in live.up]
     led = (p for node in down for p in state.led_by(node))
-    left = (PartitionChange(p).elect(offline_selection(state, p, live)).row() for p in led)
+    left = (row for p in led for row in election(p, offline_selection(state, p, live)))
     leaderless = (state.partitions[id_] for id_ in list(state.partitions.leaderless))
     return in_pieces(chain(left, (row for p in leaderless for row in _brought_online(state, p, live))))
 
 
 def _brought_online(state: State, partition: Partition, live: Live) -> list[Partition]:
     selection = offline_selection(state, partition, live)
-    return [] if selection is None else [PartitionChange(partition).elect(selection).row()]
+    return [] if selection is None else election(partition, selection)
 
 
 def offline_selection(state: State, partition: Partition, live: Live) -> Selection | None:

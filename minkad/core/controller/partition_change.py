@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
+from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import (
     PARTITION_STATE_ASSIGNED,
     PARTITION_STATE_OFFLINE,
@@ -14,13 +15,15 @@ from minkad.core.controller.selectors import Selection
 
 class PartitionChange:
     """A copy of a row, changed step by step. The consequences of a step for other fields are drawn here: a node that is
-    in sync is no longer joining, and only a node that is in sync can succeed the leader. (In Kafka's KRaft:
-    PartitionChangeBuilder.)
+    in sync is no longer joining, only a node that is in sync can succeed the leader, and only a replica that stays can
+    be eligible. (In Kafka's KRaft: PartitionChangeBuilder.)
     """
 
     def __init__(self, partition: Partition) -> None:
         self._row = Partition()
         self._row.CopyFrom(partition)
+        if partition.eligible:
+            self._row.eligible[:] = eligible_replicas(partition)
 
     def row(self) -> Partition:
         """The row, at the next partition_epoch."""
@@ -29,6 +32,11 @@ class PartitionChange:
         if row.successor == row.leader or row.successor not in row.isr:
             row.successor = ""
         row.partition_epoch += 1
+        if row.eligible:
+            row.eligible[:] = [
+                n for n in row.replicas if n in row.eligible and n not in (*row.isr, *row.removing_replicas)
+            ]
+        row.eligible_at = row.partition_epoch if row.eligible else 0
         return row
 
     # The leader
@@ -78,9 +86,19 @@ class PartitionChange:
         return self
 
     def leave_isr(self, node: str) -> Self:
-        """The node's replica, which isn't the leader's, is no longer in sync."""
+        """The node's replica, which isn't the leader's, may lack what is committed."""
         assert node != self._row.leader, self._row
+        self.keep_eligible([other for other in self._row.eligible if other != node])
         return self.set_isr([other for other in self._row.isr if other != node])
+
+    def keep_eligible(self, nodes: Sequence[str]) -> Self:
+        """Of the replicas outside of the isr, these have everything that is committed."""
+        self._row.eligible[:] = nodes
+        return self
+
+    def readmit_eligible(self) -> Self:
+        """Who is eligible is in sync again: its leader takes out those who are gone."""
+        return self.set_isr([*self._row.isr, *self._row.eligible]).keep_eligible([])
 
     # The replicas: the steps of onPartitionReassignment
 
@@ -129,6 +147,7 @@ class PartitionChange:
         """The keys from `key` on are the child's."""
         row = self._row
         row.end_key, row.split_to, row.splitting = key, child_id, True
+        row.ClearField("eligible")  # it couldn't make the child
         row.generation += 1
         return self
 
@@ -161,6 +180,7 @@ class PartitionChange:
         row.end_key, row.generation = end_key, generation
         row.leader_epoch += 1
         row.ClearField("merge_from")
+        row.ClearField("eligible")
         return self
 
     def become_part(self, generation: int) -> Self:
@@ -173,6 +193,16 @@ class PartitionChange:
         return self
 
 
+def election(partition: Partition, selection: Selection | None) -> list[Partition]:
+    """The rows by which the selected node leads, or no node does. An eligible one is elected from the isr, into which
+    it is taken before.
+    """
+    if selection is None or selection.unclean or not partition.isr or selection.leader in partition.isr:
+        return [PartitionChange(partition).elect(selection).row()]
+    waiting = PartitionChange(partition).elect(None).readmit_eligible().row()
+    return [waiting, PartitionChange(waiting).elect(selection).row()]
+
+
 def elect(row: Partition, selection: Selection) -> None:
     """The selected node is to lead at a new leader_epoch; the partition is ASSIGNED until the node has acknowledged
     that.
@@ -181,4 +211,6 @@ def elect(row: Partition, selection: Selection) -> None:
     row.leader_epoch += 1
     row.isr[:] = selection.isr
     row.unclean_elections += selection.unclean
+    if selection.unclean:
+        row.ClearField("eligible")
     row.state = PARTITION_STATE_ASSIGNED

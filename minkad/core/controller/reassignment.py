@@ -15,6 +15,7 @@ the last one stopped:
 
 from collections.abc import Collection, Mapping, Sequence
 
+from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.mover import MigrationCaps, Most
@@ -126,10 +127,7 @@ class PartitionMover:
         """It waits for a replica that has the data, or that is to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not has_leader(partition):
-            return (
-                f"it is OFFLINE, and its data is on {', '.join(partition.isr)}",
-                f"start {' or '.join(partition.isr)}",
-            )
+            return _offline(partition), f"start {' or '.join(has_everything(partition))}"
         up = {node_id for node_id in partition.replicas if is_up(state.nodes.get(node_id))}
         for node_id in missing_in_sync(partition, migration.original_replicas, up):
             if node_id not in up:
@@ -234,4 +232,4 @@ def _finish(partition: Partition, migration: Migration, live: Live, now_ms: int)
 
 
 def _offline(partition: Partition) -> str:
-    return f"it is OFFLINE, and its data is on {', '.join(partition.isr)}"
+    return f"it is OFFLINE, and its data is on {', '.join(has_everything(partition))}"

@@ -37,15 +37,20 @@ def together(records: Iterable[Record]) -> list[Record]:
 
 
 def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
-    """The same in as many records as it takes, each valid on its own: the halves of a split change together. The rows
-    are read as the records are asked for.
+    """The same in as many records as it takes, each valid on its own: the halves of a split change together, and a
+    partition that has two rows has them in two records. The rows are read as the records are asked for.
     """
     piece: list[Partition] = []
+    last = 0  # the partition of the row before
     halves: dict[int, Partition] = {}  # halves of splits whose other half is yet to come
     for row in rows:
         if row.splitting and other_half(row) not in halves:
             halves[row.id] = row
             continue
+        if row.id == last:
+            yield from partitions_changed(piece)
+            piece = []
+        last = row.id
         piece.append(row)
         if row.splitting:
             piece.append(halves.pop(other_half(row)))

@@ -8,6 +8,7 @@ be elected at all.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.cluster_pb2 import NodeState, Partition
 from minkad.core.state import State, is_up
 
@@ -56,15 +57,17 @@ class Selection:
 
 
 def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
-    """New leader: a live replica, one in the isr if possible. New isr: the current one, or just the new leader.
-
-    A replica outside of the isr is elected only if `allow_unclean` is set, and never one that is being added.
+    """New leader: a live replica in the isr; if there is none, an eligible one, and all that are eligible are in the
+    isr again; if `allow_unclean` is set, any other one that isn't being added, which is alone in the isr then.
     """
     assigned = _assigned(row)
     in_sync = [node for node in assigned if node in row.isr]
     leader = live.first(in_sync)
     if leader is not None:
         return Selection(leader, tuple(row.isr))
+    eligible = eligible_replicas(row)
+    if eligible and (leader := live.first(node for node in assigned if node in eligible)) is not None:
+        return Selection(leader, tuple(has_everything(row)))
     complete = [node for node in assigned if node not in row.adding_replicas]
     if not allow_unclean or (leader := live.first(complete)) is None:
         return None

@@ -36,7 +36,7 @@ def plan_reassign(
     named in the notes.
 
     Raises OPERATION_RUNNING if that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or PARTITION_OFFLINE if a node that is up can't be
+    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or NO_SOURCE if a node that is up can't be
     emptied because a partition has no leader to copy it from.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Keyspace, Partition
+from minka.in_sync import has_everything
+from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionState
 from minkad.core.placement.layout import Layout
 from minkad.core.placement.moving import has_leader
 from minkad.core.placement.quotas import ZoneLimits, even_quotas, filled_quotas
@@ -106,7 +107,7 @@ class Rebalance:
 
     def run(self) -> None:
         """Make the steps. If a node that is up is to have nothing and can't be emptied, raises NOT_ENOUGH_NODES, or
-        PARTITION_OFFLINE if its partition has no leader to copy it from. Raises OPERATION_RUNNING if what an operation
+        NO_SOURCE if its partition has no leader to copy it from. Raises OPERATION_RUNNING if what an operation
         moves, or a copy that is still being deleted, is in the way.
         """
         surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
@@ -305,8 +306,10 @@ class Rebalance:
 def unplannable(state: State, partition: Partition) -> MinkaError:
     """The refusal to plan for a partition that nobody leads."""
     name = partition_name(state.keyspaces, partition)
-    where = f"its data is on {', '.join(partition.isr)}"
-    return MinkaError(Code.PARTITION_OFFLINE, f"{name} is OFFLINE, so it can't be planned for; {where}")
+    where = f"its data is on {', '.join(has_everything(partition))}"
+    if partition.state == PartitionState.PARTITION_STATE_OFFLINE:
+        return MinkaError(Code.NO_SOURCE, f"{name} is OFFLINE, so it can't be planned for; {where}")
+    return MinkaError(Code.PARTITION_OFFLINE, f"{name} has no leader yet, so it can't be planned for; {where}")
 
 
 def some_names(names: Iterable[str]) -> str:

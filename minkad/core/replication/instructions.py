@@ -62,14 +62,15 @@ class CancelCheckpoint:
 
 @dataclass(slots=True)
 class IsrProposal:
-    """An in-sync set that is to be recorded. It is proposed until the outcome is known. `in_doubt`: an earlier try may
-    yet be recorded.
+    """An in-sync set that is to be recorded, and who is eligible beside it. It is proposed until the outcome is known.
+    `in_doubt`: an earlier try may yet be recorded.
     """
 
     partition_id: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[str, ...]
+    eligible: tuple[str, ...] = ()
     in_doubt: bool = False
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from minka.errors import MinkaError
+from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase, MigrationProgress
 from minkad.core.replication.caught_up import CaughtUp
 from minkad.core.replication.checkpoints import Checkpoints
@@ -27,7 +28,8 @@ _PHASE = MigrationPhase
 
 class Leader:
     """The high watermark counts the in-sync set and every replica that may have become a part of it: those that are
-    about to join, and the larger of the old and the proposed set until the outcome is known (KIP-497).
+    about to join, and the larger of the old and the proposed set until the outcome is known (KIP-497). It counts the
+    eligible replicas as well, so that they have everything that is committed, like those in sync (KIP-966).
     """
 
     def __init__(self, node: Node, state: ReplicaState, now: float) -> None:
@@ -41,7 +43,8 @@ class Leader:
         self._node = node
         self._checkpoints = Checkpoints(node)
         self._joining: set[str] = set()
-        self._lost: set[str] = set()  # nodes in the isr that have lost committed entries
+        self._lost: set[str] = set()  # nodes, in the isr or eligible, that have lost committed entries
+        self._late: set[str] = set()  # nodes, in the isr or eligible, that have not caught up for long
         self._usable: set[str] = set()  # nodes whose copies can be used, while the leader's can't
         self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
@@ -74,7 +77,7 @@ class Leader:
         self.recount()
         self._pause_without_room()
         self._change_hand_over(now)
-        for node in sorted(self._lost - set(row.isr)):
+        for node in sorted(self._lost.difference(has_everything(row))):
             self._lost.discard(node)
             if node in self.progress:
                 self._probe(self.progress[node])  # it is sent a checkpoint now
@@ -188,12 +191,14 @@ class Leader:
         """Add those of the in-sync set to `late` that have not caught up for long."""
         end, isr = self.state.log.end, self.state.row.isr
         was_settled, self._was_settled = self._was_settled, False
+        self._late.clear()
         for node, progress in self.progress.items():
             seen = self._caught_up[node]
             seen.observe(progress, end, now)
             if stalled or (was_settled and node in isr):
                 seen.at = now
             if now - seen.at > self._node.settings.lag_timeout and node not in late:
+                self._late.add(node)
                 if node in isr:
                     late.append(node)
                 elif not self._checkpoints.is_sending(node):
@@ -213,7 +218,7 @@ class Leader:
             return False
         if row.adding_replicas or row.successor or state.gate.is_closed or state.copy is not Copy.WHOLE:
             return False
-        if state.damage is not None or self._checkpoints.any_under_way():
+        if state.damage is not None or self._checkpoints.any_under_way() or self._needs_eligible():
             return False
         return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
 
@@ -311,7 +316,7 @@ class Leader:
             )
             self._lost.add(node)
             self.shrink()
-        elif common is not None and (common > 0 or node in self.state.row.isr or self._is_short()):
+        elif common is not None and (common > 0 or node in has_everything(self.state.row) or self._is_short()):
             self._replicate(progress, common, now)
         elif ack.standing == Standing.STORED and self.state.copy is Copy.INCOMPLETE:
             self._usable.add(node)
@@ -321,10 +326,10 @@ class Leader:
             self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
-        """Whether the node is in the in-sync set without all that is committed. Its copy must not be replaced before it
-        has left the set: if this leader died meanwhile, it would be elected with nothing.
+        """Whether the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
+        replaced before it has left: if this leader died meanwhile, it would be elected with nothing.
         """
-        if node not in self.state.row.isr:
+        if node not in has_everything(self.state.row):
             return False
         return standing != Standing.STORED or common is None or common < self.state.high_watermark
 
@@ -361,17 +366,37 @@ class Leader:
         Only the leader does this, when it can make use of it: a set that the controller made smaller for a leader that
         is silent itself would help nobody, and would keep replicas that have everything from being elected. A leader
         whose own data is damaged leaves the set, so that another replica leads. One that was elected although its copy
-        can't be used names those whose copies can.
+        can't be used names those whose copies can. If all others have left it, those that are eligible come back.
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
         left = [n for n in isr if n == own or (n not in self._lost and not self._node.view.is_absent(n))]
-        if state.damage is not None and state.copy is not Copy.REBUILDING and len(left) > 1:
-            left.remove(own)
+        if state.damage is not None and state.copy is not Copy.REBUILDING:
+            if len(left) > 1:
+                left.remove(own)
+            else:
+                left += [n for n in self._eligible_beside(left) if not self._node.view.is_absent(n)]
         if left == [own] and state.allows_unclean and state.copy is Copy.INCOMPLETE:
             left = [node for node in sorted(self._usable) if not self._node.view.is_absent(node)] or left
-        if left != list(isr) and self.proposed is None and not state.gate.is_closed:
+        are_gone = any(self._is_given_up(node) for node in eligible_replicas(state.row))
+        if (left != list(isr) or are_gone) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
+
+    def _eligible_beside(self, isr: Sequence[str]) -> list[str]:
+        """Who has everything that is committed and isn't in this in-sync set."""
+        return [n for n in has_everything(self.state.row) if n not in isr and not self._is_given_up(n)]
+
+    def _is_given_up(self, node: str) -> bool:
+        """Whether the node is not eligible, or no longer: it has lost something, or this leader can't wait for it."""
+        if node in self._lost or node == self._node.id:
+            return True
+        return self._needs_eligible() and (node in self._late or self._node.view.is_absent(node))
+
+    def _needs_eligible(self) -> bool:
+        """Whether this leader serves nothing before the eligible replicas, too, have what may have been acknowledged.
+        From then on it takes no write that they would have to have.
+        """
+        return self.state.high_watermark < self.state.ready_at and self.state.damage is None
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The proposal was not recorded, and the row is as it was."""
@@ -381,9 +406,10 @@ class Leader:
         until = now + self._node.settings.longest_backoff
         for node in self._joining:
             self._held[node] = until
-        if proposal.in_doubt and set(proposal.isr) != set(self.state.row.isr):
+        row = self.state.row
+        if proposal.in_doubt and set(proposal.isr) != set(row.isr):
             # An earlier try may be recorded yet. A newer row rules that out: propose the set as it is.
-            proposal.isr = tuple(self.state.row.isr)
+            proposal.isr, proposal.eligible = tuple(row.isr), tuple(eligible_replicas(row))
             self._node.outbox.put(proposal)
             return
         self._joining.clear()
@@ -391,8 +417,8 @@ class Leader:
         self.recount()
 
     def may_be_in_sync(self) -> set[str]:
-        """The in-sync set, and those that may have become a part of it."""
-        return {*self.state.row.isr, *self._joining}
+        """The in-sync set, those that may have become a part of it, and those that are eligible beside it."""
+        return {*has_everything(self.state.row), *self._joining}
 
     def recount(self) -> None:
         """The replicas that may be in sync have changed. A replica that joins a partition that is being split joins
@@ -466,9 +492,11 @@ class Leader:
 
     def _propose(self, isr: list[str]) -> None:
         row = self.state.row
-        counted = {*row.isr, *self._joining} | self._usable
+        counted = self.may_be_in_sync() | self._usable
         assert set(isr) <= counted, f"{isr} has nodes that are not among {counted}"
-        self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr))
+        takes_writes = 0 < self.state.min_insync <= len(isr)
+        eligible = () if takes_writes else tuple(self._eligible_beside(isr))
+        self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr), eligible)
         self._node.outbox.put(self.proposed)
 
     # The end

@@ -48,6 +48,7 @@ from minkad.core.state.slices import ROWS_A_PIECE, slices
 from minkad.core.state.transitions import (
     MIGRATIONS_ENDED,
     MIGRATIONS_UNDER_WAY,
+    check_eligible,
     check_migration_change,
     check_new_partition,
     check_node_change,
@@ -388,6 +389,7 @@ class State:
             old = self.partitions[partition.id]
             if not is_checked:
                 check_partition_change(old, partition, self.nodes)
+                check_eligible(partition, self.keyspaces[partition.keyspace_id])
             self.partitions.put(partition)
             effects += [NotifyNode(node, partition.id) for node in _affected(old, partition)]
         if not is_checked:

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import (
     PARTITION_STATE_ASSIGNED,
     PARTITION_STATE_NEW,
     PARTITION_STATE_OFFLINE,
+    Keyspace,
     Migration,
     MigrationState,
     Node,
@@ -121,6 +123,10 @@ def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[st
     # A replica that has all that was acknowledged stays, except where losing it was allowed.
     assert unclean or not old.isr or set(new.isr) & set(old.isr), (old, new)
     assert unclean or not elected or not old.isr or new.leader in old.isr, (old, new)
+    # Who hasn't everything now doesn't get it by a change of the row.
+    eligible = set(eligible_replicas(new))
+    assert eligible <= {*old.isr, *eligible_replicas(old)}, (old, new)
+    assert not (eligible and unclean), (old, new)
 
 
 def check_partition(row: Partition) -> None:
@@ -142,10 +148,18 @@ def check_partition(row: Partition) -> None:
     assert len(removing) == len(row.removing_replicas), row
     assert len(target) == len(row.target_replicas), row
     assert not row.end_key or row.start_key < row.end_key, row
+    eligible = set(eligible_replicas(row))
+    assert eligible <= replicas - isr - removing - set(row.adding_replicas), row
+    assert not eligible or not row.splitting, row
     # What is being split moves nowhere: its replicas are where the other half is made.
     assert not row.splitting or not (target or row.successor or row.adding_replicas), row
     assert not (row.merge_from or row.merge_into) or not (target or row.splitting), row
     assert not (row.merge_from and row.merge_into), row
+
+
+def check_eligible(row: Partition, keyspace: Keyspace) -> None:
+    """Assert that no replica outside of the isr is eligible while the isr takes writes without it."""
+    assert not eligible_replicas(row) or len(row.isr) < keyspace.min_insync, (row, keyspace)
 
 
 def check_migration_change(old: Migration, new: Migration) -> None:

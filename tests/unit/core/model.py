@@ -5,6 +5,7 @@ log.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from minka.in_sync import has_everything
 from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
@@ -158,10 +159,14 @@ class Controller:
 
     # Leaders
 
-    def alter_isr(self, row: Partition, isr: Sequence[str]) -> None:
-        """Change the in-sync set, as the leader asks for it."""
+    def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
+        """Change the in-sync set, as the leader asks for it. `eligible`: by default all others that have everything."""
         change = IsrChange(
-            partition_id=row.id, leader_epoch=row.leader_epoch, partition_epoch=row.partition_epoch, isr=isr
+            partition_id=row.id,
+            leader_epoch=row.leader_epoch,
+            partition_epoch=row.partition_epoch,
+            isr=isr,
+            eligible=[node for node in has_everything(row) if node not in isr] if eligible is None else eligible,
         )
         self.run(AlterIsr(row.leader, [change]))
 

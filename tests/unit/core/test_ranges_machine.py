@@ -23,7 +23,8 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except MinkaError as refusal:
-        if refusal.code not in (Code.OPERATION_RUNNING, Code.STALE_PLAN, Code.PARTITION_OFFLINE, Code.NOT_ENOUGH_NODES):
+        expected = (Code.OPERATION_RUNNING, Code.STALE_PLAN, Code.PARTITION_OFFLINE, Code.NO_SOURCE)
+        if refusal.code not in (*expected, Code.NOT_ENOUGH_NODES):
             raise
 
 

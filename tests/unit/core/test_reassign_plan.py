@@ -95,7 +95,7 @@ def test_unknown_and_dead_nodes_and_offline_partitions_are_named() -> None:
     c.fail("b")
     with pytest.raises(MinkaError, match="k/1 is OFFLINE") as offline:
         c.plan(partitions={2: ["a"]})
-    assert offline.value.code is Code.PARTITION_OFFLINE
+    assert offline.value.code is Code.NO_SOURCE
 
 
 def test_the_digest_covers_every_field() -> None:

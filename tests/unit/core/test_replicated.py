@@ -221,6 +221,7 @@ def test_a_partition_without_a_live_replica_in_sync_is_offline_until_one_is_back
     first, second, third = rows(c)[0].replicas
     c.fail(third)
     c.fail(second)
+    c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
     c.register(third, incarnation="2")
     c.fail(first)
     row = rows(c)[0]
@@ -238,6 +239,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
         c = three_nodes(1, unclean=unclean)
         first, second, third = rows(c)[0].replicas
         c.fail(second, third)
+        c.alter_isr(rows(c)[0], [first], eligible=[])  # it could not wait for them
         c.register(third, incarnation="2")
         assert list(rows(c)[0].isr) == [first]
         c.fail(first)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
 from minkad.core.controller import (
     BeginQueued,
@@ -32,6 +33,7 @@ REFUSALS = {
     Code.OPERATION_ENDED,
     Code.CANCEL_REFUSED,
     Code.PARTITION_OFFLINE,
+    Code.NO_SOURCE,
     Code.NOT_ENOUGH_NODES,
     Code.INVALID_ARGUMENT,
     Code.STALE_PLAN,
@@ -82,6 +84,10 @@ class Cluster(RuleBasedStateMachine):
         if new.unclean_elections == old.unclean_elections:
             assert not old.isr or set(new.isr) & set(old.isr), (old, new)
             assert new.leader in ("", old.leader) or not old.isr or new.leader in old.isr, (old, new)
+        if set(eligible_replicas(new)) - set(eligible_replicas(old)):
+            min_insync = self.c.state.keyspaces[new.keyspace_id].min_insync
+            assert len(new.isr) < min_insync, ("writes go on without it", old, new)
+            assert set(eligible_replicas(new)) <= {*old.isr, *eligible_replicas(old)}, (old, new)
         if new.leader and new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
         if set(old.isr) - set(new.isr):
@@ -96,7 +102,9 @@ class Cluster(RuleBasedStateMachine):
             assert not row.leader or row.leader in row.isr
             assert set(row.isr) <= set(row.replicas) - set(row.removing_replicas)
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
-            assert row.leader or not any(self.is_up(node) for node in row.isr), "a replica could lead and none does"
+            assert row.leader or not any(self.is_up(node) for node in has_everything(row)), (
+                "a replica could lead and none does"
+            )
             if row.target_replicas:
                 assert Placed.partition(row.id) in self.c.state.under_way
 

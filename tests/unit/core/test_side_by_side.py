@@ -279,7 +279,7 @@ def test_what_can_not_begin_any_more_fails_and_says_why() -> None:
     c.run(CancelOperation(1, "tester", ""))
     settle(c)
     assert c.operation(drain).state == OperationState.OPERATION_STATE_FAILED
-    assert "NOT_ENOUGH_NODES" in c.operation(drain).outcome or "PARTITION_OFFLINE" in c.operation(drain).outcome
+    assert "NOT_ENOUGH_NODES" in c.operation(drain).outcome or "NO_SOURCE" in c.operation(drain).outcome
 
 
 def test_a_move_that_is_not_possible_any_more_is_left_out() -> None:

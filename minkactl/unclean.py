@@ -1,0 +1,93 @@
+"""What is left of a partition that nobody can lead: each replica's copy, and what is lost if one of them leads."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
+from minka.v1.admin_pb2 import CopyDescription
+from minka.v1.cluster_pb2 import Partition, PartitionTable
+from minkactl.pages import Column, Kind
+from minkactl.units import counted
+
+COLUMNS: Final = (
+    Column("NODE", "node"),
+    Column("HAD EVERYTHING", "had_everything"),
+    Column("END", "end", Kind.NUMBER),
+    Column("LEADERSHIP", "leader_epoch", Kind.NUMBER),
+    Column("COMMITTED", "committed", Kind.NUMBER),
+    Column("NOTE", "note"),
+)
+_ANSWER_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One replica. `found`: what its node says; None if it doesn't answer, for the reason in `note`."""
+
+    node: str
+    had_everything: bool  # by the table: it was in sync, or eligible
+    found: CopyDescription | None
+    note: str = ""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its log ends: of two copies the later leadership's is newer, and of the same the longer one."""
+        return (self.found.log_end_epoch, self.found.log_end_offset) if self.found is not None else (0, 0)
+
+    @property
+    def can_lead(self) -> bool:
+        """Whether its node answers, and its data can be used."""
+        return self.found is not None and not self.found.unusable
+
+    def document(self) -> dict[str, Any]:
+        """A row of the listing."""
+        end, epoch, committed = None, None, None
+        if self.found is not None:
+            end, epoch, committed = self.found.log_end_offset, self.found.log_end_epoch, self.found.committed
+        had, figures = {"had_everything": self.had_everything}, {"end": end, "leader_epoch": epoch}
+        return {"node": self.node, **had, **figures, "committed": committed, "note": self.note}
+
+
+def copies_of(control: Control, table: PartitionTable, row: Partition) -> list[Copy]:
+    """The copies of all replicas, as their nodes describe them now."""
+    addresses = {node.id: node.address for node in table.nodes}
+    kept = [node for node in row.replicas if node not in (*row.removing_replicas, *row.adding_replicas)]
+    return [_copy(control, row, node, addresses.get(node, "")) for node in kept]
+
+
+def _copy(control: Control, row: Partition, node: str, address: str) -> Copy:
+    had = node in has_everything(row)
+    try:
+        answer = control.copies_at(address, [row.id], _ANSWER_S)
+    except MinkaError as error:
+        return Copy(node, had, None, f"no answer: {error.message}")
+    if answer.node != node or not answer.copies:
+        return Copy(node, had, None, "it has no copy" if answer.node == node else f"{answer.node} answers there")
+    return Copy(node, had, answer.copies[0], answer.copies[0].unusable)
+
+
+def chosen(copies: list[Copy], name: str, wanted: str | None) -> Copy:
+    """The copy that is to lead: the wanted one, or the newest that can. Raises INELIGIBLE_REPLICA."""
+    able = [copy for copy in copies if copy.can_lead and wanted in (None, copy.node)]
+    if able:
+        return max(able, key=lambda copy: copy.place)
+    why = "; ".join(f"{copy.node}: {copy.note}" for copy in copies if wanted in (None, copy.node))
+    who = f"{wanted} can't lead {name}" if wanted else f"no copy of {name} can lead"
+    raise MinkaError(Code.INELIGIBLE_REPLICA, f"{who}: {why or 'it has no replica of it'}")
+
+
+def losses(copies: list[Copy], leads: Copy) -> list[str]:
+    """Sentences on what is lost when this copy leads, as far as that is known."""
+    found = []
+    for copy in copies:
+        if copy.found is not None and copy.place > leads.place:
+            more = copy.found.log_end_offset - leads.place[1]
+            much = f"{counted(more, 'entry', 'entries')} more" if more > 0 else "entries of a later leadership"
+            found.append(f"{copy.node} has {much}, which are lost.")
+        elif copy.had_everything and not copy.can_lead and copy is not leads:
+            found.append(
+                f"{copy.node} had everything, and is not used: how much of that {leads.node} lacks isn't known."
+            )
+    return found or [f"No other copy that is known has anything that {leads.node} lacks."]

@@ -1,0 +1,43 @@
+"""A loss that a person accepts: a replica that may lack what was acknowledged leads (KIP-460: UNCLEAN elections)."""
+
+from minka.errors import Code, MinkaError
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.commands import ElectUnclean
+from minkad.core.controller.partition_change import PartitionChange
+from minkad.core.controller.rows import partitions_changed
+from minkad.core.controller.selectors import Selection
+from minkad.core.state import State, is_up, other_half, partition_name
+
+
+def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
+    """Let the node lead the partition, alone in the isr, whatever its keyspace says about unclean elections.
+
+    Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
+    needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row.
+    """
+    partition = state.partitions.get(command.partition_id)
+    if partition is None:
+        raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
+    name = partition_name(state.keyspaces, partition)
+    if partition.state != PartitionState.PARTITION_STATE_OFFLINE:
+        who = f"{partition.leader} leads it" if partition.leader else "it has never had a leader"
+        raise MinkaError(Code.LEADER_EXISTS, f"{name} needs no unclean election: {who}")
+    if partition.partition_epoch != command.partition_epoch:
+        text = f"{name} is at epoch {partition.partition_epoch}, the request is for {command.partition_epoch}"
+        raise MinkaError(Code.STALE_EPOCH, text, partitions=[partition])
+    if (reason := _why_not(state, partition, command.node_id)) is not None:
+        raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}")
+    rows = [partition]
+    if partition.splitting:
+        rows.append(state.partitions[other_half(partition)])
+    selection = Selection(command.node_id, (command.node_id,), unclean=True)
+    return partitions_changed(PartitionChange(row).elect(selection).row() for row in rows)
+
+
+def _why_not(state: State, partition: Partition, node_id: str) -> str | None:
+    if node_id not in partition.replicas or node_id in partition.removing_replicas:
+        return "it has no replica of it"
+    if node_id in partition.adding_replicas:
+        return "its copy isn't whole yet"
+    return None if is_up(state.nodes.get(node_id)) else "it is not LIVE"

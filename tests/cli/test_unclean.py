@@ -1,0 +1,116 @@
+"""minkactl elect-leaders --unclean: what it shows, asks and refuses."""
+
+from functools import partial
+
+import pytest
+
+from minka.v1.admin_pb2 import (
+    CopyDescription,
+    DescribeNodeRequest,
+    DescribeNodeResponse,
+    ElectLeadersResponse,
+    GetSplitBlockersResponse,
+    GetStatusResponse,
+)
+from minka.v1.cluster_pb2 import PartitionState
+from minkactl.exits import Exit
+from minkactl.unclean import Copy, losses
+from tests.cli.conftest import AnsweringNode, Run, description, listening
+
+COPIES = {
+    "athens": CopyDescription(log_end_offset=90, log_end_epoch=3, committed=80),
+    "byzantium": CopyDescription(log_end_offset=95, log_end_epoch=3, committed=80),
+    "cyrene": CopyDescription(log_end_offset=99, log_end_epoch=3, unusable="its copy is incomplete"),
+}
+
+
+@pytest.fixture
+def offline(node: AnsweringNode, status: GetStatusResponse) -> AnsweringNode:
+    """athens, whose table says that flights/6 is OFFLINE, and that cyrene alone has everything."""
+    row = status.table.partitions[6]
+    row.replicas[:], row.isr[:] = ["athens", "byzantium", "cyrene"], ["cyrene"]
+    row.leader, row.state = "", PartitionState.PARTITION_STATE_OFFLINE
+
+    def described(name: str, request: DescribeNodeRequest) -> DescribeNodeResponse:
+        answer = description(status, name, request)
+        answer.copies.extend([COPIES[name]] if request.partitions else [])
+        return answer
+
+    for one in status.table.nodes:
+        answering = node if one.id == "athens" else AnsweringNode()
+        answering.answers["DescribeNode"] = partial(described, one.id)
+        if answering is not node:
+            listening(answering)
+            one.address = answering.address
+    node.answers["ElectLeaders"] = ElectLeadersResponse()
+    return node
+
+
+def elect(run: Run, node: AnsweringNode, *options: str) -> tuple[int, str, str]:
+    result = run("elect-leaders", "--unclean", *options, "--endpoints", node.address)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_it_shows_each_copy_and_lets_the_newest_lead(run: Run, offline: AnsweringNode) -> None:
+    exit_, shown, told = elect(run, offline, "--partition", "flights/6", "--yes", "--reason", "the disk is lost")
+    assert exit_ == Exit.OK
+    assert [line.split("\t") for line in shown.splitlines()[1:]] == [
+        ["athens", "false", "90", "3", "80", "-"],
+        ["byzantium", "false", "95", "3", "80", "-"],
+        ["cyrene", "true", "99", "3", "0", "its copy is incomplete"],
+    ]
+    assert told.splitlines() == [
+        "cyrene has 4 entries more, which are lost.",
+        "byzantium leads flights/6. minkactl partitions explain flights/6",
+    ]
+    (request,) = offline.requests("ElectLeaders")
+    wanted = request.unclean
+    assert (wanted.partition_id, wanted.partition_epoch, wanted.node) == (7, 2, "byzantium")
+    assert request.reason == "the disk is lost"
+
+
+def test_it_asks(run: Run, offline: AnsweringNode) -> None:
+    exit_, _, told = elect(run, offline, "--partition", "flights/6")
+    assert (exit_, "--yes goes ahead" in told) == (Exit.USAGE, True)
+    assert not offline.requests("ElectLeaders")
+
+
+def test_a_person_names_the_leader(run: Run, offline: AnsweringNode) -> None:
+    exit_, _, told = elect(run, offline, "--partition", "flights/6", "--node", "athens", "--yes")
+    assert exit_ == Exit.OK
+    assert "byzantium has 5 entries more, which are lost." in told
+    assert offline.requests("ElectLeaders")[0].unclean.node == "athens"
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_", "text"),
+    [
+        (["--partition", "flights/6", "--node", "cyrene", "--yes"], Exit.FAILED, "cyrene: its copy is incomplete"),
+        (["--partition", "flights/6", "--node", "delphi", "--yes"], Exit.FAILED, "it has no replica of it"),
+        (["--partition", "flights/5", "--yes"], Exit.FAILED, "LEADER_EXISTS"),
+        (["--partition", "flights/99", "--yes"], Exit.FAILED, "UNKNOWN_PARTITION"),
+        ([], Exit.USAGE, "--partition NAME"),
+        (["--partition", "flights/6", "--keyspace", "flights"], Exit.USAGE, "without --keyspace"),
+        (["--partition", "flights/6", "--preferred"], Exit.USAGE, "--preferred, or --unclean"),
+    ],
+)
+def test_what_it_refuses(run: Run, offline: AnsweringNode, options: list[str], exit_: Exit, text: str) -> None:
+    found, _, told = elect(run, offline, *options)
+    assert (found, text in told) == (exit_, True), told
+    assert not offline.requests("ElectLeaders")
+
+
+def test_what_a_node_had_that_does_not_answer_is_not_known() -> None:
+    left = Copy("athens", False, COPIES["athens"])
+    gone = Copy("cyrene", True, None, "no answer: connection refused")
+    assert losses([left, gone], left) == [
+        "cyrene had everything, and is not used: how much of that athens lacks isn't known."
+    ]
+    assert losses([left], left) == ["No other copy that is known has anything that athens lacks."]
+
+
+def test_explain_names_who_has_everything_and_the_last_resort(run: Run, offline: AnsweringNode) -> None:
+    offline.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
+    told = run("partitions", "explain", "flights/6", "--endpoints", offline.address).stdout
+    assert "start cyrene, which has everything" in told
+    assert "minkactl elect-leaders --unclean --partition flights/6" in told

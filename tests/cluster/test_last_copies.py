@@ -1,0 +1,114 @@
+"""The last replica in sync is lost with its disk: who has everything leads; else a person accepts the loss."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minka import Client
+from minka.control import Control
+from minka.errors import Code, MinkaError
+from minka.in_sync import eligible_replicas
+from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
+from minkactl.cli import cli
+from minkactl.playground import LocalCluster
+from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
+
+HOLDERS = ("cyrene", "ephesus", "delphi")  # athens and byzantium, which vote, stay
+pytestmark = pytest.mark.timeout(240)
+
+
+class Loss:
+    """A partition on three nodes of five, of which `first` and then `second` stop, and then `last`, whose disk is lost.
+    Only `first` lacks an acknowledged write.
+    """
+
+    def __init__(self, cluster: LocalCluster, control: Control, client: Client) -> None:
+        self.cluster, self.control, self.client = cluster, control, client
+        self.last = self.row().leader
+        self.first, self.second = (node for node in HOLDERS if node != self.last)
+
+    def row(self) -> Partition:
+        return next(iter(self.control.status().table.partitions))
+
+    def happen(self) -> None:
+        self.client.put(b"a", b"with three")
+        self.cluster.kill(self.first)
+        eventually("an isr of two", lambda: self.first not in self.row().isr)
+        self.client.put(b"b", b"with two")
+        self.cluster.kill(self.second)
+        eventually("an isr of one", lambda: list(self.row().isr) == [self.last])
+        with pytest.raises(MinkaError) as refusal:
+            self.client.put(b"c", b"with one", timeout=1)
+        assert refusal.value.code is Code.NOT_ENOUGH_REPLICAS
+        self.lose(self.last)
+
+    def lose(self, node: str) -> None:
+        if self.cluster.node(node).running:
+            self.cluster.kill(node)
+        shutil.rmtree(self.cluster.node(node).data_dir)
+        eventually("nobody leads", lambda: not self.row().leader)
+
+    def start(self, node: str) -> None:
+        self.cluster.restart(node, ready=False)
+        eventually(f"{node} is LIVE", lambda: node in self.live())
+
+    def live(self) -> list[str]:
+        return [node.node_id for node in self.control.status().nodes if node.heartbeat_age_ms < 1000]
+
+    def minkactl(self, *arguments: str) -> Result:
+        endpoints = ",".join(self.cluster.endpoints)
+        return CliRunner().invoke(cli, [*arguments, "--endpoints", endpoints], prog_name="minkactl")
+
+    def replace(self, node: str) -> None:
+        """The node's copies are made again elsewhere, and it comes back with an empty disk."""
+        wait_ended(self.control, self.control.drain(node, decommission=True, requested_by="test").id)
+        rebuilt = self.minkactl("node", "rebuild", node, "--yes")
+        assert rebuilt.exit_code == 0, rebuilt.output
+        self.start(node)
+
+
+@pytest.fixture
+def loss() -> Iterator[Loss]:
+    with LocalCluster(5, config=QUICK) as cluster, Control(cluster.endpoints) as control:
+        control.create_keyspace("k", 1, HashFunction.HASH_FUNCTION_MURMUR3, 3, min_insync=2)
+        wait_settled(control, 5)
+        plan = control.plan_reassign(partitions={1: HOLDERS})
+        if plan.moves:
+            wait_ended(control, control.apply_plan(plan, "test").id)
+        with Client(cluster.endpoints, keyspace="k", timeout=10) as client:
+            yield Loss(cluster, control, client)
+
+
+def test_who_left_while_writes_were_refused_already_leads(loss: Loss) -> None:
+    loss.happen()
+    assert list(eligible_replicas(loss.row())) == [loss.second]
+    loss.start(loss.first)
+    assert loss.row().state == PartitionState.PARTITION_STATE_OFFLINE, "it lacks b"
+    loss.start(loss.second)
+    assert loss.client.get(b"b") == b"with two"
+    assert loss.client.get(b"a") == b"with three"
+    assert (loss.row().leader, loss.row().unclean_elections) == (loss.second, 0)
+    loss.client.put(b"c", b"with those that are left")
+    loss.replace(loss.last)
+    eventually("three in sync", lambda: len(loss.row().isr) == 3)
+    assert loss.client.get(b"c") == b"with those that are left"
+
+
+def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
+    loss.happen()
+    loss.lose(loss.second)
+    loss.start(loss.first)
+    refused = loss.minkactl("drain", loss.last, "--decommission", "--yes", "--timeout", "60")
+    assert (refused.exit_code, "NO_SOURCE" in refused.stderr) == (1, True), refused.output
+    assert "minkactl elect-leaders --unclean --partition" in refused.stderr
+    stale = loss.minkactl("status", "-o", "json")
+    assert '"stale_reads": 0' in stale.stdout
+    accepted = loss.minkactl("elect-leaders", "--unclean", "--partition", "k/0", "--yes")
+    assert accepted.exit_code == 0, accepted.output
+    assert f"{loss.last} had everything, and is not used" in accepted.stderr
+    assert f"{loss.first} leads k/0" in accepted.stderr
+    assert loss.client.get(b"a") == b"with three"
+    assert loss.client.get(b"b") is None
+    assert loss.row().unclean_elections == 1

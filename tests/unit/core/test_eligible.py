@@ -1,0 +1,198 @@
+"""Who left an in-sync set that refused writes already, and leads if nobody in the set can; and losses that a person
+accepts.
+"""
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.in_sync import eligible_replicas
+from minka.v1.cluster_pb2 import Partition, PartitionState
+from minka.v1.coordinator_pb2 import IsrChange
+from minka.v1.records_pb2 import PartitionsChanged, Record
+from minkad.core.controller import AlterIsr, ElectUnclean, FailNodes, isr_refusal
+from tests.unit.core.model import Controller, changed
+
+OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
+
+
+def alone(min_insync: int = 2, **more: bool) -> tuple[Controller, Partition]:
+    """Partition 1 on three nodes: a leads alone, and c and then b have left the in-sync set."""
+    c = Controller()
+    c.register("a", "b", "c")
+    c.keyspace("flights", 1, replicas=3, min_insync=min_insync, **more)
+    c.fail("c", "b")
+    assert (row(c).leader, list(row(c).isr)) == ("a", ["a"])
+    return c, row(c)
+
+
+def row(c: Controller) -> Partition:
+    return c.state.partitions[1]
+
+
+def eligible(c: Controller) -> list[str]:
+    return list(eligible_replicas(row(c)))
+
+
+@pytest.mark.parametrize(("min_insync", "expected"), [(1, []), (2, ["b"]), (3, ["b", "c"])])
+def test_who_leaves_is_eligible_if_writes_are_refused_without_it(min_insync: int, expected: list[str]) -> None:
+    c, _ = alone(min_insync)
+    assert sorted(eligible(c)) == expected
+
+
+def test_nobody_is_eligible_any_longer_once_writes_are_taken_without_them() -> None:
+    c, _ = alone()
+    c.register("c", incarnation="2")
+    c.alter_isr(row(c), ["a", "c"])
+    assert eligible(c) == []
+    c.run(FailNodes(dict.fromkeys("ac", "gone")))
+    c.register("b", incarnation="2")
+    assert row(c).state == OFFLINE
+
+
+def test_who_is_eligible_stays_it_while_writes_are_refused() -> None:
+    c, _ = alone(3)
+    c.register("b", incarnation="2")
+    c.alter_isr(row(c), ["a", "b"])
+    assert eligible(c) == ["c"]
+
+
+def test_an_eligible_replica_leads_if_nobody_in_sync_can() -> None:
+    c, before = alone()
+    c.run(FailNodes({"a": "gone"}))
+    assert row(c).state == OFFLINE
+    c.register("c", incarnation="2")
+    assert row(c).state == OFFLINE, "it left while writes were taken without it"
+    c.register("b", incarnation="2")
+    after = row(c)
+    assert (after.leader, after.leader_epoch, after.unclean_elections) == ("b", before.leader_epoch + 1, 0)
+    assert sorted(after.isr) == ["a", "b"], "each of them has everything; the leader takes out who is gone"
+    assert eligible(c) == []
+    c.replace_controller()
+    c.settle()
+    c.register("a", incarnation="2")
+    c.settle()
+    assert sorted(row(c).isr) == ["a", "b", "c"]
+
+
+def test_one_in_sync_comes_before_an_eligible_one() -> None:
+    c, _ = alone()
+    c.run(FailNodes({"a": "gone"}))
+    c.register("a", incarnation="2")
+    assert (row(c).leader, eligible(c)) == ("a", ["b"])
+
+
+def test_an_eligible_one_comes_before_an_unclean_election() -> None:
+    c, _ = alone(unclean=True)
+    c.register("b", "c", incarnation="2")
+    assert eligible(c) == ["b"]
+    c.run(FailNodes({"a": "gone"}))
+    assert (row(c).leader, row(c).unclean_elections) == ("b", 0)
+
+
+def test_the_leader_says_who_is_no_longer_eligible() -> None:
+    c, _ = alone()
+    c.alter_isr(row(c), ["a"], eligible=[])
+    assert eligible(c) == []
+
+
+@pytest.mark.parametrize("named", ["c", "a", "x"])
+def test_nobody_becomes_eligible_who_has_not_everything(named: str) -> None:
+    c, now = alone()
+    change = IsrChange(
+        partition_id=1,
+        leader_epoch=now.leader_epoch,
+        partition_epoch=now.partition_epoch,
+        isr=["a"],
+        eligible=[named],
+    )
+    assert isr_refusal(c.state, "a", change) is Code.INVALID_ARGUMENT
+    c.run(AlterIsr("a", [change]))
+    assert row(c) == now
+
+
+def test_what_a_row_says_is_void_once_another_controller_has_changed_it() -> None:
+    """One of an older version copies the field, and lets the isr grow without a look at it."""
+    c, _ = alone()
+    old = changed(row(c), lambda new: new.isr.append("c"))
+    assert list(old.eligible) == ["b"]
+    assert list(eligible_replicas(old)) == []
+
+
+def test_a_restarted_copy_that_may_not_be_synced_is_not_eligible() -> None:
+    c, _ = alone(volatile=True)
+    assert eligible(c) == ["b"]
+    c.run(FailNodes({"a": "gone"}))
+    c.register("b", incarnation="2")
+    assert (row(c).state, eligible(c)) == (OFFLINE, [])
+
+
+@pytest.mark.parametrize("named", ["a", "c"])
+def test_who_is_eligible_is_asserted(named: str) -> None:
+    c, _ = alone()
+
+    def name(new: Partition) -> None:
+        new.eligible.append(named)
+        new.eligible_at = new.partition_epoch + 1
+
+    with pytest.raises(AssertionError):
+        c.state.apply(Record(partitions_changed=PartitionsChanged(partitions=[changed(row(c), name)])))
+
+
+def test_that_the_in_sync_set_refuses_writes_is_asserted() -> None:
+    c, _ = alone()
+
+    def grow(new: Partition) -> None:
+        new.isr.append("c")
+        new.eligible_at = new.partition_epoch + 1
+
+    with pytest.raises(AssertionError):
+        c.state.apply(Record(partitions_changed=PartitionsChanged(partitions=[changed(row(c), grow)])))
+
+
+# A loss that a person accepts
+
+
+def lost() -> Controller:
+    """A and b are gone, and c lacks something."""
+    c, _ = alone()
+    c.run(FailNodes({"a": "gone"}))
+    c.register("c", incarnation="2")
+    return c
+
+
+def accept(c: Controller, node: str) -> None:
+    c.run(ElectUnclean(1, row(c).partition_epoch, node))
+
+
+def test_a_person_lets_what_is_left_lead() -> None:
+    c = lost()
+    epoch = row(c).leader_epoch
+    accept(c, "c")
+    assert (row(c).leader, list(row(c).isr), row(c).leader_epoch) == ("c", ["c"], epoch + 1)
+    assert (row(c).unclean_elections, eligible(c)) == (1, [])
+    c.register("a", "b", incarnation="3")
+    c.settle()
+    assert sorted(row(c).isr) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("node", "why"), [("a", "it is not LIVE"), ("d", "it has no replica of it")])
+def test_who_can_not_lead(node: str, why: str) -> None:
+    c = lost()
+    c.register("d")
+    with pytest.raises(MinkaError, match=f"{node} can't lead flights/0: {why}") as refusal:
+        accept(c, node)
+    assert refusal.value.code is Code.INELIGIBLE_REPLICA
+
+
+def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
+    c, _ = alone()
+    with pytest.raises(MinkaError, match="a leads it") as refusal:
+        accept(c, "a")
+    assert refusal.value.code is Code.LEADER_EXISTS
+    c = lost()
+    with pytest.raises(MinkaError) as refusal:
+        c.run(ElectUnclean(1, row(c).partition_epoch - 1, "c"))
+    assert refusal.value.code is Code.STALE_EPOCH
+    with pytest.raises(MinkaError) as refusal:
+        c.run(ElectUnclean(9, 1, "c"))
+    assert refusal.value.code is Code.UNKNOWN_PARTITION

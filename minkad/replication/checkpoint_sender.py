@@ -149,20 +149,22 @@ class CheckpointSender:
             return
         self.rates.rest()
         self.rates.look(0)
-        while not self.rates.look(0) or self.blocked_by:
+        is_known = False
+        while not is_known or self.blocked_by:
             await asyncio.sleep(_LOOK_S)
+            is_known = self.rates.look(0)
             self.blocked_by, self.remedy = self.rates.obstacle()
         self.rates.rest()
 
     def _look(self) -> None:
         """Between two pieces: how the copy and the writes run. Raises OVERLOADED if the copy was outrun."""
-        if not self.rates.look(self.bytes_done):
-            return
+        is_new = self.rates.look(self.bytes_done)
         copy_log = self._replica.retention.copy_log(self._progress.node_id)
         if copy_log is None:
             raise MinkaError(Code.OVERLOADED, self.rates.outrun())
-        kept, most = copy_log
-        self._context.pace.need(self, self.rates.needed(self.bytes_total - self.bytes_done, most - kept))
+        if is_new:
+            kept, most = copy_log
+            self._context.pace.need(self, self.rates.needed(self.bytes_total - self.bytes_done, most - kept))
 
     async def _verify(self, taken: Checkpoint) -> None:
         """The target has found damage in what it received: find out whether it is this leader's own. Raises
@@ -199,6 +201,7 @@ class CheckpointSender:
         replica = self._replica
         messages = self._messages(taken, left_out)
         answer = decode_shipped(await self._context.links.ship(self._progress.node_id, messages))
+        self._look()
         if not replica.log.base <= answer.offset <= replica.high_watermark:
             raise MinkaError(Code.INTERNAL, f"the target has a checkpoint up to {answer.offset}, which can't be")
         return answer.offset

@@ -15,6 +15,7 @@ _SMOOTH: Final = 0.3
 _MARGIN: Final = 1.25  # a copy is to be so much faster than it would have to be
 _MIB: Final = 1024 * 1024
 _LITTLE: Final = 64 * 1024  # bytes a second, which every copy can take
+_MOST_WRITES: Final = 200e6  # bytes a second, more than a partition takes
 _REMEMBERED_S: Final = 60.0  # what held a copy up may be over by then
 
 
@@ -75,7 +76,11 @@ class CopyRates:
 
     def needed(self, left: int, log_left: int) -> float:
         """At which rate `left` bytes have to be copied, so that they are before `log_left` more bytes are written."""
-        return _MARGIN * left * (self.writes or 0.0) / max(log_left, 1)
+        return self._needed(left, log_left, self.writes or 0.0)
+
+    @staticmethod
+    def _needed(left: int, log_left: int, writes: float) -> float:
+        return _MARGIN * left * writes / max(log_left, 1)
 
     @property
     def limit(self) -> int:
@@ -98,7 +103,8 @@ class CopyRates:
     @property
     def waits_for_writes(self) -> bool:
         """Whether it has to be asked, before a copy begins, whether it can end."""
-        return bool(self.limit or self._outrun)
+        is_limited = 0 < self.limit < self._needed(self._replica.data.size().bytes, self.most_log_bytes, _MOST_WRITES)
+        return is_limited or self._last_outrun() is not None
 
     def _last_outrun(self) -> "_Outrun | None":
         """The last copy that was outrun, if the next one can be expected to be no faster."""

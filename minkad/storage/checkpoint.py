@@ -65,7 +65,7 @@ class Checkpoint:
                 ahead = loop.run_in_executor(None, _read, part, 0 if done.is_last else checksum) if part else None
                 yield data, checksum if done.is_last else None
         except OSError as error:
-            raise data_error(error, f"reading the checkpoint {self.path}") from error
+            raise _unreadable(error, f"reading the checkpoint {self.path}") from error
         finally:
             if ahead is not None:
                 ahead.cancel()  # nobody waits for it, so its failure must not be reported
@@ -82,7 +82,7 @@ class Checkpoint:
         try:
             return await on_thread(_checksum, self.path / file.name)
         except OSError as error:
-            raise data_error(error, f"reading {self.path / file.name}") from error
+            raise _unreadable(error, f"reading {self.path / file.name}") from error
 
     async def verify(self) -> None:
         """Raises CORRUPT_DATA if anything in it is damaged."""
@@ -116,6 +116,11 @@ class _Part:
     start: int
     count: int
     is_last: bool
+
+
+def _unreadable(error: OSError, what: str) -> MinkaError:
+    """The links of a checkpoint may be removed meanwhile; else what they can't read is damage of the database."""
+    return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what)
 
 
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
@@ -155,6 +160,9 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
 def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, f"making {path.parent}") from error
+    try:
         RocksCheckpoint(db).create_checkpoint(str(path))  # kept by no name: while it is there, `db` stays locked
         # Opening doesn't need these, or would write them again with syncs of its own while it holds the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):

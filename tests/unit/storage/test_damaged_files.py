@@ -173,3 +173,16 @@ def test_what_the_node_lacks_is_no_damage() -> None:
         "IO error: While open a file for random read: 000010.sst: Permission denied": Code.STORAGE_FAILED,
     }.items():
         assert data_error(Exception(text), "opening 1").code is code, text
+
+
+async def test_where_a_checkpoint_is_put_and_what_became_of_it_says_nothing_of_the_data(path: Path) -> None:
+    data = DataDatabase(path, Cache(MIB))
+    (path.parent / "outgoing").touch()
+    with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+        await take(data, path.parent / "outgoing" / "taken")
+    taken = await take(data, path.parent / "taken")
+    await taken.remove()
+    with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+        await taken.checksum(taken.files[0])
+    assert data.damage is None
+    await data.close()

@@ -14,7 +14,7 @@ _LOOK_S: Final = 0.9  # a rate over less than this says little
 _SMOOTH: Final = 0.3
 _MARGIN: Final = 1.25  # a copy is to be so much faster than it would have to be
 _MIB: Final = 1024 * 1024
-_LITTLE: Final = 64 * 1024  # bytes a second, which every copy can take
+_LITTLE: Final = 64 * 1024  # bytes a second, which a copy can take although the last one stood still
 _MOST_WRITES: Final = 200e6  # bytes a second, more than a partition takes
 _REMEMBERED_S: Final = 60.0  # what held a copy up may be over by then
 
@@ -117,14 +117,15 @@ class CopyRates:
         """Why a copy that begins now would be outrun, and what helps; ("", "") if it wouldn't."""
         last, rate = self._last_outrun(), float(self.limit)
         if last is not None:
-            rate = min(rate or last.rate, last.rate)
+            measured = max(last.rate, _LITTLE)
+            rate = min(rate or measured, measured)
         elif not rate:
             return "", ""
         size, most = self._replica.data.size().bytes, self.most_log_bytes
         needed = self.needed(size, most)
         if last is not None and last.following:
             needed = max(needed, _MARGIN * (self.writes or 0.0))
-        if needed <= max(rate, _LITTLE):
+        if needed <= rate:
             return "", ""
         reason = (
             f"it is written at {_rate(self.writes)}, and a copy of {_bytes(size)} at {_rate(rate)} would be outrun: at "

@@ -101,6 +101,7 @@ def test_a_follower_that_takes_the_log_too_slowly_is_named_before_its_log_is_giv
     c = Copied(0)
     c.retention.keep_for_copy("ephesus", 0, 100 * MB)
     progress = cast("Progress", SimpleNamespace(node_id="ephesus"))
+    migration = MigrationProgress()
     for seconds in range(60):
         c.now += 1
         c.retention.applied_bytes += 1 * MB

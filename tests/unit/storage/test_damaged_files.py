@@ -90,11 +90,11 @@ async def use(data: DataDatabase, folder: Path) -> None:
 
     async def read() -> None:
         for found in (data.get(KEYS), await data.stored_many(list(KEYS))):
-            assert None not in found or data.applied < Applied(3, 1), "keys are missing"
+            assert None not in found or data.applied.offset < 3, "keys are missing"
 
     async def page() -> None:
         keys, _, _ = data.page(b"", b"", False, 1000, MIB)
-        assert keys == KEYS or data.applied < Applied(3, 1), "keys are missing"
+        assert keys == KEYS or data.applied.offset < 3, "keys are missing"
 
     async def write() -> None:
         data.write([WriteBody([b"new"], [b"x" * 100])], Applied(4, 1))

@@ -49,6 +49,9 @@ MIGRATION_COLUMNS = (
     Column("BLOCKED BY", "blocked_by"),
     Column("OUTCOME", "outcome"),
     Column("REASON", "reason", wide=True),
+    Column("COPIES", "tries", Kind.NUMBER, wide=True),
+    Column("BEGUN AGAIN BY", "restarted_by", wide=True),
+    Column("LOG KEPT", "kept_log_bytes", Kind.BYTES, wide=True),
     Column("STARTED", "started_ms", Kind.TIME, wide=True),
     Column("HANDED OVER", "handed_over_ms", Kind.TIME, wide=True),
     Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
@@ -130,6 +133,9 @@ class Tracker:
             "rate": round(speed) or None,
             "eta_ms": round(left * 1000 / speed) if speed and left > 0 else None,
             "blocked_by": reported.blocked_by if reported is not None else "",
+            "tries": reported.tries if reported is not None else 0,
+            "restarted_by": reported.restarted_by if reported is not None else "",
+            "kept_log_bytes": reported.kept_log_bytes if reported is not None else 0,
         }
 
     def _name(self, migration: Migration) -> str:
@@ -181,6 +187,8 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
     whole.bytes_done = sum(one.bytes_done for one in reported)
     whole.bytes_total = sum(one.bytes_total for one in reported)
     whole.lag = max(one.lag for one in reported)
+    whole.tries = max(one.tries for one in reported)
+    whole.kept_log_bytes = max(one.kept_log_bytes for one in reported)
     whole.blocked_by = "; ".join(dict.fromkeys(one.blocked_by for one in reported if one.blocked_by))
     return whole
 

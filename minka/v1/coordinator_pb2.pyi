@@ -231,6 +231,10 @@ class MigrationProgress(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     BLOCKED_BY_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
+    RESTARTED_BY_FIELD_NUMBER: _builtins.int
+    KEPT_LOG_BYTES_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     target: _builtins.str
     bytes_total: _builtins.int
@@ -241,6 +245,13 @@ class MigrationProgress(_message.Message):
     phase: Global___MigrationPhase.ValueType
     blocked_by: _builtins.str
     """"" while it advances, else the reason in a sentence"""
+    remedy: _builtins.str
+    """what a person can do about that; "" if it may pass by waiting"""
+    tries: _builtins.int
+    """copies begun; more than one: `restarted_by` says why"""
+    restarted_by: _builtins.str
+    kept_log_bytes: _builtins.int
+    """log that the source keeps for the target"""
     def __init__(
         self,
         *,
@@ -251,10 +262,14 @@ class MigrationProgress(_message.Message):
         lag: _builtins.int = ...,
         phase: Global___MigrationPhase.ValueType = ...,
         blocked_by: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+        tries: _builtins.int = ...,
+        restarted_by: _builtins.str = ...,
+        kept_log_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_by", b"blocked_by", "bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "lag", b"lag", "partition_id", b"partition_id", "phase", b"phase", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_by", b"blocked_by", "bytes_done", b"bytes_done", "bytes_total", b"bytes_total", "kept_log_bytes", b"kept_log_bytes", "lag", b"lag", "partition_id", b"partition_id", "phase", b"phase", "remedy", b"remedy", "restarted_by", b"restarted_by", "target", b"target", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,8 @@ class Stalls:
         for migration in migrations:
             thing = Placed.partition(migration.partition_id)
             key = source, migration.target
-            figures = migration.bytes_done, migration.lag, migration.phase
+            is_blocked = bool(migration.remedy)  # then what it lacks grows with each write
+            figures = migration.bytes_done, 0 if is_blocked else migration.lag, migration.phase
             shown, _ = self._advanced.get(thing, ({}, now))
             if shown.get(key) != figures:
                 self._advanced[thing] = ({**shown, key: figures}, now)

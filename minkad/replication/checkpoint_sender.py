@@ -13,6 +13,7 @@ from minkad.core.replication.progress import Progress
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.process import tasks
 from minkad.process.failpoints import failpoint
+from minkad.replication.copy_rates import CopyRates
 from minkad.replication.frames import ShipHeader, ShipTrailer, decode_shipped, encode
 from minkad.replication.links import ReplicationLinks
 from minkad.replication.pace import Pace
@@ -24,6 +25,7 @@ from minkad.storage.replica_store import Purpose, ReplicaStore
 _PHASE = MigrationPhase
 
 log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,13 @@ class CheckpointSenders:
 
     def send(self, instruction: SendCheckpoint) -> None:
         """Begin to send a checkpoint; the leader is told how that ends."""
-        replica = self._replicas[instruction.progress.state.id]
-        self._senders[instruction.progress] = CheckpointSender(self._context, replica, instruction)
+        progress, context = instruction.progress, self._context
+        replica, before = self._replicas[progress.state.id], self._senders.get(progress)
+        most, moving = context.settings.copy_log_bytes, context.rate_limit.operation_moving
+        rates = before.rates if before else CopyRates(replica, progress.node_id, most, context.clock, moving)
+        if instruction.was_outrun:
+            rates.outrun(following=True)
+        self._senders[progress] = CheckpointSender(context, replica, instruction, rates)
 
     def cancel(self, progress: Progress) -> None:
         """The node no longer follows."""
@@ -62,8 +69,12 @@ class CheckpointSenders:
         sender = self._senders.get(progress)
         if sender is not None:
             migration.bytes_total, migration.bytes_done = sender.bytes_total, sender.bytes_done
-            if not progress.is_replicating:
-                migration.phase = sender.phase
+            if progress.is_replicating:
+                sender.rates.describe_following(progress, migration)
+                return
+            migration.phase = sender.phase
+            if sender.blocked_by:
+                migration.blocked_by, migration.remedy = sender.blocked_by, sender.remedy
 
     async def close(self) -> None:
         """Stop all transfers, and wait until they have ended."""
@@ -77,7 +88,11 @@ class CheckpointSenders:
 class CheckpointSender:
     """Sends one checkpoint to one follower: a task, which tries once."""
 
-    def __init__(self, context: SendingContext, replica: Replica, instruction: SendCheckpoint) -> None:
+    def __init__(
+        self, context: SendingContext, replica: Replica, instruction: SendCheckpoint, rates: CopyRates
+    ) -> None:
+        self.rates = rates
+        self.blocked_by = self.remedy = ""  # why it doesn't begin yet, and what helps
         self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
         self.bytes_total = self.bytes_done = 0
         self._context = context
@@ -110,9 +125,10 @@ class CheckpointSender:
 
     async def _send(self) -> int:
         """Send a checkpoint. Returns the offset up to which the follower has everything with it."""
-        replica = self._replica
+        replica, node = self._replica, self._progress.node_id
+        await self._until_it_can_end()
         async with self._context.slots:
-            replica.retention.keep_for(self._progress.node_id, replica.flushed)
+            replica.retention.keep_for_copy(node, replica.flushed, self.rates.most_log_bytes)
             taken = await self._take()
             try:
                 self.bytes_total = taken.size
@@ -123,7 +139,32 @@ class CheckpointSender:
                     await self._verify(taken)
                 raise
             finally:
+                self._context.pace.need(self, 0.0)
+                self.rates.rest()
                 await taken.remove()
+
+    async def _until_it_can_end(self) -> None:
+        """A copy that would be outrun isn't begun: it would take the disk and the network for nothing."""
+        if not self.rates.waits_for_writes:
+            return
+        self.rates.rest()
+        self.rates.look(0)
+        is_known = False
+        while not is_known or self.blocked_by:
+            await asyncio.sleep(_LOOK_S)
+            is_known = self.rates.look(0)
+            self.blocked_by, self.remedy = self.rates.obstacle()
+        self.rates.rest()
+
+    def _look(self) -> None:
+        """Between two pieces: how the copy and the writes run. Raises OVERLOADED if the copy was outrun."""
+        is_new = self.rates.look(self.bytes_done)
+        copy_log = self._replica.retention.copy_log(self._progress.node_id)
+        if copy_log is None:
+            raise MinkaError(Code.OVERLOADED, self.rates.outrun())
+        if is_new:
+            kept, most = copy_log
+            self._context.pace.need(self, self.rates.needed(self.bytes_total - self.bytes_done, most - kept))
 
     async def _verify(self, taken: Checkpoint) -> None:
         """The target has found damage in what it received: find out whether it is this leader's own. Raises
@@ -160,6 +201,7 @@ class CheckpointSender:
         replica = self._replica
         messages = self._messages(taken, left_out)
         answer = decode_shipped(await self._context.links.ship(self._progress.node_id, messages))
+        self._look()
         if not replica.log.base <= answer.offset <= replica.high_watermark:
             raise MinkaError(Code.INTERNAL, f"the target has a checkpoint up to {answer.offset}, which can't be")
         return answer.offset
@@ -176,6 +218,7 @@ class CheckpointSender:
                     await pace.take(len(piece))
                     yield piece
                     self.bytes_done += len(piece)
+                    self._look()
             if checksum is not None:
                 await self._file_shipped()
                 sent.append(checksum)

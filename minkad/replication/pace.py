@@ -42,6 +42,7 @@ class Pace:
         self._waits = waits
         self._seen = waits()
         self._usual: list[float | None] = [None] * len(self._seen)
+        self._needed: dict[object, float] = {}  # by copy: the rate without which it would not end
         self._free_at = 0.0
         self._taken = 0  # bytes since the last look
         self._looks_at_rest = 0
@@ -57,13 +58,23 @@ class Pace:
         for start in range(0, len(data), _PART_BYTES):
             yield data[start : start + _PART_BYTES]
 
+    def need(self, copy: object, rate: float) -> None:
+        """The copy has to be so fast, in bytes a second, or the writes outrun it: clients wait for it rather. 0: it
+        needs nothing, or has ended.
+        """
+        if rate:
+            self._needed[copy] = rate
+        else:
+            self._needed.pop(copy, None)
+
     async def take(self, size: int) -> None:
         """Wait until `size` more bytes may be copied."""
         self._taken += size
         if self.rate == inf:
             return
         now = self._clock()
-        self._free_at = max(self._free_at, now - _BURST_S) + size / self.rate
+        rate = max(self.rate, sum(self._needed.values()))
+        self._free_at = max(self._free_at, now - _BURST_S) + size / rate
         if self._free_at > now:
             await asyncio.sleep(self._free_at - now)
 

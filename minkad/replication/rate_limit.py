@@ -18,14 +18,14 @@ class RateLimit:
 
     def __init__(self, clock: Callable[[], float], operation_moving: Callable[[int], Operation | None]) -> None:
         self._clock = clock
-        self._operation_moving = operation_moving
+        self.operation_moving = operation_moving
         self._free_at: dict[int, float] = {}  # by operation
 
     def parts(self, partition_id: int, data: bytes) -> Iterator[bytes]:
         """The data in pieces to be sent one by one, so that a low limit is kept and progress is seen."""
         start = 0
         while start < len(data):
-            operation = self._operation_moving(partition_id)
+            operation = self.operation_moving(partition_id)
             limit = operation.rate_limit if operation is not None else 0
             end = start + max(int(limit * _BURST_S), _MIN_PART_BYTES) if limit else len(data)
             yield data[start:end]
@@ -33,7 +33,7 @@ class RateLimit:
 
     async def take(self, partition_id: int, size: int) -> None:
         """Wait until `size` bytes of the partition may be sent."""
-        operation = self._operation_moving(partition_id)
+        operation = self.operation_moving(partition_id)
         if operation is None or not operation.rate_limit:
             return
         now = self._clock()

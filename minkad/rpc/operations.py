@@ -1,16 +1,18 @@
 """What people are told of operations, however many migrations these have."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse, OperationSummary
-from minka.v1.cluster_pb2 import Migration, MigrationState
+from minka.v1.admin_pb2 import Blocker, GetOperationsRequest, GetOperationsResponse, OperationSummary
+from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
+from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.node_reports import NodeReports
 from minkad.core.controller import blockers_of
-from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, State, duty_name, slices
+from minkad.core.controller.blockers import MAX_BLOCKERS
+from minkad.core.state import OPERATIONS_UNENDED, ROWS_A_PIECE, Placed, State, duty_name, partition_name, slices
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
 
@@ -34,8 +36,12 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
         operations=operations,
         progress=active.reports.progress() if active and runs else [],
         now_ms=unix_ms(),
-        blockers=[blocker for o in runs for blocker in blockers_of(state, o)],
     )
+    for operation in runs:
+        blockers = blockers_of(state, operation)
+        response.blockers.extend(blockers)
+        if not operation.paused:
+            response.blockers.extend(_reported(state, operation, blockers, response.progress))
     if request.with_migrations:
         reports = active.reports if active else None
         rows = {id_: list(state.migrations[id_].values()) for id_ in ids}  # as they are now, all of them
@@ -48,6 +54,28 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
         moved = (state.duties.duties.get(m.duty) for m in response.migrations if m.HasField("duty"))
         response.duty_names.update({duty.number: duty_name(duty) for duty in moved if duty is not None})
     return response
+
+
+def _reported(
+    state: State, operation: Operation, known: Sequence[Blocker], progress: Iterable[MigrationProgress]
+) -> list[Blocker]:
+    """What the sources of an operation's migrations say that a person should do something about."""
+    told, found = {one.partition_id for one in known}, list[Blocker]()
+    for one in progress:
+        migration = state.under_way.get(Placed.partition(one.partition_id))
+        if not one.remedy or one.partition_id in told or migration is None or migration.operation_id != operation.id:
+            continue
+        name = partition_name(state.keyspaces, state.partitions[one.partition_id])
+        found.append(
+            Blocker(
+                operation_id=operation.id,
+                partition_id=one.partition_id,
+                partition=name,
+                reason=one.blocked_by,
+                remedy=one.remedy,
+            )
+        )
+    return found[:MAX_BLOCKERS]
 
 
 def _shown(state: State, operation_id: int, rows: list[Migration], limit: int) -> Iterator[Migration]:

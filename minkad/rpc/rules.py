@@ -183,6 +183,7 @@ _NUMBERS: Final = (
     *("partitions_after", "bytes_before", "bytes_after", "leaders_before", "leaders_after", "ids", "partition_ids"),
     *("raft_id", "capacity_bytes", "state_since_ms", "sequence", "applied_index", "cpu_percent", "ops"),
     *("log_end_offset", "applied_offset", "bytes_total", "bytes_done", "lag", "leader_epoch", "generation"),
+    *("MigrationProgress.tries", "kept_log_bytes"),
     *("merged_id", "merged_epoch", "controller_term", "keyspace_id", "slot", "unclean_elections", "split_from"),
     *("split_to", "merge_from", "merge_into", "from_id", "reject_hint", "vote", "checksum", "voters", "learners"),
     *("voters_outgoing", "learners_next", "ReplicaStats.keys", "CreateKeyspaceRequest.replicas", "Message.to"),
@@ -278,7 +279,7 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),
     # What nodes report
     "not_split": note(65_536),
-    "blocked_by": note(65_536),
+    **dict.fromkeys(("blocked_by", "MigrationProgress.remedy", "restarted_by"), note(65_536)),
     # Consensus
     "Message.type": of_another,
     "context": blob(4096),

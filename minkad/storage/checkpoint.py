@@ -17,7 +17,7 @@ from rocksdict import Checkpoint as RocksCheckpoint
 
 from minka.errors import Code, MinkaError
 from minkad.storage.data_database import DataDatabase
-from minkad.storage.rocks import MIB, storage_error
+from minkad.storage.rocks import MIB, data_error, storage_error
 from minkad.storage.rocks_data import data_options
 from minkad.storage.threads import end_of, on_thread
 from minkad.storage.writeback import Writeback
@@ -65,7 +65,7 @@ class Checkpoint:
                 ahead = loop.run_in_executor(None, _read, part, 0 if done.is_last else checksum) if part else None
                 yield data, checksum if done.is_last else None
         except OSError as error:
-            raise storage_error(error, f"reading the checkpoint {self.path}") from error
+            raise _unreadable(error, f"reading the checkpoint {self.path}") from error
         finally:
             if ahead is not None:
                 ahead.cancel()  # nobody waits for it, so its failure must not be reported
@@ -82,7 +82,7 @@ class Checkpoint:
         try:
             return await on_thread(_checksum, self.path / file.name)
         except OSError as error:
-            raise storage_error(error, f"reading {self.path / file.name}") from error
+            raise _unreadable(error, f"reading {self.path / file.name}") from error
 
     async def verify(self) -> None:
         """Raises CORRUPT_DATA if anything in it is damaged."""
@@ -118,13 +118,18 @@ class _Part:
     is_last: bool
 
 
+def _unreadable(error: OSError, what: str) -> MinkaError:
+    """The links of a checkpoint may be removed meanwhile; else what they can't read is damage of the database."""
+    return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what)
+
+
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
     # The file is opened each time, so that none is left open when the reader stops in between.
     with part.path.open("rb", buffering=0) as source:
         source.seek(part.start)
         data = source.read(part.count)
     if len(data) < part.count:
-        raise OSError(f"{part.path.name} is shorter than it was")
+        raise MinkaError(Code.CORRUPT_DATA, f"{part.path} is shorter than it was")
     return data, zlib.crc32(data, checksum)
 
 
@@ -144,7 +149,7 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
     opened = database.opened()
     with opened.reading():
         try:
-            files = await on_thread(_take, RocksCheckpoint(opened.raw()), database.path, path)
+            files = await on_thread(_take, opened.raw(), database.path, path)
         except MinkaError as error:
             if error.code is Code.CORRUPT_DATA:  # a file is gone
                 database.condemn(error)
@@ -152,17 +157,20 @@ async def take(database: DataDatabase, path: Path) -> Checkpoint:
     return Checkpoint(path, files)
 
 
-def _take(checkpoint: RocksCheckpoint, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
+def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.create_checkpoint(str(path))
+    except OSError as error:
+        raise storage_error(error, f"making {path.parent}") from error
+    try:
+        RocksCheckpoint(db).create_checkpoint(str(path))  # kept by no name: while it is there, `db` stays locked
         # Opening doesn't need these, or would write them again with syncs of its own while it holds the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
             left_out.unlink()
         shutil.copy(database / "IDENTITY", path)
         return tuple(CheckpointFile(entry.name, entry.stat().st_size) for entry in sorted(path.iterdir()))
     except Exception as error:
-        raise storage_error(error, f"taking the checkpoint {path}") from error
+        raise data_error(error, f"taking the checkpoint {path}") from error
 
 
 def verify(path: Path) -> None:
@@ -176,7 +184,7 @@ def verify(path: Path) -> None:
         finally:
             db.close()
     except Exception as error:
-        raise storage_error(error, f"verifying {path}") from error
+        raise data_error(error, f"verifying {path}") from error
 
 
 def _read_all(iterator: RdictIter) -> None:
@@ -406,7 +414,10 @@ async def remove_folder(path: Path, *, durably: bool = True) -> None:
 
 def _remove(path: Path, durably: bool) -> None:
     try:
-        shutil.rmtree(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()  # damage has made it a file or a link
     except FileNotFoundError:
         return
     if durably:

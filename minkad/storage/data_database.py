@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,8 +19,8 @@ from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
-from minkad.storage.rocks import KIB, MIB
-from minkad.storage.rocks_data import RocksData, create_folder, open_folder
+from minkad.storage.rocks import KIB, MIB, data_error
+from minkad.storage.rocks_data import RocksData, create_folder, open_folder, release
 from minkad.storage.row_cache import CachedRows, RowCache
 from minkad.storage.size_estimate import Size
 from minkad.storage.tables import Table
@@ -53,6 +53,17 @@ def _has_files(folder: str) -> bool:
             return next(entries, None) is not None
     except FileNotFoundError:
         return False
+    except OSError:
+        return True  # a file, or what can't be read: whoever opens it is told
+
+
+@asynccontextmanager
+async def _released_if_useless(db: Rdict, folder: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except Exception as error:
+        await on_thread(release, db)
+        raise data_error(error, f"opening {folder}") from error
 
 
 class DataDatabase:
@@ -66,8 +77,8 @@ class DataDatabase:
     """
 
     __slots__ = (
-        "_cache", "_children", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage", "_opening",
-        "_openings", "_parent", "_pins", "_rocks", "_row_cache", "_size", "_was_used", "attachment", "damage",
+        "_cache", "_children", "_damage", "_folder", "_has_folder", "_is_shut", "_known", "_memory", "_on_damage",
+        "_opening", "_openings", "_parent", "_pins", "_rocks", "_row_cache", "_size", "_was_used", "attachment",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +94,7 @@ class DataDatabase:
         once, when it is found damaged. `openings`, `row_cache`: those of the node.
         """
         self._folder = os.fspath(folder)
-        self.damage: MinkaError | None = None
+        self._damage: str | None = None
         self._cache = cache
         self._size = size
         self._on_damage = on_damage
@@ -121,7 +132,7 @@ class DataDatabase:
     @property
     def is_closed(self) -> bool:
         """Whether it has to be opened before it is read or written at once."""
-        if self.is_open or self.damage is not None or self._is_shut:
+        if self.is_open or self._damage is not None or self._is_shut:
             return False
         if self._has_folder is None:
             self._has_folder = self.exists()
@@ -175,10 +186,17 @@ class DataDatabase:
         """Its path."""
         return self._folder
 
+    @property
+    def damage(self) -> MinkaError | None:
+        """Why nothing of it is used any more. A new error each time: one that is kept and raised again and again keeps
+        the frames of all who got it, with the iterators in them.
+        """
+        return None if self._damage is None else MinkaError(Code.CORRUPT_DATA, self._damage)
+
     def condemn(self, error: MinkaError) -> None:
         """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""
-        if self.damage is None:
-            self.damage = error
+        if self._damage is None:
+            self._damage = error.message
             if self.attachment is not None:
                 self.attachment.lost()
             self._on_damage()
@@ -233,8 +251,7 @@ class DataDatabase:
         await attachment.copy()
         async with self._openings.slot(lambda: inf):
             self._check()
-            db, stored = await on_thread(open_folder, self.path, self._cache)
-            rocks = RocksData(self.path, db, stored, CachedRows(self._row_cache), self.condemn)
+            rocks = await self._open_folder()
             memory = self._memory
             if isinstance(memory, AttachedData):
                 rocks.take_over(memory.newer, memory.versions, memory.applied)
@@ -272,15 +289,20 @@ class DataDatabase:
         is_wanted_now = self.is_closed  # else what is asked for goes on in memory
         async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
             self._check()
-            rows = CachedRows(self._row_cache)
             if self.is_closed:
-                db, stored = await on_thread(open_folder, self.path, self._cache)
-                self._opened_as(RocksData(self.path, db, stored, rows, self.condemn))
+                self._opened_as(await self._open_folder())
                 return
             memory = self._memory = self._memory or MemoryData()
             assert isinstance(memory, MemoryData), f"{self.path} is attached"
-            created: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
-            self._opened_as(RocksData.created(self.path, created, memory, rows, self.condemn))
+            db: Rdict = await on_thread(create_folder, self.path, self._cache, memory.copy())
+            rows = CachedRows(self._row_cache)
+            async with _released_if_useless(db, self._folder):
+                self._opened_as(RocksData.created(self.path, db, memory, rows, self.condemn))
+
+    async def _open_folder(self) -> RocksData:
+        db, stored = await on_thread(open_folder, self.path, self._cache)
+        async with _released_if_useless(db, self._folder):
+            return RocksData(self.path, db, stored, CachedRows(self._row_cache), self.condemn)
 
     def _opened_as(self, rocks: RocksData) -> None:
         self._rocks, self._memory, self._known = rocks, None, _UNKNOWN
@@ -335,7 +357,7 @@ class DataDatabase:
         for child in list(self._children):
             child.condemn(MinkaError(Code.CORRUPT_DATA, f"{self.path}, to which {child.path} is attached, is gone"))
         if (rocks := self._rocks) is not None:
-            was_damaged = self.damage is not None
+            was_damaged = self._damage is not None
             try:
                 await rocks.close()
             except MinkaError:
@@ -470,7 +492,7 @@ class DataDatabase:
 
     def share(self, part: KeyRange) -> float:
         """About which share of the data is in the range. 0.5 if it is not open."""
-        return 0.5 if (store := self._store) is None or self.damage is not None else store.share(part)
+        return 0.5 if (store := self._store) is None or self._damage is not None else store.share(part)
 
     # What only an open database has
 
@@ -483,8 +505,8 @@ class DataDatabase:
         return self._memory if self._rocks is None else self._rocks
 
     def _check(self) -> None:
-        if self.damage is not None:
-            raise self.damage
+        if (damage := self.damage) is not None:
+            raise damage
         if self._is_shut:
             raise MinkaError(Code.SHUTTING_DOWN, f"{self.path} is closed")
 

@@ -1,6 +1,8 @@
 """What all our RocksDB databases have in common: options, errors, iteration."""
 
+import os
 from collections.abc import Iterator
+from errno import EBADMSG, EEXIST, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, EUCLEAN
 from math import inf
 from time import perf_counter
 from typing import Final
@@ -16,15 +18,36 @@ _INCOMPLETE: Final = "Result incomplete"
 # If a file that RocksDB knows is gone, that is damage, too.
 _DAMAGE: Final = ("Corruption", "IO error: No such file")
 _NO_CURRENT: Final = "(create_if_missing is false)"
+# What the system says of one file that can't be used, although the disk has room and the process may open files.
+_BAD_FILE: Final = (
+    *map(os.strerror, (EBADMSG, EEXIST, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, EUCLEAN)),
+    "lock hold by current process",
+    "NotFound: ",  # a checkpoint finds no file, as when the folder is gone
+)
 
 
 def storage_error(error: Exception, what: str) -> MinkaError:
     """The error that stands for what rocksdict raised (a bare Exception with RocksDB's status as its text):
     CORRUPT_DATA or STORAGE_FAILED.
+
+    The frames of `error` are dropped: they may have an iterator, and a database with an iterator stays open, and
+    locked, when it is closed.
     """
+    error.__traceback__ = None
     text = str(error)
     code = Code.CORRUPT_DATA if text.startswith(_DAMAGE) or _NO_CURRENT in text else Code.STORAGE_FAILED
     return MinkaError(code, f"{what}: {text}")
+
+
+def data_error(error: Exception, what: str) -> MinkaError:
+    """The same for a partition's data: a file that can't be used, such as one in an unreadable sector, is damage of
+    that partition alone. STORAGE_FAILED says that the node lacks something, such as room.
+    """
+    if isinstance(error, MinkaError):
+        return error
+    failure = storage_error(error, what)
+    is_bad_file = any(reason in failure.message for reason in _BAD_FILE)
+    return MinkaError(Code.CORRUPT_DATA, failure.message) if is_bad_file else failure
 
 
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:

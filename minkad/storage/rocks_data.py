@@ -1,7 +1,9 @@
 """The data of one partition in RocksDB, without a WAL, since what a crash takes is in the partition's log."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -22,7 +24,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
 from minka.sst import compression, table_options
 from minka.stored import HEAD_BYTES
-from minka.wire import WriteBody
+from minka.wire import UNDECODABLE, WriteBody
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.applied import Applied
 from minkad.storage.memory_data import MemoryCopy, MemoryData
@@ -30,6 +32,7 @@ from minkad.storage.rocks import (
     KIB,
     MIB,
     base_options,
+    data_error,
     is_stalled,
     page,
     pairs,
@@ -89,15 +92,21 @@ class RocksData:
         self.versions = Versions()
         self._estimate = SizeEstimate()
         if stored is not None and len(stored) > Applied.BYTES:
-            self._estimate = SizeEstimate.decode(stored[Applied.BYTES : _ESTIMATE_END])
-            self.versions = Versions.decode(stored[_ESTIMATE_END:_RECORD_BYTES])
-            self.loads = TakenLoads.decode(stored[_RECORD_BYTES:])
+            self._decode(stored)
             self._read_tables()
         else:
             self._read_tables()
             self._estimate = SizeEstimate(self._in_tables)
             if self._in_tables.keys:
                 self._estimate.doubt()
+
+    def _decode(self, record: bytes) -> None:
+        try:
+            self._estimate = SizeEstimate.decode(record[Applied.BYTES : _ESTIMATE_END])
+            self.versions = Versions.decode(record[_ESTIMATE_END:_RECORD_BYTES])
+            self.loads = TakenLoads.decode(record[_RECORD_BYTES:])
+        except (struct.error, *UNDECODABLE) as error:
+            raise MinkaError(Code.CORRUPT_DATA, f"{self.path} has a record that can't be read: {error}") from error
 
     @classmethod
     def created(
@@ -451,7 +460,7 @@ class RocksData:
         self._estimate.bounded(self._most())
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
-        failure = error if isinstance(error, MinkaError) else storage_error(error, f"{doing} {self.path}")
+        failure = data_error(error, f"{doing} {self.path}")
         if failure.code is Code.CORRUPT_DATA:
             self._condemn(failure)
         return failure
@@ -500,11 +509,20 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
     """
     options = data_options(cache)
     options.create_if_missing(False)
+    db: Rdict | None = None
     try:
         db = Rdict(str(path), options)
         return db, db.get(_APPLIED)
     except Exception as error:
-        raise storage_error(error, f"opening {path}") from error
+        release(db)
+        raise data_error(error, f"opening {path}") from error
+
+
+def release(db: Rdict | None) -> None:
+    """Close a database that can't be used: whatever takes its place is refused while it is open."""
+    if db is not None:
+        with suppress(Exception):  # it closes, and says that it is damaged
+            db.close()
 
 
 def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
@@ -516,6 +534,7 @@ def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
     left = iter(memory.rows.items())
     # Without a WAL, only what is written at once is certainly flushed at once, once it may fill a write buffer.
     at_once = _BATCH_KEYS if memory.size.bytes < _WRITE_BUFFER_BYTES // 4 else len(memory.rows)
+    db: Rdict | None = None
     try:
         path.mkdir(parents=True, exist_ok=True)
         db = Rdict(str(path), options)
@@ -530,7 +549,8 @@ def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
                 batch[_APPLIED] = _record(memory.applied, estimate, memory.versions, memory.loads)
             db.write(batch, _NO_WAL)
     except Exception as error:
-        raise storage_error(error, f"creating {path}") from error
+        release(db)
+        raise data_error(error, f"creating {path}") from error
     return db
 
 

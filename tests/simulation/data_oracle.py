@@ -204,6 +204,22 @@ class DataOracle:
                     )
                 return
 
+    def claims_loss(self, process: "Process", partition_id: int, committed: int) -> None:
+        """A follower says that its leader lacks entries up to `committed`, and is about to replace its copy: the logs
+        must differ there.
+        """
+        follower = process.manager.replicas[partition_id]
+        other = self._world.machine(follower.row.leader).process
+        leader = other.manager.replicas.get(partition_id) if other is not None else None
+        if leader is None or leader.row.leader_epoch != follower.row.leader_epoch or leader.log.base > committed:
+            return
+        if leader.log.common_end(follower.log.lineage(), committed) == committed:
+            raise Violation(
+                "a message that cries loss is true",
+                f"{process.machine.id} says that {follower.row.leader} lacks what was committed of partition "
+                f"{partition_id} up to {committed}, and {follower.row.leader} has it",
+            )
+
     def lose(self, row: Partition) -> None:
         """An unclean election: what the new leader lacks may be lost, and so may what it has yet to sync."""
         self._unclean_epochs[row.id] = row.leader_epoch

@@ -306,6 +306,10 @@ class FullWorld:
         """The node's machine."""
         return self._by_id[node_id]
 
+    def claims_loss(self, process: Process, partition: int, committed: int, **_: object) -> None:
+        """A follower says that its leader lacks what was committed there. Raises Violation if it doesn't."""
+        self.data.claims_loss(process, partition, committed)
+
     def machine_with(self, raft_id: int | None) -> Machine | None:
         """The machine of this member of the Raft group."""
         return next((machine for machine in self.machines if raft_id and machine.raft_id == raft_id), None)

@@ -29,6 +29,7 @@ from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import watched_by
 from minkad.core.raft import Config, RawNode, Ready
 from minkad.core.raft.sender import sender_of
+from minkad.core.replication.instructions import Report
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.state import State
 from minkad.node.surroundings import ControllerCalls, NodeTable
@@ -266,7 +267,14 @@ class Process(Endpoint):
             open_databases=world.flush_bytes // 300,  # none, three, or all
             change_retention=world.change_retention,
         )
-        return ReplicaManager(around, settings, storage)
+        manager = ReplicaManager(around, settings, storage)
+        manager.executor.handle({Report: self._reported})
+        return manager
+
+    def _reported(self, report: Report) -> None:
+        """A replica reports something to whoever reads the log."""
+        if self.alive and report.text.startswith("the leader lacks what was committed"):
+            self.world.claims_loss(self, **report.names)
 
     def _unanswered(self) -> dict[str, str]:
         """What `minkad.data_port.watch.Watch` would say."""

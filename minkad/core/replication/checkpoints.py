@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from minkad.core.replication.instructions import SendCheckpoint, WakeAt
 from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress
+
+OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is not kept any more"
+AWAY: Final = "the node was away, or its copy can't be used, and the log is not enough"
 
 
 @dataclass(slots=True)
@@ -14,6 +18,8 @@ class _Transfer:
     """The transfer of a checkpoint to one follower."""
 
     is_sending: bool = True
+    tries: int = 0  # of all copies to this follower since it has followed
+    restarted_by: str = ""  # why the last one was begun again
     failures: int = 0  # failed tries in a row
     blocked_by: str = ""  # why the last try failed
     again_at: float | None = None  # when the follower is asked again where it stands
@@ -36,7 +42,10 @@ class Checkpoints:
         if not transfer.blocked_by:
             transfer.failures = 0
         transfer.is_sending = True
-        return SendCheckpoint(progress, kept)
+        transfer.tries += 1
+        if transfer.tries > 1:
+            transfer.restarted_by = transfer.blocked_by or (OUTRUN if progress.fell_behind else AWAY)
+        return SendCheckpoint(progress, kept, transfer.tries, transfer.restarted_by, progress.fell_behind)
 
     def sent(self, node: str) -> bool:
         """The checkpoint is in place at the node. False if none was on its way there."""
@@ -74,6 +83,16 @@ class Checkpoints:
     def any_under_way(self) -> bool:
         """Whether any is on its way, or the pause after a failure isn't over."""
         return any(self.is_under_way(node) for node in self._transfers)
+
+    def tries(self, node: str) -> int:
+        """How many checkpoints were begun for the node; 0 if it was sent none."""
+        transfer = self._transfers.get(node)
+        return transfer.tries if transfer is not None else 0
+
+    def restarted_by(self, node: str) -> str:
+        """Why the last one was begun after another one; "" if there was none before it."""
+        transfer = self._transfers.get(node)
+        return transfer.restarted_by if transfer is not None else ""
 
     def blocked_by(self, node: str) -> str:
         """Why the last try failed; "" if it didn't."""

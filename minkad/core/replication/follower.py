@@ -30,6 +30,7 @@ class Follower:
         self._node = node
         self._is_aligned = False  # the leader has said on this stream where the logs part
         self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
+        self._asked: list[KeptFile] | None = None  # the question where it stands is not answered yet: what is kept
         self._stands_at = state.durable  # where it last said that it stands when asked
         self._told = state.high_watermark  # the leader's high watermark
         self._epoch_start = UNKNOWN  # where the leader's epoch starts; all before it may have been acknowledged
@@ -53,9 +54,20 @@ class Follower:
         if state.log.base and not state.data.exists():
             with suppress(MinkaError):
                 state.check_data()
+        self._asked = kept
+        self._stand()
+
+    def _stand(self) -> None:
+        """Say where this replica stands, once all of its log is durable. The leader sends what comes after that, so it
+        would be told to truncate what becomes durable, and perhaps committed, after it has said so.
+        """
+        state = self.state
+        if self.stream is None or self._asked is None or (state.is_usable and state.durable < state.log.end):
+            return
+        kept, self._asked = self._asked, None
         standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
         self._stands_at = state.durable
-        self._put(stream, standing, state.log.lineage(), kept)
+        self._put(self.stream, standing, state.log.lineage(), kept)
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
         """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
@@ -123,7 +135,8 @@ class Follower:
             self._report_truncation(end)
             state.truncate(end)
             return True
-        # What was committed is not the leader's: it was elected without having it, or disks have lost something.
+        # What was committed is not the leader's: it was elected without having it, or disks have lost something. All
+        # of it was here when this replica said where it stands, or is so in its data.
         text = "the leader lacks what was committed here; this copy is replaced by the leader's"
         lacking = state.high_watermark - end
         self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end, lacking=lacking)
@@ -150,14 +163,16 @@ class Follower:
     def disconnected(self) -> None:
         """The leader's stream has ended."""
         self.refresh()
-        self.stream = None
+        self.stream = self._asked = None
 
     # What happens here
 
     def stored(self) -> None:
         """More of the log is durable."""
         self.advance()
-        if self.stream is not None and self._is_aligned:
+        if self._asked is not None:
+            self._stand()
+        elif self.stream is not None and self._is_aligned:
             self._answer(Standing.STORED)
 
     def advance(self) -> None:
@@ -170,7 +185,7 @@ class Follower:
     def needs_checkpoint(self) -> None:
         """What is here can't be continued: the leader is to send a checkpoint."""
         if self.stream is not None:
-            self._is_refused = True
+            self._is_refused, self._asked = True, None
             self._answer(Standing.NEEDS_CHECKPOINT)
 
     def _answer(self, standing: Standing) -> None:

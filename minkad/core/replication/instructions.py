@@ -46,11 +46,15 @@ class SendWatermark:
 @dataclass(frozen=True, slots=True)
 class SendCheckpoint:
     """A follower needs a checkpoint: `Leader.checkpoint_sent` or `checkpoint_failed` is told how it ended. `kept`: the
-    files that the follower has of an earlier one whose transfer broke.
+    files that the follower has of an earlier one whose transfer broke. `tries`: how many were begun for this follower
+    with this one; `reason`: why the last one wasn't enough; `was_outrun`: the log after it did not follow the writes.
     """
 
     progress: Progress
     kept: Sequence[KeptFile]
+    tries: int = 1
+    reason: str = ""
+    was_outrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

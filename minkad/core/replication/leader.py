@@ -18,7 +18,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
-from minkad.core.replication.messages import Ack, Standing
+from minkad.core.replication.messages import Ack, KeptFile, Standing
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress, Reaction, Stage
 from minkad.core.replication.state import Copy, ReplicaState
@@ -73,6 +73,8 @@ class Leader:
         if self.proposed is not None and row.partition_epoch > self.proposed.partition_epoch:
             self.proposed = None
         self._joining -= set(row.isr)
+        for node in row.isr:
+            state.retention.copied(node)
         self._note_migrating()
         self.recount()
         self._pause_without_room()
@@ -142,7 +144,7 @@ class Leader:
         stream where it stands.
         """
         self._stir()
-        progress.error = reason
+        progress.error, progress.fell_behind = reason, False
         self.state.retention.late(progress.node_id)
         self._probe(progress)
         self._matched(progress, now)
@@ -201,9 +203,14 @@ class Leader:
                 self._late.add(node)
                 if node in isr:
                     late.append(node)
-                elif not self._checkpoints.is_sending(node):
+                elif not self._is_catching_up(node, progress):
                     self.state.retention.late(node)
                 self._stop_joining(node)
+
+    def _is_catching_up(self, node: str, progress: Progress) -> bool:
+        """Whether it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
+        is_following = progress.is_replicating and self.state.retention.copy_log(node) is not None
+        return is_following or self._checkpoints.is_sending(node)
 
     def _stir(self) -> None:
         """Something has happened, so `check` may have something to do."""
@@ -293,6 +300,9 @@ class Leader:
 
     def _replicate(self, progress: Progress, offset: int, now: float) -> None:
         progress.replicate(offset)
+        retention, node = self.state.retention, progress.node_id
+        if node not in self.state.row.isr and retention.copy_log(node) is None:
+            retention.keep_for_copy(node, offset, self._node.settings.copy_log_bytes)
         self._send(progress)
         self._matched(progress, now)
 
@@ -322,8 +332,22 @@ class Leader:
             self._usable.add(node)
             self.shrink()
         else:
-            self._node.outbox.put(self._checkpoints.send(progress, ack.kept))
-            self._note_migrating()
+            self._begin_copy(progress, ack.kept)
+
+    def _begin_copy(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
+        """Nothing begins again in silence: why, and how often, is in the log and in the migration's progress."""
+        instruction = self._checkpoints.send(progress, kept)
+        self._node.outbox.put(instruction)
+        if instruction.tries > 1:
+            self._node.outbox.report(
+                Level.WARNING,
+                "a copy begins again",
+                partition=self.state.id,
+                target=progress.node_id,
+                tries=instruction.tries,
+                reason=instruction.reason,
+            )
+        self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
         """Whether the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
@@ -566,7 +590,11 @@ class Leader:
             lag=progress.lag,
             phase=_PHASE.MIGRATION_PHASE_FOLLOW if is_replicating else _PHASE.MIGRATION_PHASE_CHECKPOINT,
             blocked_by=progress.error,
+            tries=self._checkpoints.tries(node),
+            restarted_by=self._checkpoints.restarted_by(node),
         )
+        if (copy_log := self.state.retention.copy_log(node)) is not None:
+            made.kept_log_bytes = copy_log[0]
         if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
             made.blocked_by = blocked_by
         hand_over = self._hand_over

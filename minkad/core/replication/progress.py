@@ -42,6 +42,7 @@ class Progress:
         "_told",
         "_truncate",
         "error",
+        "fell_behind",
         "is_attached",
         "is_queued",
         "leader_epoch",
@@ -62,6 +63,7 @@ class Progress:
         self.matched = 0  # it has everything up to here, as durably as the keyspace asks
         self.is_attached = False  # its data is that of a split's child, and still in its parent's database
         self.error = ""  # why the stream is broken; "" while it is not
+        self.fell_behind = False  # the log that it lacks is gone, though it was sent entries all the time
         self.is_queued = False  # the sender knows that there is something to send
         self.unacknowledged = 0  # bytes
         self._truncate = False  # its log is to end where the next entries begin
@@ -87,6 +89,7 @@ class Progress:
         """Send everything after `offset`, up to which the node has what the leader has."""
         self._stop(Stage.REPLICATE)
         self.next, self.matched, self._truncate = offset + 1, offset, True
+        self.fell_behind = False
         self.state.retention.keep_for(self.node_id, offset)
         self.state.retention.in_time(self.node_id)
 
@@ -137,6 +140,7 @@ class Progress:
         CORRUPT_DATA, STORAGE_FAILED.
         """
         if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base and not self._paused:
+            self.fell_behind = True
             self.probe()  # the log did not wait for it
         if self.stage is Stage.PROBE:
             self.stage = Stage.PROBED

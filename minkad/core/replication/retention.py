@@ -6,12 +6,30 @@ from typing import Final
 _FLUSHES_KEPT: Final = 4
 
 
+class _Copy:
+    """The log that is kept for one copy. `flushes`: how far flushes were since it began, and how many bytes were
+    applied then.
+    """
+
+    __slots__ = ("flushes", "most_bytes")
+
+    def __init__(self, most_bytes: int, flushes: list[tuple[int, int]]) -> None:
+        self.most_bytes = most_bytes
+        self.flushes = flushes
+
+    def kept(self, needed: int, applied_bytes: int) -> int:
+        """About how many bytes were applied after the offset `needed`."""
+        while len(self.flushes) > 1 and self.flushes[1][0] <= needed:
+            del self.flushes[0]
+        return applied_bytes - self.flushes[0][1]
+
+
 class Retention:
     """The log is trimmed up to what is flushed here and what all followers have. Replicas keep the log of a few flushes
     more: the next leader has to have what the others lack, or must send them a checkpoint.
     """
 
-    __slots__ = ("_applied_at_flushes", "_change_bytes", "_flushes", "_late", "_needed", "applied_bytes")
+    __slots__ = ("_applied_at_flushes", "_change_bytes", "_copies", "_flushes", "_late", "_needed", "applied_bytes")
 
     def __init__(self, change_bytes: int) -> None:
         """`change_bytes`: how many bytes of the newest entries are kept for readers of changes."""
@@ -24,6 +42,7 @@ class Retention:
         self._late: frozenset[str] = (
             frozenset()
         )  # the readers in `_needed` for which the log waits no longer than a few flushes
+        self._copies: dict[str, _Copy] = {}  # by follower that is being copied to, or catches up after that
 
     @property
     def readers(self) -> Collection[str]:
@@ -34,9 +53,29 @@ class Retention:
         """A follower or a merge has everything up to `offset`, and needs what comes after it."""
         self._needed[reader] = offset
 
+    def keep_for_copy(self, reader: str, offset: int, most_bytes: int) -> None:
+        """A follower is being copied to, and needs what comes after `offset`: its log is kept until `copied`, but no
+        more than `most_bytes` of it.
+        """
+        self.keep_for(reader, offset)
+        self.in_time(reader)
+        self._copies[reader] = _Copy(most_bytes, [(offset, self.applied_bytes)])
+
+    def copied(self, reader: str) -> None:
+        """The follower has caught up: it is kept the log as others are."""
+        self._copies.pop(reader, None)
+
+    def copy_log(self, reader: str) -> tuple[int, int] | None:
+        """How many bytes of log are kept for a follower that is being copied to, and how many at most; None if its log
+        isn't kept, or isn't any more.
+        """
+        copy = self._copies.get(reader)
+        return None if copy is None else (copy.kept(self._needed[reader], self.applied_bytes), copy.most_bytes)
+
     def release(self, reader: str) -> None:
         """The reader needs nothing from here on."""
         self._needed.pop(reader, None)
+        self._copies.pop(reader, None)
         self._late -= {reader}
 
     def late(self, reader: str) -> None:
@@ -64,6 +103,12 @@ class Retention:
         for reader in self._late:
             if len(self._flushes) == _FLUSHES_KEPT and self._needed.get(reader, base) < self._flushes[0]:
                 del self._needed[reader]
+                self._copies.pop(reader, None)
+        for reader, copy in list(self._copies.items()):
+            if copy.kept(self._needed[reader], self.applied_bytes) > copy.most_bytes:
+                self.release(reader)
+            else:
+                copy.flushes.append((flushed, self.applied_bytes))
         return min([base, *self._needed.values(), self._base_for_changes(flushed, log_base)])
 
     def _base_for_changes(self, flushed: int, log_base: int) -> int:

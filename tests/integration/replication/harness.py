@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from minka.data_port import Hello, connect
 from minka.errors import Code, MinkaError
-from minka.v1.cluster_pb2 import Durability, Keyspace, Partition, PartitionState
+from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
@@ -46,6 +46,7 @@ class Cluster:
         self.rows: dict[int, Partition] = {}
         self.keyspace = Keyspace(min_insync=1, durability=Durability.DURABILITY_SYNC)
         self.low_disks: set[str] = set()
+        self.operation: Operation | None = None  # moves all partitions
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
         self.failed: set[str] = set()  # those that the table says are FAILED
         self.requests = 0  # to change in-sync sets

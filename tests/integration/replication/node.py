@@ -167,7 +167,7 @@ class TestNode:
         return node_id in self.cluster.dead & self.cluster.failed
 
     def operation_moving(self, partition_id: int) -> Operation | None:
-        return None
+        return self.cluster.operation
 
     def low_disks(self) -> Collection[str]:
         return self.cluster.low_disks

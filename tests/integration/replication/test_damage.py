@@ -18,6 +18,7 @@ from tests.integration.replication.node import Refused, TestNode, until
 from tests.integration.replication.replicas import three, until_fresh
 from tests.integration.replication.test_restart import lead_again, restart_from
 from tests.unit.storage.crash import crashed_copy
+from tests.unit.storage.damages import a_file, a_folder, a_link_to_itself, flipped_at_its_start
 
 ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
 KEYS = list(ROWS)
@@ -140,6 +141,67 @@ async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, 
             await athens.start()
             await lead_again(c, athens, 1)
             assert await athens.get(1, *KEYS) == list(ROWS.values())
+
+
+UNUSUAL = [
+    ("CURRENT", a_folder),
+    ("MANIFEST-*", a_link_to_itself),
+    ("LOCK", a_folder),
+    ("LOG", a_link_to_itself),
+    ("*.json", a_folder),
+    ("*.sst", a_folder),
+    ("*.sst", flipped_at_its_start),
+    (".", a_file),
+    (".", a_link_to_itself),
+]
+
+
+def harmed(node: TestNode, pattern: str, harm: Callable[[Path], None]) -> None:
+    folder = node.path / "partitions" / "1"
+    harm(folder if pattern == "." else max(folder.glob(pattern)))
+
+
+@pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
+@pytest.mark.parametrize("is_in_log", [True, False])
+async def test_unusual_damage_concerns_one_partition(
+    tmp_path: Path, pattern: str, harm: Callable[[Path], None], is_in_log: bool
+) -> None:
+    """The only copy is made again of its log, or is refused; the other partition and the node go on."""
+    async with cluster(tmp_path, SLOW) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1, 2)
+        for partition_id in (1, 2):
+            await athens.put(partition_id, ROWS)
+            await athens.replica(partition_id).data.flush()
+        if not is_in_log:
+            await flushed(athens)
+        await athens.kill()
+        harmed(athens, pattern, harm)
+        await athens.start()
+        await athens.tell(*(c.elect(partition_id, "athens") for partition_id in (1, 2)))
+        if is_in_log:
+            assert await athens.get(1, *KEYS) == list(ROWS.values())
+            await athens.replica().data.flush()
+        else:
+            with pytest.raises(Refused, match="CORRUPT_DATA"):
+                await athens.get(1, *KEYS)
+        assert await athens.get(2, *KEYS) == list(ROWS.values())
+        assert athens.log_db.error is None
+        assert len(athens.manager.damaged()) == (0 if is_in_log else 1)
+
+
+@pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
+async def test_unusual_damage_of_one_of_three(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
+    """It takes a checkpoint of its leader's."""
+    async with cluster(tmp_path, SLOW) as c:
+        _, byzantium, _ = await trimmed(c)
+        await byzantium.kill()
+        harmed(byzantium, pattern, harm)
+        await byzantium.start()
+        await byzantium.tell(c.rows[1])
+        await until(lambda: "byzantium" not in c.rows[1].isr)
+        await whole_again(c)
+        assert byzantium.log_db.error is None
 
 
 async def test_a_folder_that_is_gone_is_not_counted_as_empty(tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ async def test_waits_that_nobody_notices_hold_nothing_up(node: Node) -> None:
     assert node.pace.rate > 4 * LEAST_RATE
 
 
+async def test_a_copy_that_the_writes_would_outrun_does_not_give_way(node: Node) -> None:
+    node.rest(5, wait=0.001)
+    node.pace.need("one", 30e6)
+    node.pace.need("another", 10e6)
+    assert await node.copy(10, wait=0.1) == pytest.approx(40e6, rel=0.05)
+    node.pace.need("one", 0.0)
+    node.pace.need("another", 0.0)
+    assert await node.copy(10, wait=0.1) == pytest.approx(LEAST_RATE, rel=0.1)
+
+
 async def test_it_looks_by_itself_until_it_is_closed() -> None:
     count = 0
 

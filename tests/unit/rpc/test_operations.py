@@ -9,6 +9,7 @@ import pytest
 
 from minka.v1.admin_pb2 import GetOperationsRequest, GetOperationsResponse
 from minka.v1.cluster_pb2 import MigrationState
+from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps
 from minkad.core.state import ROWS_A_PIECE
@@ -58,6 +59,20 @@ def test_the_active_controller_knows_how_many_bytes_are_moved(cluster: Controlle
     reports = SimpleNamespace(size=lambda partition_id: 100, progress=list)
     told = ask(cluster, SimpleNamespace(reports=reports), ids=[1], with_migrations=True, migrations_limit=1)
     assert (told.summaries[0].bytes_done, told.summaries[0].bytes_total) == (0, 100 * MANY)
+
+
+def test_what_the_source_of_a_migration_can_not_do_alone_blocks_its_operation(cluster: Controller) -> None:
+    """What passes by waiting is only in the migration's own row."""
+    moved = [thing.id for thing in list(cluster.state.under_way)[:2]]
+    reported = [
+        MigrationProgress(partition_id=moved[0], target="ephesus", blocked_by="outrun", remedy="minkactl operations …"),
+        MigrationProgress(partition_id=moved[1], target="ephesus", blocked_by="the stream broke"),
+    ]
+    reports = SimpleNamespace(size=lambda partition_id: 100, progress=lambda: reported)
+    told = ask(cluster, SimpleNamespace(reports=reports), ids=[1])
+    [blocker] = [one for one in told.blockers if one.partition_id in moved]
+    assert (blocker.operation_id, blocker.partition_id) == (1, moved[0])
+    assert (blocker.reason, blocker.remedy) == ("outrun", "minkactl operations …")
 
 
 def test_the_loop_has_turns_while_many_are_told(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

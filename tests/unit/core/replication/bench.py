@@ -303,6 +303,12 @@ class Bench:
                 self.stands(replica, node, replica.log)
             self.ack(replica, node)
 
+    def serve_alone(self, replica: Replica) -> None:
+        """Apply everything; nobody else is in sync."""
+        leader_of(replica).epoch_durable()
+        self.sync(replica)
+        self.apply(replica)
+
     def serve(self, replica: Replica) -> None:
         """Let all followers have everything, and apply it."""
         self.sync(replica)

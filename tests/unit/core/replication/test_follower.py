@@ -53,12 +53,41 @@ def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
     assert f.bench.take_all() == [Answer(f.stream, ack)]
 
 
-def test_it_says_that_it_has_what_is_on_its_disk_and_no_more() -> None:
+def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
+    """Else it would be told to truncate what becomes committed after that."""
     f = Following(log_of(1))
     f.probe()
-    f.append(1, WRITE)
+    f.append(1, WRITE, watermark=2)
     f.answers()
-    assert [ack.offset for ack in f.probe()] == [1]
+    f.stream = LeaderStream(1)
+    assert f.probe() == []
+    f.bench.sync(f.replica)
+    assert [(ack.offset, ack.lineage) for ack in f.answers()] == [(2, [(0, 0), (1, 1)])]
+    assert f.replica.high_watermark == 2, "what it was told on the older stream is committed meanwhile"
+    f.append(2, truncate=True)
+    taken = f.bench.take_all()
+    assert not any(isinstance(one, Report) for one in taken), "the leader lacks nothing"
+    assert Standing.NEEDS_CHECKPOINT not in [one.ack.standing for one in taken if isinstance(one, Answer)]
+
+
+def test_a_question_is_not_answered_on_a_stream_that_ended_before_the_sync() -> None:
+    f = Following()
+    f.probe()
+    f.append(0, WRITE)
+    f.probe()
+    f.follower.disconnected()
+    f.bench.sync(f.replica)
+    assert f.answers() == []
+
+
+def test_a_copy_that_is_found_damaged_before_it_has_answered_needs_a_checkpoint() -> None:
+    f = Following()
+    f.probe()
+    f.append(0, WRITE)
+    f.probe()
+    f.follower.needs_checkpoint()
+    f.bench.sync(f.replica)
+    assert [ack.standing for ack in f.answers()] == [Standing.NEEDS_CHECKPOINT]
 
 
 def test_it_says_that_a_copy_cannot_be_continued_whose_data_is_gone() -> None:

@@ -1,0 +1,166 @@
+"""Whether a copy can end: not while the writes outrun it, since the log that comes meanwhile is kept for it only up to
+a bound.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from minka.v1.cluster_pb2 import Operation
+from minka.v1.coordinator_pb2 import MigrationProgress
+from minkad.core.replication.progress import Progress
+from minkad.replication.replica import Replica
+
+_LOOK_S: Final = 0.9  # a rate over less than this says little
+_SMOOTH: Final = 0.3
+_MARGIN: Final = 1.25  # a copy is to be so much faster than it would have to be
+_MIB: Final = 1024 * 1024
+_LITTLE: Final = 64 * 1024  # bytes a second, which a copy can take although the last one stood still
+_MOST_WRITES: Final = 200e6  # bytes a second, more than a partition takes
+_REMEMBERED_S: Final = 60.0  # what held a copy up may be over by then
+
+
+class _Outrun(NamedTuple):
+    """A copy that was outrun: when, its rate and its limit in bytes a second, and whether by the log after it."""
+
+    at: float
+    rate: float
+    limit: int
+    following: bool
+
+
+class CopyRates:
+    """The rates of one follower's copies, from the first to the end of its catching up. For the loop's thread."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        node: str,
+        most_log_bytes: int,
+        clock: Callable[[], float],
+        operation_moving: Callable[[int], Operation | None],
+    ) -> None:
+        self.writes: float | None = None  # bytes a second; None: not known yet
+        self.copied = 0.0  # bytes a second, of the checkpoint or the log after it
+        self._replica = replica
+        self._node = node
+        self._most = most_log_bytes
+        self._clock = clock
+        self._operation_moving = operation_moving
+        self._seen: tuple[float, int, int] | None = None  # the time, the bytes applied, and those copied
+        self._begun: tuple[float, int] = (clock(), 0)  # when what is copied now was begun, and the bytes of it then
+        self._outrun: _Outrun | None = None
+
+    @property
+    def most_log_bytes(self) -> int:
+        """How much log is kept for a copy: as much as there is to copy, if that is more than the setting."""
+        return max(self._most, self._replica.data.size().bytes)
+
+    def look(self, copied: int) -> bool:
+        """Take note of the rates, given how many bytes were copied; True if that was done now."""
+        now, applied = self._clock(), self._replica.retention.applied_bytes
+        if self._seen is None:
+            self._seen = (now, applied, copied)
+            self._begun = (now, copied)
+        at, applied_then, copied_then = self._seen
+        seconds = now - at
+        if seconds < _LOOK_S:
+            return False
+        self._seen = (now, applied, copied)
+        writes, self.copied = (applied - applied_then) / seconds, max(copied - copied_then, 0) / seconds
+        self.writes = writes if self.writes is None else self.writes + _SMOOTH * (writes - self.writes)
+        return True
+
+    def rest(self) -> None:
+        """What was seen last is too old to go on from."""
+        self._seen = None
+
+    def needed(self, left: int, log_left: int) -> float:
+        """At which rate `left` bytes have to be copied, so that they are before `log_left` more bytes are written."""
+        return self._needed(left, log_left, self.writes or 0.0)
+
+    @staticmethod
+    def _needed(left: int, log_left: int, writes: float) -> float:
+        return _MARGIN * left * writes / max(log_left, 1)
+
+    @property
+    def limit(self) -> int:
+        """What the operation lets its copies take, in bytes a second; 0: no limit."""
+        operation = self._operation_moving(self._replica.id)
+        return 0 if operation is None else operation.rate_limit
+
+    def outrun(self, *, following: bool = False) -> str:
+        """A copy has to begin again; `following`: its checkpoint had come, and the log after it did not follow. Returns
+        why.
+        """
+        (begun, copied), (at, _, copied_then) = self._begun, self._seen or (*self._begun, 0)
+        rate = (copied_then - copied) / (at - begun) if at > begun else self.copied
+        self._outrun = _Outrun(self._clock(), rate, self.limit, following)
+        return (
+            f"writes at {_rate(self.writes)} have outrun the copy at {_rate(rate)}: more than "
+            f"{_bytes(self.most_log_bytes)} of log came since its checkpoint"
+        )
+
+    @property
+    def waits_for_writes(self) -> bool:
+        """Whether it has to be asked, before a copy begins, whether it can end."""
+        is_limited = 0 < self.limit < self._needed(self._replica.data.size().bytes, self.most_log_bytes, _MOST_WRITES)
+        return is_limited or self._last_outrun() is not None
+
+    def _last_outrun(self) -> "_Outrun | None":
+        """The last copy that was outrun, if the next one can be expected to be no faster."""
+        last = self._outrun
+        if last is None or last.limit != self.limit or self._clock() - last.at > _REMEMBERED_S:
+            return None
+        return last
+
+    def obstacle(self) -> tuple[str, str]:
+        """Why a copy that begins now would be outrun, and what helps; ("", "") if it wouldn't."""
+        last, rate = self._last_outrun(), float(self.limit)
+        if last is not None:
+            measured = max(last.rate, _LITTLE)
+            rate = min(rate or measured, measured)
+        elif not rate:
+            return "", ""
+        size, most = self._replica.data.size().bytes, self.most_log_bytes
+        needed = self.needed(size, most)
+        if last is not None and last.following:
+            needed = max(needed, _MARGIN * (self.writes or 0.0))
+        if needed <= rate:
+            return "", ""
+        reason = (
+            f"it is written at {_rate(self.writes)}, and a copy of {_bytes(size)} at {_rate(rate)} would be outrun: at "
+            f"most {_bytes(most)} of the log that comes meanwhile are kept"
+        )
+        return reason, self._remedy(needed)
+
+    def _remedy(self, needed: float) -> str:
+        operation = self._operation_moving(self._replica.id)
+        if operation is None:
+            return "write less"
+        cancel = f"minkactl operations cancel {operation.id}"
+        if not operation.rate_limit:
+            return f"write less, or {cancel}"
+        enough = f"{int(needed / _MIB) + 1}MiB"
+        return f"minkactl operations limit {operation.id} {enough} (0: no limit), or {cancel}"
+
+    def describe_following(self, progress: Progress, migration: MigrationProgress) -> None:
+        """Say so if the follower, which has its checkpoint, gets the log more slowly than it grows."""
+        copy_log = self._replica.retention.copy_log(self._node)
+        if copy_log is None:
+            return
+        kept, most = copy_log
+        self.look(self._replica.retention.applied_bytes - kept)  # it has all that was applied but what is kept
+        if 2 * kept > most and self.copied < (self.writes or 0.0):
+            migration.blocked_by = migration.blocked_by or (
+                f"it is written at {_rate(self.writes)}, and {progress.node_id} takes the log at {_rate(self.copied)}: "
+                f"{_bytes(kept)} of at most {_bytes(most)} are kept for it"
+            )
+            migration.remedy = self._remedy(0.0)
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+
+
+def _rate(rate: float | None) -> str:
+    return f"{_bytes(rate or 0.0)}/s"

@@ -1,0 +1,114 @@
+"""Copies of partitions that are written meanwhile, faster than the copies are."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from minka.v1.cluster_pb2 import Operation
+from minka.v1.coordinator_pb2 import MigrationProgress
+from minkad.core.replication.settings import ReplicationSettings
+from minkad.replication.manager import StorageSettings
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.moves import ROWS, arrived, two
+from tests.integration.replication.node import TestNode, until
+from tests.integration.replication.writers import Writers
+
+FLUSHES = StorageSettings(flush=20_000)
+QUICK = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000)
+
+
+def shipped(node: TestNode, hold: asyncio.Event) -> list[str]:
+    """The targets of the node's checkpoints, as they begin; the first one ends when `hold` is set."""
+    begun: list[str] = []
+    ship = node.links.ship
+
+    async def counted(node_id: str, messages: AsyncIterator[bytes]) -> bytes:
+        begun.append(node_id)
+
+        async def held() -> AsyncIterator[bytes]:
+            async for message in messages:
+                if len(begun) == 1:
+                    await hold.wait()
+                yield message
+
+        return await ship(node_id, held())
+
+    node.links.ship = counted  # type: ignore[method-assign]
+    return begun
+
+
+def migration(node: TestNode) -> MigrationProgress:
+    (found,) = node.manager.migrations()
+    return found
+
+
+async def flushes(node: TestNode, count: int) -> None:
+    """Wait for so many more flushes of the node's replica."""
+    for _ in range(count):
+        before = node.replica().flushed
+        await until(lambda before=before: node.replica().flushed > before)  # type: ignore[misc]
+
+
+async def move(c: Cluster) -> None:
+    c.add_target(1, "ephesus")
+    await c.tell_all(1)
+
+
+async def test_a_slow_copy_under_writes_is_begun_once(tmp_path: Path) -> None:
+    """Its target lags for longer than a replica in sync may, while it is sent the copy and the log after it."""
+    async with cluster(tmp_path, QUICK, FLUSHES) as c:
+        athens, _ = await two(c, ROWS)
+        hold = asyncio.Event()
+        begun = shipped(athens, hold)
+        writers = Writers(c)
+        await move(c)
+        await until(lambda: bool(begun))
+        await flushes(athens, 8)
+        assert migration(athens).kept_log_bytes > 50_000
+        hold.set()
+        await arrived(c)
+        await writers.stop()
+        assert begun == ["ephesus"]
+
+
+async def test_a_limit_that_the_writes_would_outrun_is_named_before_anything_is_sent(tmp_path: Path) -> None:
+    """The move goes on when the limit is lifted; meanwhile nothing is kept for it."""
+    settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
+    async with cluster(tmp_path, settings, FLUSHES) as c:
+        athens, _ = await two(c, ROWS)
+        begun = shipped(athens, asyncio.Event())
+        c.operation = Operation(id=7, rate_limit=1000)
+        writers = Writers(c)
+        await move(c)
+        await until(lambda: bool(migration(athens).remedy))
+        told = migration(athens)
+        assert "at 0.0 MB/s would be outrun" in told.blocked_by
+        assert "minkactl operations limit 7 " in told.remedy
+        assert "minkactl operations cancel 7" in told.remedy
+        await flushes(athens, 8)
+        assert begun == []
+        assert migration(athens).kept_log_bytes == 0
+        assert athens.replica().retention.readers == set()
+        athens.links.ship = type(athens.links).ship.__get__(athens.links)  # type: ignore[method-assign]
+        c.operation = Operation(id=7)
+        await arrived(c)
+        await writers.stop()
+
+
+async def test_a_copy_that_was_outrun_says_so_when_it_begins_again(tmp_path: Path) -> None:
+    settings = ReplicationSettings(lag_timeout=0.2, log_only_bytes=1000, copy_log_bytes=1)
+    async with cluster(tmp_path, settings, FLUSHES) as c:
+        athens, _ = await two(c, {b"a": b"1" * 20_000})
+        hold = asyncio.Event()
+        begun = shipped(athens, hold)
+        writers = Writers(c)
+        await move(c)
+        await until(lambda: bool(begun))
+        await until(lambda: athens.replica().retention.copy_log("ephesus") is None)
+        await until(lambda: athens.replica().log.base > 1)
+        hold.set()
+        await until(lambda: migration(athens).tries == 2)
+        told = migration(athens)
+        assert "have outrun the copy" in told.restarted_by
+        await writers.stop()
+        await arrived(c)

@@ -1,0 +1,110 @@
+"""A copy is begun once: the log that follows its checkpoint is kept for it, up to a bound, and what begins again says
+so.
+"""
+
+from dataclasses import replace
+
+from minkad.core.replication.checkpoints import AWAY, OUTRUN
+from minkad.core.replication.instructions import Level, Report, SendCheckpoint
+from minkad.core.replication.messages import Standing
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.replica import Replica
+from tests.unit.core.replication.bench import SETTINGS, Bench, data_at, leader_of, log_of, row, sent
+
+MOST = 1000
+
+
+def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
+    """A leader whose partition is to be copied to ephesus; its log begins after 2, and its data has all up to 4."""
+    bench = Bench()
+    bench.node.settings = replace(SETTINGS, copy_log_bytes=MOST)
+    replica = bench.host(
+        row(replicas=["athens", "ephesus"], isr=["athens"], adding_replicas=["ephesus"]),
+        log_of(1, 1, base=2),
+        data_at(4),
+    )
+    bench.open(replica)
+    bench.serve_alone(replica)
+    progress = bench.stands(replica, "ephesus", log_of(), Standing.NEEDS_CHECKPOINT)
+    [instruction] = bench.take(SendCheckpoint)
+    replica.retention.keep_for_copy("ephesus", replica.flushed, MOST)
+    return bench, replica, progress, instruction
+
+
+def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> None:
+    """Write an entry of `size` bytes before each of so many flushes, and trim the log after them."""
+    for _ in range(flushes):
+        bench.write(replica)
+        bench.sync(replica)
+        bench.apply(replica)
+        replica.retention.applied_bytes += size
+        replica.flushed = replica.applied
+        replica.trim_log()
+
+
+def test_the_log_is_kept_while_a_copy_is_sent_and_while_it_catches_up_after_that() -> None:
+    """However long that takes: it is the bytes that count."""
+    bench, replica, progress, _ = moving()
+    leader, settings = leader_of(replica), bench.node.settings
+    write_and_flush(bench, replica, 8, 50)
+    bench.now += 2 * settings.lag_timeout
+    leader.check(bench.now, stalled=False)
+    leader.checkpoint_sent(progress, 4, bench.now)
+    bench.now += 2 * settings.lag_timeout
+    leader.check(bench.now, stalled=False)
+    write_and_flush(bench, replica, 8, 50)
+    assert replica.log.base <= 4
+    assert replica.retention.copy_log("ephesus") == (800, MOST)
+    assert sent(progress)[0].prev_offset == 4
+    assert bench.take(SendCheckpoint) == []
+
+
+def test_what_it_has_is_not_kept_for_it() -> None:
+    bench, replica, progress, _ = moving()
+    leader_of(replica).checkpoint_sent(progress, 4, bench.now)
+    write_and_flush(bench, replica, 8, 50)
+    sent(progress)
+    bench.ack(replica, "ephesus", 8)
+    write_and_flush(bench, replica, 1, 50)
+    assert replica.retention.copy_log("ephesus") == (250, MOST)
+    assert replica.log.base == 8
+
+
+def test_one_that_falls_behind_the_writes_begins_again_and_says_so() -> None:
+    bench, replica, progress, first = moving()
+    assert (first.tries, first.reason) == (1, "")
+    leader_of(replica).checkpoint_sent(progress, 4, bench.now)
+    write_and_flush(bench, replica, 12, 100)
+    assert replica.retention.copy_log("ephesus") is None
+    assert replica.log.base > 4
+    bench.take_all()
+    bench.stands(replica, "ephesus", log_of(base=4, base_epoch=1))
+    taken = bench.take_all()
+    [second] = [one for one in taken if isinstance(one, SendCheckpoint)]
+    assert (second.tries, second.reason, second.was_outrun) == (2, OUTRUN, True)
+    [report] = [one for one in taken if isinstance(one, Report)]
+    assert report.level is Level.WARNING
+    assert report.names["tries"] == 2
+    [migration] = leader_of(replica).migrations()
+    assert (migration.tries, migration.restarted_by) == (2, OUTRUN)
+
+
+def test_one_that_was_away_was_not_outrun() -> None:
+    bench, replica, progress, _ = moving()
+    leader = leader_of(replica)
+    leader.checkpoint_sent(progress, 4, bench.now)
+    leader.disconnected(progress, "reset", bench.now)
+    write_and_flush(bench, replica, 8, 50)
+    bench.take_all()
+    bench.stands(replica, "ephesus", log_of(base=4, base_epoch=1))
+    [second] = bench.take(SendCheckpoint)
+    assert (second.reason, second.was_outrun) == (AWAY, False)
+
+
+def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
+    bench, replica, progress, _ = moving()
+    leader_of(replica).checkpoint_sent(progress, 4, bench.now)
+    bench.ack(replica, "ephesus", 4)
+    bench.adopt(replica, isr=["athens", "ephesus"], adding_replicas=[])
+    assert replica.retention.copy_log("ephesus") is None
+    assert "ephesus" in replica.retention.readers

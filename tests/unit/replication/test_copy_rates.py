@@ -1,0 +1,111 @@
+"""Whether a copy can end while its partition is written."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from minka.v1.cluster_pb2 import Operation
+from minka.v1.coordinator_pb2 import MigrationProgress
+from minkad.core.replication.progress import Progress
+from minkad.core.replication.retention import Retention
+from minkad.replication.copy_rates import CopyRates
+from minkad.replication.replica import Replica
+from minkad.storage.size_estimate import Size
+
+MB = 1_000_000
+
+
+class Copied:
+    """A partition of 1 GB, of whose log 100 MB are kept by the setting; so 1 GB are."""
+
+    def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
+        self.now = 0.0
+        self.operation = None if limit is None else Operation(id=7, rate_limit=limit)
+        self.retention = Retention(0)
+        data = SimpleNamespace(size=lambda: Size(size, 1))
+        replica = cast("Replica", SimpleNamespace(id=1, data=data, retention=self.retention))
+        self.rates = CopyRates(replica, "ephesus", 100 * MB, lambda: self.now, lambda _: self.operation)
+        self.copied = 0
+
+    def run(self, seconds: int, writes: int, copies: int = 0) -> None:
+        """So many bytes are written and copied in each of these seconds."""
+        for _ in range(seconds):
+            self.rates.look(self.copied)
+            self.now += 1
+            self.retention.applied_bytes += writes
+            self.copied += copies
+        self.rates.look(self.copied)
+
+
+def test_without_a_limit_a_copy_begins_at_once() -> None:
+    assert not Copied().rates.waits_for_writes
+    assert not Copied(0).rates.waits_for_writes
+
+
+def test_a_limit_that_is_enough_holds_nothing_up() -> None:
+    c = Copied(30 * MB)
+    c.run(3, 20 * MB)
+    assert c.rates.waits_for_writes
+    assert c.rates.obstacle() == ("", "")
+
+
+def test_a_limit_that_is_not_enough_names_both_rates_and_what_helps() -> None:
+    c = Copied(10 * MB)
+    c.run(3, 20 * MB)
+    reason, remedy = c.rates.obstacle()
+    assert reason == (
+        "it is written at 20.0 MB/s, and a copy of 1.0 GB at 10.0 MB/s would be outrun: at most 1.0 GB of the log that "
+        "comes meanwhile are kept"
+    )
+    assert remedy == "minkactl operations limit 7 24MiB (0: no limit), or minkactl operations cancel 7"
+    c.operation = Operation(id=7)
+    assert c.rates.obstacle() == ("", ""), "the limit was lifted"
+
+
+def test_a_small_partition_may_be_copied_slowly() -> None:
+    """Its log is kept up to the setting, which is more than what there is to copy."""
+    c = Copied(5 * MB, size=10 * MB)
+    c.run(3, 20 * MB)
+    assert c.rates.obstacle() == ("", "")
+
+
+def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minute() -> None:
+    c = Copied(0)
+    c.run(5, 40 * MB, 7 * MB)
+    assert c.rates.outrun() == (
+        "writes at 40.0 MB/s have outrun the copy at 7.0 MB/s: more than 1.0 GB of log came since its checkpoint"
+    )
+    assert c.rates.waits_for_writes
+    reason, remedy = c.rates.obstacle()
+    assert "written at 40.0 MB/s" in reason
+    assert "at 7.0 MB/s" in reason
+    assert remedy == "write less, or minkactl operations cancel 7"
+    c.run(20, 1 * MB)
+    assert c.rates.obstacle() == ("", "")
+    c.run(5, 40 * MB)
+    assert c.rates.obstacle() != ("", "")
+    c.now += 60
+    assert c.rates.obstacle() == ("", "")
+
+
+def test_one_that_the_log_outran_has_to_be_faster_than_the_writes() -> None:
+    """Also if its checkpoint is small."""
+    c = Copied(0, size=1 * MB)
+    c.run(5, 40 * MB, 30 * MB)
+    c.rates.outrun(following=True)
+    assert "written at 40.0 MB/s" in c.rates.obstacle()[0]
+    c.run(20, 20 * MB)
+    assert c.rates.obstacle() == ("", "")
+
+
+def test_a_follower_that_takes_the_log_too_slowly_is_named_before_its_log_is_given_up() -> None:
+    c = Copied(0)
+    c.retention.keep_for_copy("ephesus", 0, 100 * MB)
+    progress = cast("Progress", SimpleNamespace(node_id="ephesus"))
+    migration = MigrationProgress()
+    for seconds in range(60):
+        c.now += 1
+        c.retention.applied_bytes += 1 * MB
+        migration = MigrationProgress()
+        c.rates.describe_following(progress, migration)
+        assert bool(migration.remedy) is (seconds > 49), seconds
+    assert "it is written at 1.0 MB/s, and ephesus takes the log at 0.0 MB/s" in migration.blocked_by

@@ -1,0 +1,188 @@
+"""Every file of a partition's database is damaged in every way: it is right or CORRUPT_DATA, and another database can
+take its place in the same process.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from rocksdict import Cache
+
+from minka.errors import Code, MinkaError
+from minka.wire import WriteBody
+from minkad.storage.applied import Applied
+from minkad.storage.checkpoint import remove_folder, take
+from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks import data_error
+from tests.unit.storage.damages import (
+    a_file,
+    a_folder,
+    a_link_to_itself,
+    deleted,
+    emptied,
+    flipped,
+    flipped_at_its_end,
+    flipped_at_its_start,
+    truncated,
+    zeroed,
+)
+
+MIB: Final = 1024 * 1024
+KEYS: Final = [b"key %04d" % i for i in range(300)]
+
+
+OF_FOLDERS: Final = (deleted, a_file, a_link_to_itself)
+DAMAGES: Final = (
+    flipped, flipped_at_its_start, flipped_at_its_end, truncated, emptied, zeroed, deleted, a_folder, a_link_to_itself,
+)  # fmt: skip
+OF_RARELY_READ: Final = (zeroed, deleted, a_folder, a_link_to_itself)
+CLOSED: Final = [
+    *((file, damage) for file in ("CURRENT", "MANIFEST-*", "*.sst") for damage in DAMAGES),
+    *(
+        (file, damage)
+        for file in ("OPTIONS-*", "IDENTITY", "LOCK", "LOG", "*.json", "*.log")
+        for damage in OF_RARELY_READ
+    ),
+    *((".", damage) for damage in OF_FOLDERS),
+]
+OPEN: Final = [cell for cell in CLOSED if cell[0] in ("CURRENT", "IDENTITY", "*.sst", ".")]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a closed database with three tables."""
+    path = tmp_path_factory.mktemp("template") / "1"
+    asyncio.run(make(path, 3))
+    return path
+
+
+@pytest.fixture
+def path(template: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(template, tmp_path / "1")
+
+
+async def make(path: Path, tables: int) -> Applied:
+    """A database with some tables, which all have all keys."""
+    data = DataDatabase(path, Cache(MIB))
+    applied = Applied()
+    for number in range(1, tables + 1):
+        applied = Applied(number, 1)
+        data.write([WriteBody(list(KEYS), [b"%d-" % number * 50] * len(KEYS))], applied)
+        await data.open()
+        await data.flush()
+    await data.close()
+    return applied
+
+
+async def use(data: DataDatabase, folder: Path) -> None:
+    """Do with the data all that a replica does. What fails is CORRUPT_DATA; what is read isn't wrong."""
+
+    async def checked(work: Awaitable[object]) -> None:
+        try:
+            await work
+        except MinkaError as error:
+            if error.code is not Code.CORRUPT_DATA:
+                raise
+
+    async def read() -> None:
+        for found in (data.get(KEYS), await data.stored_many(list(KEYS))):
+            assert None not in found or data.applied.offset < 3, "keys are missing"
+
+    async def page() -> None:
+        keys, _, _ = data.page(b"", b"", False, 1000, MIB)
+        assert keys == KEYS or data.applied.offset < 3, "keys are missing"
+
+    async def write() -> None:
+        data.write([WriteBody([b"new"], [b"x" * 100])], Applied(4, 1))
+
+    async def check() -> None:
+        await (await take(data, folder / "taken")).verify()
+
+    await checked(data.open())
+    if data.is_open:
+        for work in (read, page, data.count, check, write, data.flush, data.compact):
+            await checked(work())
+        await checked(data.rest(lambda: True))
+        await checked(data.open())
+
+
+async def replaced(data: DataDatabase, path: Path) -> None:
+    """The damaged database is made again, as `Damage` does it."""
+    await data.close()
+    await remove_folder(path)
+    assert await make(path, 1) == Applied(1, 1)
+
+
+def harm(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+    (file,) = [path] if pattern == "." else sorted(path.glob(pattern))[-1:]
+    damage(file)
+
+
+@pytest.mark.parametrize(("pattern", "damage"), CLOSED)
+async def test_damage_while_it_is_closed(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+    harm(path, pattern, damage)
+    data = DataDatabase(path, Cache(MIB))
+    if data.exists():
+        await use(data, path.parent)
+    await replaced(data, path)
+
+
+@pytest.mark.parametrize(("pattern", "damage"), OPEN)
+async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
+    data = DataDatabase(path, Cache(MIB))
+    await data.open()
+    harm(path, pattern, damage)
+    await use(data, path.parent)
+    await replaced(data, path)
+
+
+async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path) -> None:
+    """What was raised is held while another database takes its place: a log's handler or a task may do so."""
+    flipped(max(path.glob("*.sst")), 0.3)
+    data = DataDatabase(path, Cache(MIB))
+    await data.open()
+    errors: list[MinkaError] = []
+    for read in (lambda: data.page(b"", b"", False, 1000, MIB), lambda: data.get(KEYS)):
+        with pytest.raises(MinkaError, match="CORRUPT_DATA") as caught:
+            read()
+        errors.append(caught.value)
+    await replaced(data, path)
+    assert len(errors) == 2
+
+
+async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """One that is raised again and again would keep the frames of everybody who got it."""
+    data = DataDatabase(tmp_path / "1", Cache(MIB))
+    data.condemn(MinkaError(Code.CORRUPT_DATA, "no"))
+    assert data.damage is not data.damage
+    with pytest.raises(MinkaError, match="CORRUPT_DATA: no"):
+        data.get([b"a"])
+    await data.close()
+
+
+def test_what_the_node_lacks_is_no_damage() -> None:
+    for text, code in {
+        "IO error: While pread offset 0 len 53: 000010.sst: Input/output error": Code.CORRUPT_DATA,
+        "IO error: While open a file for random read: 000010.sst: Is a directory": Code.CORRUPT_DATA,
+        "IO error: No space left on device: While appending to file: 000010.sst": Code.STORAGE_FAILED,
+        "IO error: While open a file for random read: 000010.sst: Too many open files": Code.STORAGE_FAILED,
+        "IO error: While open a file for random read: 000010.sst: Permission denied": Code.STORAGE_FAILED,
+    }.items():
+        assert data_error(Exception(text), "opening 1").code is code, text
+
+
+async def test_where_a_checkpoint_is_put_and_what_became_of_it_says_nothing_of_the_data(path: Path) -> None:
+    data = DataDatabase(path, Cache(MIB))
+    (path.parent / "outgoing").touch()
+    with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+        await take(data, path.parent / "outgoing" / "taken")
+    taken = await take(data, path.parent / "taken")
+    await taken.remove()
+    with pytest.raises(MinkaError, match="STORAGE_FAILED"):
+        await taken.checksum(taken.files[0])
+    assert data.damage is None
+    await data.close()

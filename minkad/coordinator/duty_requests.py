@@ -160,7 +160,7 @@ class DutyRequests:
             attached=counts["attached"],
             weight=counts["weight"],
             unplaced=[
-                UnplacedDuty(id=row.id, reason=describe_unplaced(state, controller.shards.distributor, row))
+                UnplacedDuty(id=row.id, reason=describe_unplaced(state, controller.shards.distributor, row, unix_ms()))
                 for row in map(state.duties.duties.__getitem__, islice(list(nowhere), _SHOWN_UNPLACED))
             ],
             unplaced_count=len(nowhere),
@@ -264,7 +264,7 @@ def _status(controller: ActiveController, state: State, row: Duty) -> DutyStatus
     return DutyStatus(
         duty=row,
         assignments=map(assignment_row, state.duties.assignments(row.number)),
-        unplaced=describe_unplaced(state, controller.shards.distributor, row),
+        unplaced=describe_unplaced(state, controller.shards.distributor, row, unix_ms()),
     )
 
 

@@ -329,6 +329,7 @@ def check_indexes(duties: DutyState) -> None:
     assert {k: v for k, v in kept.items() if v} == {k: v for k, v in loads.items() if v}, "loads"
     assert {k: v for k, v in duties.releasing.items() if v} == {k: v for k, v in releasing.items() if v}, "releasing"
     assert set(duties.deleting) == {row.number for row in duties.duties.values() if row.deleting}, "deleting"
+    assert set(duties.suspected) == {n for n, row in duties.duties.items() if row.HasField("suspicion")}, "suspected"
     assert set(duties.pinned) == {row.number for row in duties.duties.values() if row.pinned_to}, "pinned"
     assert set(duties.of_duty) <= {number for number, row in duties.duties.items() if not row.synthetic}, "of_duty"
     assert set(duties.of_synthetic) <= {number for number, row in duties.duties.items() if row.synthetic}, (

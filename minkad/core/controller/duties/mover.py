@@ -11,6 +11,7 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.quarantines import quarantine_of
 from minkad.core.controller.duties.rooms import capacity_of, refusal
 from minkad.core.controller.duties.rows import Epochs, in_state
+from minkad.core.controller.duties.suspects import is_suspect
 from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.controller.selectors import Live
@@ -72,7 +73,8 @@ class DutyMover:
         cold, warm = list[Migration](), list[Migration]()
         for migration in migrations:
             row = state.duties.duties[migration.duty]
-            (warm if state.duties.pallets[row.pallet].warm else cold).append(migration)
+            is_warm = state.duties.pallets[row.pallet].warm and not is_suspect(row)
+            (warm if is_warm else cold).append(migration)
         epochs = Epochs(state.duties.next_epoch)
         records: list[Record] = []
         for (shard, reason), rows in _by(warm, "target").items():

@@ -218,8 +218,8 @@ class DutyRequests:
         moves = (move for move in self._coordinator.history.moves() if (move.pallet, move.id) == (row.pallet, row.id))
         return ExplainDutyResponse(
             status=status,
-            summary=explain.summary(state, row, status.unplaced),
-            shards=explain.verdicts(state, row),
+            summary=explain.summary(state, row, status.unplaced, unix_ms()),
+            shards=explain.verdicts(state, row, unix_ms()),
             moves=islice(moves, _SHOWN_MOVES),
         )
 

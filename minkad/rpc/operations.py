@@ -34,7 +34,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
         operations=operations,
         progress=active.reports.progress() if active and runs else [],
         now_ms=unix_ms(),
-        blockers=[blocker for o in runs for blocker in blockers_of(state, o)],
+        blockers=[blocker for o in runs for blocker in blockers_of(state, o, now_ms=unix_ms())],
     )
     if request.with_migrations:
         reports = active.reports if active else None

@@ -118,11 +118,15 @@ class DutyMover:
             records += [migration_in_state(m, _M.MIGRATION_STATE_COMPLETED, now_ms, "moved") for m in rows]
         return records + self._release(state, unprepared, now_ms)
 
-    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
+    def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
         """The source's delegate has yet to release the duty."""
         if migration.state != _M.MIGRATION_STATE_RELEASING:
             return "", ""
-        return f"{migration.source} has yet to release it", f"look at what {migration.source} logs, or stop it"
+        holder = state.duties.holder(migration.duty)
+        since_ms = holder.since_ms if holder is not None else migration.started_ms
+        waited = "" if now_ms is None else f" {max(0, now_ms - since_ms) // 1000:,} s"
+        reason = f"it has waited{waited} for {migration.source}'s detach"
+        return reason, f"look at what {migration.source} logs, or stop its process"
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
         """It can always go back: its source still has the duty."""

@@ -33,6 +33,11 @@ def is_suspect(row: Duty) -> bool:
     return row.suspicion.failures >= SUSPECT_FROM
 
 
+def is_quarantined(row: Duty) -> bool:
+    """Whether the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
+    return is_suspect(row) or bool(row.quarantines)
+
+
 def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
     """The shard has failed: note it for the duties that may be why."""
     attaching = [

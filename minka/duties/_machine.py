@@ -241,7 +241,8 @@ class ShardMachine:
             self._disconnect(now, said.refused.message)
             self._refused(said.refused.code, said.refused.message, now)
         elif kind == "goodbye":
-            self._on_give_up(GiveUp(), now)  # nothing is left to release, as far as the node knows
+            self._on_give_up(GiveUp(), now)  # nothing is left to release, as far as the node knows,
+            self._farewell = now  # and whatever was reported is recorded, or of no more use
         self._known_index = max(self._known_index, said.index)
 
     def _on_duties(self, said: ShardInstruction, kind: str) -> None:

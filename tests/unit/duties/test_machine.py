@@ -317,6 +317,16 @@ def test_it_leaves_when_everything_is_elsewhere(world: World) -> None:
     assert world.stopped == [Stopped()]
 
 
+def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodbye(world: World) -> None:
+    world.tell(Leave())
+    world.detach((1, 11), (2, 12))
+    world.end_calls()
+    before = len(world.notes)
+    world.goodbye()
+    assert world.stopped == [Stopped()]
+    assert world.notes[before:] == []
+
+
 def test_it_gives_up_without_the_cluster(world: World) -> None:
     world.tell(GiveUp())
     world.end_calls()

@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Shard, ShardState
-from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage
+from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage, ShardReport
 from minkad.core.state import State
 from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory

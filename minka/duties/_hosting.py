@@ -254,8 +254,8 @@ class Hosting:
         """Begin the calls that can begin at `now` (seconds)."""
         if not self.in_hurry:
             some, self._over = self._over[:MAX_CALL_DUTIES], self._over[MAX_CALL_DUTIES:]
-            for record, took in some:
-                self._end(record, took)
+            for released, took in some:
+                self._end(released, took)
         while self._retries and self._retries[0][0] <= now:
             _, number, method = heapq.heappop(self._retries)
             record = self.records.get(number)

@@ -174,6 +174,21 @@ def test_a_person_has_it_tried_again_at_once_and_alone(how: str) -> None:
     assert not fleet.row.HasField("suspicion")
 
 
+def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", ["bad"])
+    fleet.settle()
+    fleet.world.now_ms = fleet.row.suspicion.retry_ms
+    fleet.world.follow()
+    [holder] = fleet.world.duties.assignments(fleet.row.number)
+    fleet.world.now_ms += 1000
+    fleet.world.do(ChangeDuties([DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))]))
+    fleet.bad.clear()
+    fleet.world.kill(holder.shard)
+    fleet.settle()
+    assert fleet.world.where("bad")
+
+
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
 def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
     """What is kept for a shard within its grace is given to its next process at once; a suspect is not."""
@@ -203,7 +218,7 @@ def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
     world.change_pallet("feeds", warm=True)
     world.create("feeds", ids(8))
     fleet.settle()
-    source = world.where("d000")
+    prepares = list[int]()
     for _ in range(2):
         world.join("new", version="1")
         world.rebalance("feeds")
@@ -219,7 +234,7 @@ def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
     world.follow()
     assert not any(suspects.is_suspect(world.duties.duties[number]) for number, _ in world.duties.preparing)
     world.settle()
-    assert source
+    assert suspect.id in {row.id for row in world.duties.duties.values() if world.where(row.id)}
 
 
 def test_the_next_controller_knows_it() -> None:

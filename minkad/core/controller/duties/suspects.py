@@ -39,13 +39,15 @@ def is_quarantined(row: Duty) -> bool:
 
 
 def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The shard has failed: note it for the duties that may be why."""
-    attaching = [
-        duties.duties[one.duty] for one in duties.on_shard.get(shard.name, {}).values() if one.state in _MAY_BE_WHY
-    ]
-    most = max((row.suspicion.failures for row in attaching), default=0)
-    blamed = [row for row in attaching if row.suspicion.failures == most]
-    is_kept_away = len(blamed) == 1 and most + 1 >= KEPT_AWAY_FROM
+    """The shard has failed: note it for the duties that may be why. What a client has changed since the shard got it is
+    tried again at once.
+    """
+    held = duties.on_shard.get(shard.name, {}).values()
+    attaching = [(duties.duties[one.duty], one) for one in held if one.state in _MAY_BE_WHY]
+    most = max((row.suspicion.failures for row, _ in attaching), default=0)
+    blamed = [row for row, _ in attaching if row.suspicion.failures == most]
+    is_changed = any(row.changed_ms > one.since_ms for row, one in attaching if row.suspicion.failures == most)
+    is_kept_away = len(blamed) == 1 and most + 1 >= KEPT_AWAY_FROM and not is_changed
     suspicion = DutySuspicion(
         failures=most + 1,
         shard=shard.name,

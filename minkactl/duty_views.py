@@ -159,7 +159,7 @@ def duty_page(status: DutyStatus) -> Page:
     """All about one duty."""
     document = duty_document(status.duty, status, with_payload=True)
     name = f"{document['pallet']}/{document['id']}"
-    facts = {key: value for key, value in document.items() if key not in ("assignments", "quarantines")}
+    facts = {key: value for key, value in document.items() if key not in ("assignments", "quarantines", "suspicion")}
     return Page(document, [fields(facts), Listing(DUTY_COLUMNS[:3], [duty_row(document)])], [name])
 
 

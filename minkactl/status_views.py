@@ -30,6 +30,7 @@ def duty_totals(control: Control) -> Row | None:
         "duties": sum(one.duties for one in pallets),
         "attached": sum(one.attached for one in pallets),
         "nowhere": sum(one.unplaced_count for one in pallets),
+        "quarantined": sum(one.quarantined for one in pallets),
         "shards": dict(sorted(states.items())),
     }
 

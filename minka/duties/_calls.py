@@ -91,14 +91,22 @@ def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
     return Call("GetDuties", request)
 
 
-def list_duties(pallet: str, shard: str, unplaced: bool, with_payloads: bool, after: int, limit: int) -> Call:
+def list_duties(
+    pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, after: int, limit: int
+) -> Call:
     """The call for a page of at most `limit` duties, which begins after the one with the number `after`."""
     pallet = pallet and checked_pallet(pallet)
     shard = shard and checked_shard(shard)
     request = made(
         "a request",
         lambda: api.GetDutiesRequest(
-            pallet=pallet, shard=shard, unplaced=unplaced, with_payloads=with_payloads, after=after, limit=limit
+            pallet=pallet,
+            shard=shard,
+            unplaced=unplaced,
+            quarantined=quarantined,
+            with_payloads=with_payloads,
+            after=after,
+            limit=limit,
         ),
     )
     return Call("GetDuties", request)

@@ -32,7 +32,7 @@ class MachineSettings:
     report_interval: float = 1.0  # between two calls that ask the delegate what it holds
     weight_interval: float = 10.0  # between two reports of one duty's weight
     weight_change: float = 0.1  # a smaller change, as a part of the weight, isn't reported
-    first_answer: float = 10.0  # how long a node may take to register the shard
+    first_answer: float = 3.0  # how long a node may take to register the shard; then another one goes on with it
     silence: float = 1.0  # the shard leaves a node that grants nothing for so long, or for a third of the clearance
 
 
@@ -70,9 +70,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallOverdue:
-    """The delegate's method takes longer than it may, and can't be ended. Nothing else is called for its pallet until
-    it returns.
-    """
+    """The delegate's method takes longer than it may, and can't be ended. The other duties of its pallet go on."""
 
     call: int
 

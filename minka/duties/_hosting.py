@@ -6,7 +6,7 @@ first to the end of the last: then the record is `live`.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -45,6 +45,7 @@ class Record:
     live: bool = False  # the delegate may act for it
     busy: bool = False  # in a call that is under way
     alone: bool = False  # to be given to the delegate without others, after a failure
+    apart: bool = False  # its calls take too long, so that others don't wait for them
     given: int = 0  # the version that the delegate has
     tries: int = 0  # calls of the present method that failed
     ending: Ending | None = None
@@ -59,7 +60,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The calls for one pallet, of which one runs at a time."""
+    """The calls for one pallet, of which one runs at a time, besides those that have taken too long."""
 
     pallet: str
     running: CallDelegate | None = None
@@ -75,6 +76,7 @@ class Hosting:
         self.records: dict[int, Record] = {}
         self.live = 0  # records for which the delegate may act
         self.may_take = False  # whether there is clearance enough to take something new
+        self.in_hurry = False  # the clearance is short: what isn't needed to release duties is done afterwards
         self.out: list[Instruction] = []
         self._lanes = {"": Lane("")}
         self.take(pallets)
@@ -85,6 +87,7 @@ class Hosting:
         self._interrupted: set[int] = set()  # calls of prepare that an attach has cut short
         self._last_call = 0
         self._retries: list[tuple[float, int, Method]] = []  # a heap
+        self._over: list[tuple[Record, float]] = []  # released in a hurry, each with the seconds that it took
         self._report_due = float("-inf")
 
     # Questions
@@ -101,6 +104,8 @@ class Hosting:
 
     def wake_at(self) -> float:
         """The time at which there is something to do, if nothing else happens before."""
+        if self._over and not self.in_hurry:
+            return float("-inf")
         retry = self._retries[0][0] if self._retries else float("inf")
         return min(retry, self._report_due if self._reports_itself() else float("inf"))
 
@@ -136,7 +141,7 @@ class Hosting:
             record.next = duty
             self._release(record, Ending.RELEASED)
             if record.busy and record.phase is Phase.PREPARING:
-                self._interrupt(self._lanes[record.duty.pallet])
+                self._interrupt(number)
 
     def prepare(self, duty: HeldDuty) -> None:
         """Prepare for the duty: the shard gets it next."""
@@ -174,13 +179,14 @@ class Hosting:
             record.released_epoch = max(record.released_epoch, holding.epoch)
             self._release(record, Ending.RELEASED)
 
-    def _interrupt(self, lane: Lane) -> None:
-        """Cancel the call of the lane, which prepares: what the shard has been given must not wait for it."""
-        assert lane.running is not None, "a record is busy"
-        assert lane.running.method is Method.PREPARE, "another call for the pallet"
-        if lane.running.call not in self._interrupted:
-            self._interrupted.add(lane.running.call)
-            self.out.append(CancelCall(lane.running.call, "one of the duties has to be attached"))
+    def _interrupt(self, number: int) -> None:
+        """Cancel the call that prepares for the duty: what the shard has been given must not wait for it."""
+        calls = (call for call, _ in self._calls.values() if any(duty.duty == number for duty in call.duties))
+        call = next(calls)
+        assert call.method is Method.PREPARE, "another call for the duty"
+        if call.call not in self._interrupted:
+            self._interrupted.add(call.call)
+            self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
         """Release everything that the delegate has; with `unbegun` also what it was yet to be given."""
@@ -209,7 +215,7 @@ class Hosting:
         if not record.live:
             self._end(record, None)
             return
-        record.phase, record.tries, record.alone = Phase.DETACHING, 0, False
+        record.phase, record.tries, record.alone, record.apart = Phase.DETACHING, 0, False, False
         self._lanes[record.duty.pallet].queues[Method.UPDATE].pop(record.duty.duty, None)
         self._queue(record.duty, Method.DETACH)
 
@@ -246,10 +252,18 @@ class Hosting:
 
     def advance(self, now: float) -> None:
         """Begin the calls that can begin at `now` (seconds)."""
+        if not self.in_hurry:
+            some, self._over = self._over[:MAX_CALL_DUTIES], self._over[MAX_CALL_DUTIES:]
+            for released, took in some:
+                self._end(released, took)
         while self._retries and self._retries[0][0] <= now:
             _, number, method = heapq.heappop(self._retries)
             record = self.records.get(number)
-            if record is not None and record.tries and not record.busy and method is _method_of(record):
+            if record is None or not record.tries or record.busy or method is not _method_of(record):
+                continue
+            if record.apart and (method is Method.DETACH or self.may_take):
+                self._begin_call(self._lanes[record.duty.pallet], method, [record], now)
+            else:
                 self._queue(record.duty, method)
         for lane in self._lanes.values():
             if lane.running is None and lane.pallet:
@@ -259,7 +273,7 @@ class Hosting:
         elif now >= self._report_due:
             self._report_due = now + self._settings.report_interval
             if self._lanes[""].running is None:
-                self._call(self._lanes[""], Method.REPORT, (), now)
+                self._lanes[""].running = self._call(self._lanes[""], Method.REPORT, (), now)
 
     def _reports_itself(self) -> bool:
         return Method.REPORT in self._methods and self.live > 0
@@ -275,34 +289,44 @@ class Hosting:
                 some = [one for one, _ in zip((r for r in rest if not r.alone), range(MAX_CALL_DUTIES), strict=False)]
             for record in some:
                 del queue[record.duty.duty]
-                record.busy = True
-                if method is Method.ATTACH:
-                    self._set_live(record, True)
-                elif method is Method.DETACH and not record.tries:
-                    record.detach_began = now
-            self._call(lane, method, tuple(record.duty for record in some), now)
+            lane.running = self._begin_call(lane, method, some, now)
             return
 
-    def _call(self, lane: Lane, method: Method, duties: tuple[HeldDuty, ...], now: float) -> None:
+    def _begin_call(self, lane: Lane, method: Method, some: Sequence[Record], now: float) -> CallDelegate:
+        for record in some:
+            record.busy = True
+            if method is Method.ATTACH:
+                self._set_live(record, True)
+            elif method is Method.DETACH and not record.tries:
+                record.detach_began = now
+        return self._call(lane, method, tuple(record.duty for record in some), now)
+
+    def _call(self, lane: Lane, method: Method, duties: tuple[HeldDuty, ...], now: float) -> CallDelegate:
         self._last_call += 1
         call = CallDelegate(self._last_call, method, lane.pallet, duties, self._settings.call_timeout)
         self._calls[call.call] = (call, now)
-        lane.running = call
         self.out.append(call)
+        return call
 
     def overdue(self, number: int) -> None:
-        """Note that the call can't be ended, so that its pallet waits."""
+        """The call can't be ended: its duties wait until it returns, and the others of the pallet go on."""
         call, _ = self._calls[number]
-        text = (
-            f"{call.method.value} of {_named(call)} has taken {call.timeout:g} s and can't be ended: nothing else is "
-            "called for this pallet until it returns"
-        )
+        rest = "no other report is asked for until it returns"
+        if call.method is not Method.REPORT:
+            self._leave_lane(call)
+            rest = "the other duties of the pallet go on beside it"
+        text = f"{call.method.value} of {_named(call)} has taken {call.timeout:g} s and can't be ended: {rest}"
         self.out.append(Note(ERROR, text))
+
+    def _leave_lane(self, call: CallDelegate) -> None:
+        lane = self._lanes[call.pallet]
+        if lane.running is call:
+            lane.running = None
 
     def ended(self, number: int, error: str | None, now: float) -> None:
         """Go on with the duties of a call that has returned or raised."""
         call, began = self._calls.pop(number)
-        self._lanes[call.pallet].running = None
+        self._leave_lane(call)
         interrupted = error is not None and number in self._interrupted
         self._interrupted.discard(number)
         if error is not None:
@@ -317,11 +341,12 @@ class Hosting:
             record = self.records[duty.duty]
             record.busy = False
             if error is None:
-                record.tries, record.alone = 0, False
+                record.tries, record.alone, record.apart = 0, False, False
                 outcome(record, duty, began, now)
             elif interrupted and record.ending is None:
                 self._queue(record.duty, call.method)  # it has not failed
             else:
+                record.apart = len(call.duties) == 1 and now - began >= call.timeout
                 self._failed(record, call, error, now)
 
     def _attached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
@@ -347,7 +372,11 @@ class Hosting:
             self._reports.prepared(duty.duty, duty.epoch)
 
     def _detached(self, record: Record, duty: HeldDuty, began: float, now: float) -> None:
-        self._end(record, now - record.detach_began)
+        if self.in_hurry:
+            self._set_live(record, False)
+            self._over.append((record, now - record.detach_began))
+        else:
+            self._end(record, now - record.detach_began)
 
     def _failed(self, record: Record, call: CallDelegate, error: str, now: float) -> None:
         method = call.method

@@ -158,16 +158,18 @@ class Client:
         *,
         shard: str = "",
         unplaced: bool = False,
+        quarantined: bool = False,
         with_payloads: bool = False,
         timeout: float | None = None,
     ) -> Iterator[DutyStatus]:
         """The duties of a pallet ("" means all pallets) on a shard ("" means any, or none), in the order in which they
-        were created; with `unplaced` only those that are nowhere. It asks page by page, each within `timeout` seconds;
-        the whole is no snapshot.
+        were created; with `unplaced` only those that are nowhere, with `quarantined` only those that are kept from
+        shards, since attaching them failed or ended processes. It asks page by page, each within `timeout` seconds; the
+        whole is no snapshot.
         """
         after, more = 0, True
         while more:
-            call = _calls.list_duties(pallet, shard, unplaced, with_payloads, after, _PAGE)
+            call = _calls.list_duties(pallet, shard, unplaced, quarantined, with_payloads, after, _PAGE)
             page = self._do(call, timeout)
             more = page.more and bool(page.duties)
             for status in page.duties:

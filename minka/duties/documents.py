@@ -89,6 +89,7 @@ class PalletView(PalletSettings, frozen=True, kw_only=True):
     attached: int | UnsetType = UNSET
     weight: int | UnsetType = UNSET
     unplaced_count: int | UnsetType = UNSET
+    quarantined: int | UnsetType = UNSET
     unplaced: list[Unplaced] | UnsetType = UNSET
     loads: list[Load] | UnsetType = UNSET
     held_back: str | UnsetType = UNSET
@@ -152,6 +153,17 @@ class Quarantine(Struct, frozen=True):
     since_ms: Milliseconds
 
 
+class Suspicion(Struct, frozen=True):
+    """Shards that have failed while they were attaching the duty: how many, the last of them, and when the duty is
+    tried again.
+    """
+
+    failures: int
+    shard: str
+    since_ms: Milliseconds
+    retry_ms: Milliseconds
+
+
 class DutyView(Struct, frozen=True, kw_only=True):
     """A duty as it is."""
 
@@ -172,6 +184,7 @@ class DutyView(Struct, frozen=True, kw_only=True):
     pinned_to: str
     deleting: bool
     quarantines: list[Quarantine]
+    suspicion: Suspicion | None
     assignments: list[Assignment] | UnsetType = UNSET
     unplaced: str | UnsetType = UNSET
 
@@ -267,6 +280,7 @@ def pallet_view(row: rows.Pallet, summary: PalletSummary | None = None) -> Palle
             "attached": summary.attached,
             "weight": summary.weight,
             "unplaced_count": summary.unplaced_count,
+            "quarantined": summary.quarantined,
             "unplaced": [Unplaced(one.id, one.reason) for one in summary.unplaced],
             "loads": [load_view(one) for one in summary.loads],
             "held_back": summary.held_back,
@@ -360,8 +374,14 @@ def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload:
         pinned_to=row.pinned_to,
         deleting=row.deleting,
         quarantines=[Quarantine(one.shard, one.shard_version, one.reason, one.since_ms) for one in row.quarantines],
+        suspicion=_suspicion(row),
         **known,
     )
+
+
+def _suspicion(row: rows.Duty) -> Suspicion | None:
+    said = row.suspicion
+    return Suspicion(said.failures, said.shard, said.since_ms, said.retry_ms) if row.HasField("suspicion") else None
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:

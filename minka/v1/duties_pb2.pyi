@@ -341,6 +341,40 @@ class DutyQuarantine(_message.Message):
 Global___DutyQuarantine: _TypeAlias = DutyQuarantine  # noqa: Y015
 
 @_typing.final
+class DutySuspicion(_message.Message):
+    """Shards have failed while they were attaching a duty, which may have ended their processes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILURES_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    RETRY_MS_FIELD_NUMBER: _builtins.int
+    failures: _builtins.int
+    """how many shards, since the duty was attached last"""
+    shard: _builtins.str
+    """the last of them"""
+    since_ms: _builtins.int
+    """when that one failed"""
+    retry_ms: _builtins.int
+    """no shard is given the duty before"""
+    def __init__(
+        self,
+        *,
+        failures: _builtins.int = ...,
+        shard: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+        retry_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "retry_ms", b"retry_ms", "shard", b"shard", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DutySuspicion: _TypeAlias = DutySuspicion  # noqa: Y015
+
+@_typing.final
 class Duty(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -361,6 +395,7 @@ class Duty(_message.Message):
     QUARANTINES_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
     WAS_ATTACHED_FIELD_NUMBER: _builtins.int
+    SUSPICION_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """unique in the cluster, never reused"""
     pallet: _builtins.str
@@ -391,6 +426,8 @@ class Duty(_message.Message):
     """a stationary duty was attached to a shard, which hasn't released it as planned"""
     @_builtins.property
     def quarantines(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyQuarantine]: ...
+    @_builtins.property
+    def suspicion(self) -> Global___DutySuspicion: ...
     def __init__(
         self,
         *,
@@ -411,10 +448,11 @@ class Duty(_message.Message):
         quarantines: _abc.Iterable[Global___DutyQuarantine] | None = ...,
         deleting: _builtins.bool = ...,
         was_attached: _builtins.bool = ...,
+        suspicion: Global___DutySuspicion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reported_weight", b"_reported_weight", "reported_weight", b"reported_weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reported_weight", b"_reported_weight", "reported_weight", b"reported_weight", "suspicion", b"suspicion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reported_weight", b"_reported_weight", "changed_ms", b"changed_ms", "created_ms", b"created_ms", "deleting", b"deleting", "id", b"id", "lazy", b"lazy", "number", b"number", "pallet", b"pallet", "payload_bytes", b"payload_bytes", "payload_id", b"payload_id", "pinned_to", b"pinned_to", "quarantines", b"quarantines", "reported_weight", b"reported_weight", "stationary", b"stationary", "synthetic", b"synthetic", "version", b"version", "was_attached", b"was_attached", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reported_weight", b"_reported_weight", "changed_ms", b"changed_ms", "created_ms", b"created_ms", "deleting", b"deleting", "id", b"id", "lazy", b"lazy", "number", b"number", "pallet", b"pallet", "payload_bytes", b"payload_bytes", "payload_id", b"payload_id", "pinned_to", b"pinned_to", "quarantines", b"quarantines", "reported_weight", b"reported_weight", "stationary", b"stationary", "suspicion", b"suspicion", "synthetic", b"synthetic", "version", b"version", "was_attached", b"was_attached", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reported_weight: _TypeAlias = _typing.Literal["reported_weight"]  # noqa: Y015
     _WhichOneofArgType__reported_weight: _TypeAlias = _typing.Literal["_reported_weight", b"_reported_weight"]  # noqa: Y015
@@ -467,6 +505,7 @@ class Shard(_message.Message):
     PENALTY_FIELD_NUMBER: _builtins.int
     PENALTY_MS_FIELD_NUMBER: _builtins.int
     VERSION_SINCE_MS_FIELD_NUMBER: _builtins.int
+    CRASH_PENALTY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     incarnation: _builtins.str
     """identity of the process, made at each start, and again after the cluster took it for dead"""
@@ -488,6 +527,8 @@ class Shard(_message.Message):
     penalty_ms: _builtins.int
     version_since_ms: _builtins.int
     """when a shard with this version first registered"""
+    crash_penalty: _builtins.int
+    """the part of the penalty that is for processes that ended without a word"""
     @_builtins.property
     def pallets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PalletCapacity]:
         """those whose duties it takes"""
@@ -509,10 +550,11 @@ class Shard(_message.Message):
         penalty: _builtins.int = ...,
         penalty_ms: _builtins.int = ...,
         version_since_ms: _builtins.int = ...,
+        crash_penalty: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_until_ms", b"away_until_ms", "grace_ms", b"grace_ms", "incarnation", b"incarnation", "name", b"name", "node", b"node", "pallets", b"pallets", "penalty", b"penalty", "penalty_ms", b"penalty_ms", "registered_ms", b"registered_ms", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "version_since_ms", b"version_since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away_until_ms", b"away_until_ms", "crash_penalty", b"crash_penalty", "grace_ms", b"grace_ms", "incarnation", b"incarnation", "name", b"name", "node", b"node", "pallets", b"pallets", "penalty", b"penalty", "penalty_ms", b"penalty_ms", "registered_ms", b"registered_ms", "state", b"state", "state_reason", b"state_reason", "state_since_ms", b"state_since_ms", "version", b"version", "version_since_ms", b"version_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

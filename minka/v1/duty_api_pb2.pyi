@@ -168,12 +168,15 @@ class PalletSummary(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     HELD_BACK_FIELD_NUMBER: _builtins.int
     HAND_OVERS_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
     duties: _builtins.int
     attached: _builtins.int
     weight: _builtins.int
     unplaced_count: _builtins.int
     held_back: _builtins.str
     """why the pallet isn't balanced automatically now; "" if nothing is in the way"""
+    quarantined: _builtins.int
+    """duties that are kept from some shards, or from all"""
     @_builtins.property
     def pallet(self) -> _duties_pb2.Pallet: ...
     @_builtins.property
@@ -198,10 +201,11 @@ class PalletSummary(_message.Message):
         loads: _abc.Iterable[Global___ShardLoad] | None = ...,
         held_back: _builtins.str = ...,
         hand_overs: Global___HandOverTimes | None = ...,
+        quarantined: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hand_overs", b"hand_overs", "pallet", b"pallet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "duties", b"duties", "hand_overs", b"hand_overs", "held_back", b"held_back", "loads", b"loads", "pallet", b"pallet", "unplaced", b"unplaced", "unplaced_count", b"unplaced_count", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "duties", b"duties", "hand_overs", b"hand_overs", "held_back", b"held_back", "loads", b"loads", "pallet", b"pallet", "quarantined", b"quarantined", "unplaced", b"unplaced", "unplaced_count", b"unplaced_count", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -438,7 +442,7 @@ class DutyChange(_message.Message):
     def pin(self) -> Global___DutyPin: ...
     @_builtins.property
     def unquarantine(self) -> Global___DutyName:
-        """the shards where it couldn't be attached may try again"""
+        """the shards where it couldn't be attached, or failed meanwhile, may try again"""
 
     def __init__(
         self,
@@ -516,6 +520,7 @@ class GetDutiesRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     WITH_PAYLOADS_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
     pallet: _builtins.str
     """else those of a pallet"""
     shard: _builtins.str
@@ -527,6 +532,8 @@ class GetDutiesRequest(_message.Message):
     limit: _builtins.int
     """0: 1000"""
     with_payloads: _builtins.bool
+    quarantined: _builtins.bool
+    """only those that are kept from shards: attaching them has failed, or ended processes"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
         """exactly these: refused if there is no such duty"""
@@ -541,10 +548,11 @@ class GetDutiesRequest(_message.Message):
         after: _builtins.int = ...,
         limit: _builtins.int = ...,
         with_payloads: _builtins.bool = ...,
+        quarantined: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "names", b"names", "pallet", b"pallet", "shard", b"shard", "unplaced", b"unplaced", "with_payloads", b"with_payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "names", b"names", "pallet", b"pallet", "quarantined", b"quarantined", "shard", b"shard", "unplaced", b"unplaced", "with_payloads", b"with_payloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,16 +22,22 @@ LIMIT = 10_000
 @click.option("--shard", default="", shell_complete=complete_shard, help="Only those that this shard has.")
 @click.option("--nowhere", is_flag=True, help="Only those that no shard has, with the reason.")
 @click.option(
+    "--quarantined",
+    is_flag=True,
+    help="Only those that are kept from shards, since attaching them failed or ended processes.",
+)
+@click.option(
     "--limit", type=click.IntRange(1, options.MAX_32), default=LIMIT, show_default=True, help="How many at most."
 )
 @options.common()
 @click.pass_context
-def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: int) -> None:
+def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, quarantined: bool, limit: int) -> None:
     """List the duties: the shard that has each, its weight, and what there is to say of it.
 
     Examples:
       minkactl duties --pallet feeds --nowhere
       minkactl duties --shard fetcher-2 -o name
+      minkactl duties --quarantined
       minkactl duties explain feeds/bbc
     """
     if ctx.invoked_subcommand is not None:
@@ -40,7 +46,7 @@ def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, limit: in
     def fetch(client: "Client") -> Page:
         from minkactl.duty_views import duties_page
 
-        return duties_page(client.list(pallet, shard=shard, unplaced=nowhere), limit)
+        return duties_page(client.list(pallet, shard=shard, unplaced=nowhere, quarantined=quarantined), limit)
 
     session = ctx.ensure_object(Session)
     show_from(session.duties, session, fetch)

@@ -192,7 +192,7 @@ def release(session: Session, duty: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def retry(session: Session, duty: str) -> None:
-    """Let the shards on which a duty could not be attached try again."""
+    """Try a duty again at once: on the shards where it could not be attached, or alone if it ended processes."""
     from minka.duties.changes import unquarantine
 
     pallet, name = parse_duty(duty)

@@ -87,6 +87,8 @@ def _duties(duties: Row) -> Text:
     )
     if duties["nowhere"]:
         text.append(f", {duties['nowhere']:,} nowhere", "bold red")
+    if duties["quarantined"]:
+        text.append(f", {duties['quarantined']:,} quarantined (minkactl duties --quarantined)", "yellow")
     shards = ", ".join(f"{number:,} {name}" for name, number in duties["shards"].items()) or "none"
     return text.append(f" · shards: {shards}")
 

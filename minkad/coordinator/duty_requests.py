@@ -46,6 +46,7 @@ from minkad.core.controller import (
     score,
 )
 from minkad.core.controller.duties import changes, explain
+from minkad.core.controller.duties.suspects import is_quarantined
 from minkad.core.state import DutyState, State, assignment_row, weight_of
 from minkad.process.clock import unix_ms
 from minkad.process.turns import turn
@@ -151,6 +152,7 @@ class DutyRequests:
                 continue
             counts["duties"] += 1
             counts["weight"] += weight_of(row)
+            counts["quarantined"] += is_quarantined(row)
             counts["attached"] += any(one.state == _ATTACHED for one in state.duties.assignments(number))
         nowhere = state.duties.nowhere.get(pallet.id, {})
         found = rooms(state, pallet.id, unix_ms())
@@ -160,10 +162,11 @@ class DutyRequests:
             attached=counts["attached"],
             weight=counts["weight"],
             unplaced=[
-                UnplacedDuty(id=row.id, reason=describe_unplaced(state, controller.shards.distributor, row))
+                UnplacedDuty(id=row.id, reason=describe_unplaced(state, controller.shards.distributor, row, unix_ms()))
                 for row in map(state.duties.duties.__getitem__, islice(list(nowhere), _SHOWN_UNPLACED))
             ],
             unplaced_count=len(nowhere),
+            quarantined=counts["quarantined"],
             loads=[
                 ShardLoad(
                     shard=room.name, pallet=pallet.id, duties=room.count, weight=room.weight, capacity=room.capacity
@@ -218,8 +221,8 @@ class DutyRequests:
         moves = (move for move in self._coordinator.history.moves() if (move.pallet, move.id) == (row.pallet, row.id))
         return ExplainDutyResponse(
             status=status,
-            summary=explain.summary(state, row, status.unplaced),
-            shards=explain.verdicts(state, row),
+            summary=explain.summary(state, row, status.unplaced, unix_ms()),
+            shards=explain.verdicts(state, row, unix_ms()),
             moves=islice(moves, _SHOWN_MOVES),
         )
 
@@ -244,6 +247,11 @@ def _named(state: State, pallet: str, id_: str) -> Duty:
 
 def _meant(duties: DutyState, request: GetDutiesRequest) -> Iterable[int]:
     """The numbers of the duties that the request asks for, ascending. Raises UNKNOWN_PALLET, UNKNOWN_SHARD."""
+    found = _listed(duties, request)
+    return [number for number in found if is_quarantined(duties.duties[number])] if request.quarantined else found
+
+
+def _listed(duties: DutyState, request: GetDutiesRequest) -> Iterable[int]:
     if request.pallet and request.pallet not in duties.pallets:
         raise changes.unknown_pallet(request.pallet)
     if request.shard and request.shard not in duties.shards:
@@ -264,7 +272,7 @@ def _status(controller: ActiveController, state: State, row: Duty) -> DutyStatus
     return DutyStatus(
         duty=row,
         assignments=map(assignment_row, state.duties.assignments(row.number)),
-        unplaced=describe_unplaced(state, controller.shards.distributor, row),
+        unplaced=describe_unplaced(state, controller.shards.distributor, row, unix_ms()),
     )
 
 

@@ -35,6 +35,7 @@ log: Final = logging.getLogger(__name__)
 BALANCE_INTERVAL_S: Final = 0.5
 SETTLED_S: Final = 1.0  # nothing changes for so long before a pallet is balanced: shards come and go together
 FLAP_SHARE: Final = 0.8  # of the clearance; a heartbeat after a longer silence came nearly too late
+CHANCE_SHARE: Final = 2 / 3  # of the clearance, in which a shard finds a new active controller
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,15 @@ class ShardControl:
         self._controller = controller
         self._now = now
         self.in_thread = in_thread
-        # Silent shards are no reason for this node to suspect itself, so `patience` is 1; silent nodes are.
+        # Silent shards are no reason for this node to suspect itself, so `patience` is 1; silent nodes are. When all is
+        # over that former controllers granted, a shard that was not heard yet has released everything, if it lives.
         self.detector = FailureDetector(
-            settings.failure_timeout, now(), unconfirmed_since + settings.clearance * CLOCK_RATIO, tick, patience=1
+            settings.failure_timeout,
+            now(),
+            unconfirmed_since + settings.clearance * CLOCK_RATIO,
+            tick,
+            patience=1,
+            chance=settings.clearance * CHANCE_SHARE,
         )
         self._registering: dict[str, int] = {}
         self._judging: asyncio.Task[None] | None = None

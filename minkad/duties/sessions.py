@@ -361,7 +361,12 @@ class Session:
             self._reported.clear()
             while self._reports:
                 report = self._reports.popleft()
-                index = await self._sessions.relay.report(self._shard, report)
+                try:
+                    index = await self._sessions.relay.report(self._shard, report)
+                except MinkaError as error:
+                    if error.code is Code.SHARD_FENCED and self._is_leaving:
+                        continue  # with this report it has left, and the goodbye says so
+                    raise
                 # The rows here are then without what was given back, so nobody is told to take it again.
                 await self._sessions.settled(index)
                 self._say(ShardInstruction(recorded=ShardRecorded(sequence=report.sequence)))

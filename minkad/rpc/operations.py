@@ -38,7 +38,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
         now_ms=unix_ms(),
     )
     for operation in runs:
-        blockers = blockers_of(state, operation)
+        blockers = blockers_of(state, operation, now_ms=response.now_ms)
         response.blockers.extend(blockers)
         if not operation.paused:
             response.blockers.extend(_reported(state, operation, blockers, response.progress))

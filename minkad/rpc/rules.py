@@ -195,7 +195,7 @@ _NUMBERS: Final = (
     *("weight_before", "weight_after", "Pallet.version", "changed_ms", "max_difference", "moves_per_shard"),
     *("epoch", "Holding.version", "known_index", "took_ms", "waited_ms", "grace_ms", "away_until_ms"),
     *("load_number", "LoadFile.rows", "xor", "sum"),
-    *("registered_ms", "penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
+    *("registered_ms", "penalty", "crash_penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
     *("from_ms", "to_ms", "migrations_limit"),
     *("slots", "whole_up_to", "clock_ahead_ms"),
@@ -221,7 +221,7 @@ _FLAGS: Final = (
     "keys_only",
     "log_unchecked",
     "without_clearance",
-    *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads"),
+    *("emptied", "manual", "warm", "synthetic", "stationary", "lazy", "unplaced", "with_payloads", "quarantined"),
 )
 
 RULES: Final[dict[str, Rule]] = {

@@ -5,6 +5,8 @@ The file gets a line for each call of the delegate, and again and again a line w
 """
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from minka.tls import Tls
 
 SAMPLE_S = 0.01
 BLOCKED_S = 2.5
+POISON = b"poison"
 
 
 class Recorder(Delegate):
@@ -57,6 +60,15 @@ class Recorder(Delegate):
         self._write(before=now(), call=method, duties=some)
 
 
+class Mortal(Recorder):
+    """A delegate whose process is killed as it attaches a duty with the payload POISON, as for the memory it takes."""
+
+    def attach(self, duties: Sequence[Duty]) -> None:
+        if any(duty.payload == POISON for duty in duties):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().attach(duties)
+
+
 class Stuck(Recorder):
     """A delegate that never ends its release of a duty."""
 
@@ -81,7 +93,8 @@ def main(path: str, arguments: str) -> None:
     pallets = {pallet: Capacity(capacity) for pallet, capacity in settings.pop("pallets").items()}
     if "tls" in settings:
         settings["tls"] = Tls(*map(Path, settings["tls"]))
-    delegate = {"Recorder": Recorder, "Stuck": Stuck, "Blocking": Blocking}[settings.pop("delegate", "Recorder")]
+    delegates = (Recorder, Mortal, Stuck, Blocking)
+    delegate = {one.__name__: one for one in delegates}[settings.pop("delegate", "Recorder")]
     run_shard(delegate(Path(path)), pallets, **settings)
 
 

@@ -7,6 +7,7 @@ from minka.v1.cluster_pb2 import NodeState
 from minka.v1.duties_pb2 import AssignmentState, Duty, FillBy, OnFailure, Shard, ShardState
 from minka.v1.shards_pb2 import HeldDuty
 from minkad.core.controller.duties.rooms import is_canary
+from minkad.core.controller.duties.suspects import is_suspect
 from minkad.core.state import Assignment, DutyState, weight_of
 from tests.simulation.shard_process import ShardProcess
 from tests.simulation.trace import Violation
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
+_SACRIFICED: Final = 5  # processes, besides those that die when the duty is tried again
+PAUSE_MS: Final = 1000  # for which a duty is kept away that has ended processes, but for the first time
 _LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
 _LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
 _INDEXES_EVERY: Final = 25  # changes of the tables
@@ -30,6 +33,8 @@ class DutyChecks:
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and its process
         self._unattached: dict[int, float] = {}  # by duty: since when no shard has it although one could
         self.recorded_at: dict[bytes, int] = {}  # by payload id: the index of the entry that brought it into the tables
+        self._died_of: Counter[int] = Counter()  # by duty: processes that died as they attached it
+        self._died_first: dict[int, float] = {}  # and when the first did
         self._revisions = 0
         self._kept: dict[int, tuple[str, int]] = {}  # by duty: the shard that is away, and the end of its grace
         self._settled_since: tuple[object, float] = (None, 0.0)
@@ -83,6 +88,18 @@ class DutyChecks:
             )
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
+    def poisoned(self, process: ShardProcess, number: int) -> None:
+        """The delegate's process has died as it attached this duty."""
+        self._died_of[number] += 1
+        row = self.duties.duties.get(number)
+        versions = row.version if row is not None else 0  # a client that changes it has it tried again at once
+        seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
+        if self._died_of[number] > _SACRIFICED + versions + seconds:
+            raise Violation(
+                "a duty that ends processes ends few of them",
+                f"{process.id} is the {self._died_of[number]}th that has died as it attached duty {number}",
+            )
+
     def stopped(self, process: ShardProcess) -> None:
         """The SDK has stopped the shard."""
         if process.delegate.acting:
@@ -119,7 +136,7 @@ class DutyChecks:
             for name, shard in duties.shards.items()
             if shard.state == ShardState.SHARD_STATE_AWAY
             for number in duties.on_shard.get(name, ())
-            if not duties.duties[number].synthetic
+            if not (duties.duties[number].synthetic or is_suspect(duties.duties[number]))
         }
 
     def _nowhere(self, duties: DutyState, number: int) -> dict[int, None]:
@@ -329,6 +346,7 @@ def check_indexes(duties: DutyState) -> None:
     assert {k: v for k, v in kept.items() if v} == {k: v for k, v in loads.items() if v}, "loads"
     assert {k: v for k, v in duties.releasing.items() if v} == {k: v for k, v in releasing.items() if v}, "releasing"
     assert set(duties.deleting) == {row.number for row in duties.duties.values() if row.deleting}, "deleting"
+    assert set(duties.suspected) == {n for n, row in duties.duties.items() if row.HasField("suspicion")}, "suspected"
     assert set(duties.pinned) == {row.number for row in duties.duties.values() if row.pinned_to}, "pinned"
     assert set(duties.of_duty) <= {number for number, row in duties.duties.items() if not row.synthetic}, "of_duty"
     assert set(duties.of_synthetic) <= {number for number, row in duties.duties.items() if row.synthetic}, (

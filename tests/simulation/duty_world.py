@@ -9,9 +9,9 @@ from unittest import mock
 
 from minkad.coordinator import duty_requests, shard_control
 from minkad.coordinator.shard_control import ShardSettings
-from minkad.core.controller.duties import distribution, health
+from minkad.core.controller.duties import distribution, health, suspects
 from minkad.duties import sessions
-from tests.simulation.duty_checks import DutyChecks, check_indexes
+from tests.simulation.duty_checks import PAUSE_MS, DutyChecks, check_indexes
 from tests.simulation.duty_clients import DutyClients
 from tests.simulation.endpoint import Endpoint
 from tests.simulation.full_world import FullWorld
@@ -23,6 +23,7 @@ from tests.simulation.trace import Outcome, Trace
 
 _HALF_LIFE_MS: Final = 2000  # the half-life of a shard's penalty, so that it is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
+_FIRST_PAUSE_MS: Final = 500  # for which a duty is kept away that has ended processes
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
 _SETTLED: Final = 0.2  # seconds, short since something always changes here
@@ -59,6 +60,8 @@ class DutyWorld(FullWorld):
             mock.patch.object(shard_control, "SETTLED_S", _SETTLED),
             mock.patch.object(sessions, "time", clock),
             mock.patch.object(health, "HALF_LIFE_MS", _HALF_LIFE_MS),
+            mock.patch.object(suspects, "FIRST_PAUSE_MS", _FIRST_PAUSE_MS),
+            mock.patch.object(suspects, "LONGEST_PAUSE_MS", PAUSE_MS),
             mock.patch.object(distribution, "FORGOTTEN_AFTER_MS", _FORGOTTEN_AFTER_MS),
         ):
             return super().run()

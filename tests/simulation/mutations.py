@@ -278,6 +278,7 @@ MUTATIONS = (
     Mutation("a new controller that does not wait for shards", "duties", duties.no_wait_after_failover),
     Mutation("grant shards clearance without a quorum's word", "duties", duties.grant_unconfirmed),
     Mutation("a shard's name is taken while another has it", "duties", duties.take_the_name),
+    Mutation("forget what a shard that failed was attaching", "duties", duties.blame_nothing),
     Mutation("attach again at the same epoch", "duties", duties.same_epoch_again),
     Mutation("what is to be released counts as released", "duties", duties.give_away_at_once),
     Mutation("a report counts whatever its epoch", "duties", duties.any_epoch),

@@ -12,7 +12,7 @@ from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
 from minkad.coordinator.duty_requests import DutyRequests
 from minkad.coordinator.shard_control import ShardControl
-from minkad.core.controller.duties import changes, distribution, mover, reports, rows
+from minkad.core.controller.duties import changes, distribution, mover, reports, rows, shards
 from minkad.core.state import Assignment, DutyState
 from minkad.duties.sessions import ShardSessions
 from tests.simulation.mutations_full import Patch
@@ -82,6 +82,11 @@ def _no_chance() -> Sequence[Patch]:
 def take_the_name() -> Sequence[Patch]:
     """A process that registers under a name has it at once, though another one may hold it."""
     return [(ShardControl, "is_alive", lambda *_: False)]
+
+
+def blame_nothing() -> Sequence[Patch]:
+    """It is forgotten what shards were attaching when they failed."""
+    return [(shards, "blame", lambda *_: iter(()))]
 
 
 def same_epoch_again() -> Sequence[Patch]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.duty_world import DutyWorld
 
 _FIRST_NUMBER: Final = 101  # on the network
+_POISON_EVERY: Final = 7  # duties
 _HEALTHY: Final = 0.01  # seconds that a delegate takes at the end
 
 
@@ -44,6 +45,11 @@ class Shards:
         self._versions = 1
         self._starts_late: dict[str, float] = {}
         self._ended = False
+        self._poison = rng.random() < 0.4  # whether some duties end the processes that attach them
+
+    def is_poison(self, number: int) -> bool:
+        """Whether this duty ends the processes that attach it, as long as there are faults."""
+        return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:
         world, rng = self._world, self._rng

@@ -18,9 +18,12 @@ MAX_BLOCKERS: Final = 100  # in an answer, for one operation or node
 PENDING_LOOKED_AT: Final = 500  # migrations of one operation; they take some milliseconds
 
 
-def blockers_of(state: State, operation: Operation, at_most: int = MAX_BLOCKERS) -> list[Blocker]:
+def blockers_of(
+    state: State, operation: Operation, at_most: int = MAX_BLOCKERS, now_ms: int | None = None
+) -> list[Blocker]:
     """One blocker for each thing that is held up, or one for the whole operation, which has not ended; `at_most` so
-    many. Of the migrations that have not begun, only the next ones are looked at.
+    many. Of the migrations that have not begun, only the next ones are looked at. They say for how long they have
+    waited if it is known what time it is: `now_ms`, a Unix time.
     """
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
@@ -29,7 +32,7 @@ def blockers_of(state: State, operation: Operation, at_most: int = MAX_BLOCKERS)
         return [Blocker(operation_id=operation.id, reason="it is paused", remedy=remedy)]
     begun = (one for one in state.under_way.values() if one.operation_id == operation.id)
     pending = (one for one in unfinished(state, operation) if one.state == MigrationState.MIGRATION_STATE_PENDING)
-    found = (what_blocks(state, migration) for migration in chain(begun, islice(pending, PENDING_LOOKED_AT)))
+    found = (what_blocks(state, migration, now_ms) for migration in chain(begun, islice(pending, PENDING_LOOKED_AT)))
     blockers = list(islice((blocker for blocker in found if blocker is not None), at_most))
     blockers += islice(kind_of(operation).blockers(state, operation), at_most - len(blockers))
     for blocker in blockers:
@@ -58,13 +61,15 @@ def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
     return GetSplitBlockersResponse(blockers=told(splits.obstacles(state, row)), caps=told(splits.caps(state, row)))
 
 
-def what_blocks(state: State, migration: Migration) -> Blocker | None:
-    """What the migration waits for; None if it waits only for its turn or for bytes to be copied."""
+def what_blocks(state: State, migration: Migration, now_ms: int | None = None) -> Blocker | None:
+    """What the migration waits for, and since when if `now_ms` is given; None if it waits only for its turn or for
+    bytes to be copied.
+    """
     mover = mover_of(migration)
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:
         reason, remedy = mover.obstacle(state, migration), f"minkactl operations cancel {migration.operation_id}"
     else:
-        reason, remedy = mover.waits_for(state, migration)
+        reason, remedy = mover.waits_for(state, migration, now_ms)
     if not reason:
         return None
     thing = Placed.of(migration)

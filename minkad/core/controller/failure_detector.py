@@ -19,7 +19,8 @@ class FailureDetector:
     """Times are seconds of the active controller's monotonic clock.
 
     No node is failed before `clearances_end`: until then clearances of former active controllers may hold. `turn` is to
-    be called every `tick` seconds.
+    be called every `tick` seconds. Of whom nothing is heard has the `chance` to appear, in seconds since `started_at`;
+    if none is given, twice the timeout.
     """
 
     timeout: float
@@ -27,13 +28,15 @@ class FailureDetector:
     clearances_end: float
     tick: float
     patience: int = PATIENCE  # a node may be silent for so many timeouts while much of the cluster is
+    chance: float | None = None
     _heard: dict[str, float] = field(default_factory=dict)
     _since: float = field(init=False)  # nodes that were never heard from count as heard then
     _turned_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._turned_at = self.started_at
-        self._since = self.started_at + self.timeout
+        chance = 2 * self.timeout if self.chance is None else self.chance
+        self._since = self.started_at + chance - self.timeout
 
     def turn(self, now: float) -> None:
         """Note that the loop runs. If it runs late, no node could be heard meanwhile, so that time doesn't count as

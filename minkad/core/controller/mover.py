@@ -56,8 +56,10 @@ class Mover(Protocol):
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
         """The next steps of these migrations, which have begun; none while they have to wait."""
 
-    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
-        """What holds up a migration that has begun, and what a person can do about it; "" for nothing."""
+    def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
+        """What holds up a migration that has begun, for how long if `now_ms` is known, and what a person can do about
+        it; "" for nothing.
+        """
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
         """Why a migration that is COPYING or PREPARING can't be undone without loss; None if it can."""

@@ -123,7 +123,7 @@ class PartitionMover:
             migration_in_state(migration, _M.MIGRATION_STATE_HANDED_OVER, now_ms),
         ]
 
-    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
+    def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
         """It waits for a replica that has the data, or that is to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not has_leader(partition):

@@ -117,6 +117,7 @@ class DutyState:
     )  # by pallet: those that no shard has or keeps
     deleting: dict[int, None] = field(default_factory=dict, compare=False)
     pinned: dict[int, None] = field(default_factory=dict, compare=False)
+    suspected: dict[int, None] = field(default_factory=dict, compare=False)
     on_shard: dict[str, dict[int, Assignment]] = field(default_factory=dict, compare=False)
     loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
     takes: dict[str, frozenset[str]] = field(
@@ -150,6 +151,7 @@ class DutyState:
             {pallet: dict(some) for pallet, some in self.nowhere.items()},
             dict(self.deleting),
             dict(self.pinned),
+            dict(self.suspected),
             {shard: dict(some) for shard, some in self.on_shard.items()},
             {shard: dict(some) for shard, some in self.loads.items()},
             dict(self.takes),
@@ -252,6 +254,7 @@ class DutyState:
         self.duties[row.number] = row
         _keep(self.deleting, row.number, row.deleting)
         _keep(self.pinned, row.number, bool(row.pinned_to))
+        _keep(self.suspected, row.number, row.HasField("suspicion"))
         self._note_where(row)
         self.balance[row.pallet] = self.revision
         if old is not None:
@@ -269,7 +272,7 @@ class DutyState:
         del self.numbers[row.pallet, row.id], self.in_pallet[row.pallet][number]
         for index in (self.synthetic, self.nowhere):
             index.get(row.pallet, {}).pop(number, None)
-        for some in (self.deleting, self.pinned):
+        for some in (self.deleting, self.pinned, self.suspected):
             some.pop(number, None)
         self._note_room(row.pallet)
 

@@ -29,7 +29,8 @@ class FakeClock:
 class Harness:
     """The parts of an active controller that matter here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, unconfirmed: float = 10.0) -> None:
+        """`unconfirmed`: for so many seconds nobody has confirmed a former controller."""
         self.clock = FakeClock()
         self.decided = State()
         self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
@@ -42,7 +43,7 @@ class Harness:
         self.control = ShardControl(
             self,
             SETTINGS,
-            unconfirmed_since=self.clock.now - 10,
+            unconfirmed_since=self.clock.now - unconfirmed,
             tick=0.05,
             now=self.clock,
             in_thread=_at_once,
@@ -169,7 +170,25 @@ async def test_a_late_heartbeat_is_a_flap(h: Harness) -> None:
     assert h.submitted == [NoteFlap("s1", "a")]
 
 
-async def test_a_new_controller_gives_every_shard_the_time_to_find_it(h: Harness) -> None:
+@pytest.mark.parametrize(("unconfirmed", "waits"), [(0.0, 3.3), (1.0, 2.3), (2.0, 2.0), (10.0, 2.0)])
+async def test_a_new_controller_waits_for_what_former_ones_granted_and_for_shards_to_find_it(
+    unconfirmed: float, waits: float
+) -> None:
+    """What was granted ends 3 s after the last confirmation, by a clock that may run 1.1 times as fast as another."""
+    h = Harness(unconfirmed=unconfirmed)
+    h.pass_time(waits - 0.06)
+    await asyncio.sleep(0)
+    assert not h.failed()
+    assert h.control.is_alive("s1")
+    h.pass_time(0.12)
+    await asyncio.sleep(0)
+    assert h.failed()
+    h.control.close()
+
+
+async def test_a_shard_that_a_new_controller_has_heard_has_the_whole_timeout(h: Harness) -> None:
+    h.pass_time(1.0)
+    h.beat()
     h.pass_time(3.5)
     await asyncio.sleep(0)
     assert not h.failed()

@@ -241,7 +241,7 @@ class DutyWorld:
 
     def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
         """Why no shard has the duty, for people."""
-        return describe_unplaced(self.state, self.distributor, self.row(id_, pallet))
+        return describe_unplaced(self.state, self.distributor, self.row(id_, pallet), self.now_ms)
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:
         """How many duties of the pallet each registered shard has."""
@@ -261,7 +261,7 @@ class DutyWorld:
         """Check that the indexes equal those computed from the rows, and that a snapshot restores all of it."""
         restored = State.from_snapshot(self.state.to_snapshot())
         assert restored == self.state
-        for index in ("numbers", "deleting", "pinned", "takes"):
+        for index in ("numbers", "deleting", "pinned", "suspected", "takes"):
             assert getattr(restored.duties, index) == getattr(self.duties, index), index
         for index in ("attaching", "preparing"):
             assert set(getattr(restored.duties, index)) == set(getattr(self.duties, index)), index

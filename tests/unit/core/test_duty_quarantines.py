@@ -65,7 +65,7 @@ def test_people_are_told_where_it_failed_last_and_why(shards: int) -> None:
     why = world.why_unplaced("bad")
     assert "no shard can take it: it is quarantined on" in why
     assert f"on {last}: ValueError: no" in why
-    verdicts = explain.verdicts(world.state, world.row("bad"))
+    verdicts = explain.verdicts(world.state, world.row("bad"), world.now_ms)
     assert len(verdicts) == shards
     assert all("ValueError: no" in one.verdict and not one.possible for one in verdicts)
 
@@ -78,7 +78,7 @@ def test_a_synthetic_duty_stays_where_it_is_and_people_are_told_where_it_failed(
         world.join(f"later{number:02}")
     tried = fail_everywhere(world)
     assert set(tried) == set(world.processes) - {"v1-00", "v1-01"}
-    text = explain.summary(world.state, world.row("bad"), "")
+    text = explain.summary(world.state, world.row("bad"), "", world.now_ms)
     assert "on 2 of the shards" in text
     assert f"on {tried[-1]}: ValueError: no" in text
 

@@ -3,6 +3,7 @@
 import pytest
 
 from minka.duties._events import (
+    MAX_CALL_DUTIES,
     CallEnded,
     CallOverdue,
     Connected,
@@ -316,6 +317,16 @@ def test_it_leaves_when_everything_is_elsewhere(world: World) -> None:
     assert world.stopped == [Stopped()]
 
 
+def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodbye(world: World) -> None:
+    world.tell(Leave())
+    world.detach((1, 11), (2, 12))
+    world.end_calls()
+    before = len(world.notes)
+    world.goodbye()
+    assert world.stopped == [Stopped()]
+    assert world.notes[before:] == []
+
+
 def test_it_gives_up_without_the_cluster(world: World) -> None:
     world.tell(GiveUp())
     world.end_calls()
@@ -364,14 +375,62 @@ def test_a_shard_that_is_refused_for_good_releases_everything_and_ends(world: Wo
     assert world.stopped == [Stopped(("INVALID_ARGUMENT", "Shard.pallets[1]: must have no slash"))]
 
 
-def test_a_call_that_can_not_be_ended_keeps_its_pallet_and_no_other(world: World) -> None:
+def test_the_other_duties_go_on_beside_a_call_that_can_not_be_ended(world: World) -> None:
     world.attach(held(3, 13))
-    world.tell(CallOverdue(next(iter(world.calls))))
-    assert "can't be ended" in world.notes[-1].text
     world.attach(held(4, 14), held(5, 15, pallet="mail"))
     assert world.history == [("attach", [3]), ("attach", [5])]
-    world.end_calls()
+    world.tell(CallOverdue(next(iter(world.calls))))
+    assert "can't be ended: the other duties of the pallet go on beside it" in world.notes[-1].text
     assert world.history[-1] == ("attach", [4])
+    world.end_calls()
+    assert {3, 4, 5} <= set(world.holds)
+
+
+def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: World) -> None:
+    """A coroutine that hangs is cancelled after 30 s, and called again: from then on beside the others."""
+    world.attach(held(3, 13), held(4, 14))
+    world.end_calls()
+    world.detach((3, 13))
+    world.pass_time(30.0)
+    world.end_call("it took longer than 30 s")
+    world.pass_time(0.2)
+    assert world.history[-1] == ("detach", [3])
+    world.detach((4, 14))
+    assert world.history[-1] == ("detach", [4])
+    world.end_calls()
+    assert world.holds.keys().isdisjoint({3, 4})
+
+
+def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
+    """What the library needs to release a duty is small: reports are made when the delegate has none left."""
+    world = World(methods=(Method.ATTACH, Method.DETACH))
+    world.connect()
+    count = 3 * MAX_CALL_DUTIES
+    world.attach(*(held(number, number) for number in range(1, count + 1)))
+    world.end_calls()
+    world.record()
+    world.answers = False
+    world.pass_time(2.0)
+    while world.machine.hosting.live > MAX_CALL_DUTIES:
+        world.end_call()
+        assert len(world.machine.hosting.records) == count, "they are looked at when the delegate has none left"
+    world.end_calls()
+    world.pass_time(0.0)
+    assert not world.machine.hosting.records
+    assert not world.ended
+
+
+def test_the_more_duties_there_are_the_earlier_they_are_released() -> None:
+    world = World(methods=(Method.ATTACH, Method.DETACH))
+    world.connect()
+    world.attach(*(held(number, number) for number in range(1, 25_001)))
+    world.end_calls()
+    world.record()
+    world.answers = False
+    world.pass_time(CLEARANCE - 25_000 * 50e-6 - 0.51)
+    assert not world.calls
+    world.pass_time(0.52)
+    assert world.history[-1][0] == "detach"
 
 
 def test_a_lazy_duty_ends_when_it_is_not_reported_any_more() -> None:

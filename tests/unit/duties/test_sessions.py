@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Shard, ShardState
-from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage
+from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage, ShardReport
 from minkad.core.state import State
 from minkad.duties.sessions import SessionSettings, ShardSessions
 from minkad.process.memory import Memory
@@ -104,3 +104,36 @@ async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
         await asyncio.sleep(0)  # its tasks end
         gc.collect()
     assert not caught
+
+
+async def test_a_shard_whose_last_report_comes_back_as_of_one_that_is_gone_gets_a_goodbye() -> None:
+    """The controller has recorded with that report that the shard stopped gracefully."""
+    state = State()
+    shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
+    state.duties.put_shard(shard)
+    told = list[ShardInstruction]()
+    said_goodbye = asyncio.Event()
+    gone = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_GONE)
+
+    class Leaving(Relay):
+        async def leave(self, shard: Shard) -> None: ...
+
+        async def report(self, shard: Shard, report: ShardReport) -> int:
+            sessions.changed(state.duties.put_shard(gone))
+            raise MinkaError(Code.SHARD_FENCED, "it is gone")
+
+    async def messages() -> AsyncIterator[ShardMessage]:
+        yield ShardMessage(hello=ShardHello(shard=shard, known_index=7))
+        yield ShardMessage(leave=ShardLeave())
+        yield ShardMessage(report=ShardReport(sequence=1))
+        await said_goodbye.wait()
+
+    async def write(instruction: ShardInstruction) -> None:
+        told.append(instruction)
+        if instruction.HasField("goodbye"):
+            said_goodbye.set()
+
+    sessions = sessions_with(Leaving(), state)
+    with pytest.raises(MinkaError, match="SHUTTING_DOWN"):
+        await asyncio.wait_for(sessions.serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0)), 10)
+    assert told[-1].HasField("goodbye")

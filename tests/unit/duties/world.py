@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from minka.duties._events import (
     CallDelegate,
     CallEnded,
+    CallOverdue,
     CancelCall,
     Connected,
     Disconnect,
@@ -63,6 +64,7 @@ class World:
         self.index = 1
         self.calls: dict[int, CallDelegate] = {}
         self.history: list[tuple[str, list[int]]] = []  # the calls
+        self.late: set[int] = set()  # calls that take longer than they may
         self.holds: dict[int, int] = {}  # by duty: the epoch at which the delegate acts for it
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
@@ -78,6 +80,8 @@ class World:
     def tell(self, event: Event) -> None:
         """Handle an event, and carry out the instructions."""
         said = len(self.said)
+        if isinstance(event, CallOverdue):
+            self.late.add(event.call)
         for instruction in self.machine.handle(event, self.now):
             self._take(instruction)
         if self.answers and any(message.HasField("heartbeat") for message in self.said[said:]):
@@ -103,9 +107,16 @@ class World:
             case Note():
                 self.notes.append(instruction)
 
+    def timely(self) -> list[CallDelegate]:
+        """The calls under way that haven't taken too long, and none like them."""
+        return [call for number, call in self.calls.items() if number not in self.late]
+
     def begin(self, call: CallDelegate) -> None:
         """Begin a call of the delegate."""
-        assert not any(other.pallet == call.pallet for other in self.calls.values()), "two calls for one pallet"
+        if any(self.machine.hosting.records[duty.duty].apart for duty in call.duties):
+            self.late.add(call.call)
+        pallets = [other.pallet for other in (*self.timely(), call)]
+        assert call.call in self.late or pallets.count(call.pallet) == 1, "two calls for one pallet"
         self.calls[call.call] = call
         self.history.append((call.method.value, [duty.duty for duty in call.duties]))
         if call.method is Method.ATTACH:

@@ -10,6 +10,7 @@ from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec, Palle
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.commands import ChangeDuties, ChangePallets
 from minkad.core.controller.duties.rows import duties_changed, duty_with, in_state
+from minkad.core.controller.duties.suspects import try_again
 from minkad.core.state import Assignment, DutyState, State, duty_name
 
 MAX_CHANGES: Final = 1000
@@ -168,8 +169,8 @@ class _Batch:
             self._delete(row)
         elif kind == "pin":
             self._pin(change.pin, row)
-        elif row.quarantines:
-            self._rows.append(duty_with(row, lambda new: new.ClearField("quarantines")))
+        elif row.quarantines or row.HasField("suspicion"):
+            self._rows.append(duty_with(row, _let_try_again))
 
     def _create(self, spec: DutySpec, row: Duty | None) -> None:
         if spec.pallet not in self._state.pallets:
@@ -203,7 +204,7 @@ class _Batch:
     def _update(self, spec: DutySpec, row: Duty) -> None:
         def change(new: Duty) -> None:
             new.version, new.changed_ms = row.version + 1, self._now_ms
-            new.ClearField("quarantines")  # they may have failed because of what is updated now
+            _let_try_again(new)  # they may have failed because of what is updated now
             if spec.HasField("weight"):
                 new.weight = spec.weight
                 new.ClearField("reported_weight")
@@ -239,6 +240,11 @@ class _Batch:
 
         if row.pinned_to != pin.shard or has_failed:
             self._rows.append(duty_with(row, change))
+
+
+def _let_try_again(row: Duty) -> None:
+    row.ClearField("quarantines")
+    try_again(row)
 
 
 def _may_hold(one: Assignment) -> bool:

@@ -5,13 +5,15 @@ longer needed are removed. A duty that can't be placed is remembered with the re
 room.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Pallet, Shard, ShardState
 from minka.v1.records_pb2 import Record
+from minkad.core.controller.duties import suspects
 from minkad.core.controller.duties.changes import removed_when_released
 from minkad.core.controller.duties.health import TRUSTED_FROM, score
 from minkad.core.controller.duties.mover import MOVES_PER_SHARD, PREPARED_WITHIN_MS
@@ -25,12 +27,13 @@ from minkad.core.controller.duties.rooms import (
     refusal,
     rooms,
     settings_of,
+    with_quarantined,
     without,
 )
 from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
 from minkad.core.controller.duties.shards import is_registered, left, let_go
 from minkad.core.placement.duties import ShardRoom
-from minkad.core.state import Placed, State, duty_name
+from minkad.core.state import Placed, State, duty_name, weight_of
 
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
@@ -51,6 +54,7 @@ FAILED_AND_LEFT: Final = (
     "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard or release it"
 )
 NO_SHARD: Final = "no shard takes duties of the pallet"
+SUSPECT: Final = "it is tried alone"
 
 
 class Distributor:
@@ -71,7 +75,7 @@ class Distributor:
             return []
         self._forget_pallets(state)
         # Released duties are placed before more are released: they may take the room.
-        steps = (_tidy, self._place, _waves, self._synthetic)
+        steps = (_tidy, self._place, self._try_suspects, _waves, self._synthetic)
         found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
         if not found:
             self._looked = (seen, now_ms)
@@ -106,8 +110,9 @@ class Distributor:
 
     def _place_of(self, state: State, pallet: Pallet, now_ms: int) -> Iterator[Record]:
         nowhere, found = state.duties.nowhere[pallet.id], rooms(state, pallet.id, now_ms)
-        open_ = [room.name for room in found if room.is_open]
-        room = (state.duties.room.get(pallet.id), open_, _emptied(state))
+        open_ = [room.name for room in with_quarantined(state, found) if room.is_open]
+        trying = suspects.trying(state.duties, now_ms)
+        room = (state.duties.room.get(pallet.id), open_, _emptied(state), trying)
         if self._room.get(pallet.id) != room:
             self._room[pallet.id] = room
             self.unplaced[pallet.id] = {}
@@ -117,7 +122,7 @@ class Distributor:
         waiting = (number for number in nowhere if number not in unplaced)
         free = (number for number in waiting if Placed.duty(number) not in state.under_way)
         duties = [state.duties.duties[number] for number in islice(free, PIECE)]
-        if _is_full(state, now_ms):
+        if _is_full(state, now_ms) or (open_ and trying.issuperset(open_)):
             return
         waits = len(nowhere) - len(unplaced)
         if self._awaits_shards(state, pallet.id, found, waits, now_ms) or self._gathers(pallet.id, duties, now_ms):
@@ -126,13 +131,56 @@ class Distributor:
         for duty in duties:
             if not may_be_placed(pallet, duty):
                 unplaced[duty.number] = FAILED_AND_LEFT
+            elif suspects.is_suspect(duty):
+                unplaced[duty.number] = SUSPECT
         to_place = [duty for duty in duties if duty.number not in unplaced]
+        found = _besides(found, trying)
         for number, shard, reason in _chosen(state, pallet, to_place, found, unplaced):
             given[shard, reason].append(number)
         epochs = Epochs(state.duties.next_epoch)
         for (shard, reason), numbers in sorted(given.items()):
             yield from _cleared(state, numbers, shard, now_ms)
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+
+    def _try_suspects(self, state: State, now_ms: int) -> Iterator[Record]:
+        """Give the next suspects to a shard that attaches nothing else."""
+        due = [row for row in suspects.due(state.duties, now_ms) if self._may_be_tried(state, row)]
+        if not due or suspects.trying(state.duties, now_ms):
+            return
+        busy = {name for _, name in (*state.duties.attaching, *state.duties.preparing)}
+        epochs = Epochs(state.duties.next_epoch)
+        for first in due:
+            some = suspects.group(first, due)
+            for shard, numbers, reason in self._tried_by(state, some, busy, now_ms):
+                yield from _cleared(state, numbers, shard, now_ms)
+                yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
+                return
+
+    def _may_be_tried(self, state: State, row: Duty) -> bool:
+        is_free = Placed.duty(row.number) not in state.under_way
+        return row.synthetic or (is_free and self.why_unplaced(row) == SUSPECT)
+
+    def _tried_by(
+        self, state: State, some: list[Duty], busy: set[str], now_ms: int
+    ) -> Iterator[tuple[str, list[int], str]]:
+        """(shard, duties, reason) if there is a shard for the first of these suspects; it gets the others as well, as
+        far as it takes them.
+        """
+        first, pallet = some[0], state.duties.pallets[some[0].pallet]
+        found = rooms(state, pallet.id, now_ms)
+        if first.synthetic:
+            idle = (shard for name, shard in state.duties.shards.items() if name not in busy)
+            takes = (one.name for one in idle if first.number in _lacking(state, one, (pallet.id,), with_suspects=True))
+            yield from ((name, [first.number], "it is synthetic, and tried alone") for name in takes)
+            return
+        unplaced: dict[int, str] = {}
+        chosen = list(_chosen(state, pallet, [first], _besides(found, busy), unplaced))
+        if not chosen and not any(room.name in busy for room in with_quarantined(state, found) if room.is_open):
+            self.unplaced[pallet.id].update(unplaced)
+        for _, shard, reason in chosen:
+            only = without(found, [shard], "is not asked")
+            others = [number for number, _, _ in _chosen(state, pallet, some[1:], only, unplaced)]
+            yield shard, [first.number, *others], f"it is tried alone; {reason}"
 
     def _synthetic(self, state: State, now_ms: int) -> Iterator[Record]:
         """Give the next synthetic duties to shards that take their pallet, whatever their capacity."""
@@ -142,12 +190,15 @@ class Distributor:
         if not due or _is_full(state, now_ms):
             return
         epochs, most = Epochs(state.duties.next_epoch), PIECE
+        trying = suspects.trying(state.duties, now_ms)
         for shard in state.duties.shards.values():
+            if shard.name in trying:
+                continue
             lacking = list(islice(_lacking(state, shard, due), most))
             most -= len(lacking)
             reason = "it is synthetic: on every shard"
             yield from epochs.given(shard.name, _A.ASSIGNMENT_STATE_ASSIGNED, lacking, now_ms, reason)
-        if most == PIECE:
+        if most == PIECE and not trying:
             self._everywhere.update(due)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
@@ -194,12 +245,42 @@ def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Itera
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, some, now_ms)
 
 
+def _besides(found: list[ShardRoom], busy: Collection[str]) -> list[ShardRoom]:
+    """The same rooms, but these shards accept nothing for now."""
+    return without(found, {room.name for room in found} - set(busy), "is attaching what may end its process")
+
+
 def _chosen(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`."""
+    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`. What no trusted shard
+    takes goes to a quarantined one.
+    """
+    chosen = list(_by_trusted(state, pallet, duties, found, unplaced))
+    yield from chosen
+    resort, rest = with_quarantined(state, found), [duty for duty in duties if duty.number in unplaced]
+    if rest and resort != found:
+        for duty in rest:
+            del unplaced[duty.number]
+        for some, rooms_of in groups(state, pallet, rest, _with_more(state, resort, chosen)):
+            yield from _by_balancer(state, pallet, some, rooms_of, unplaced)
+
+
+def _with_more(state: State, found: list[ShardRoom], chosen: list[tuple[int, str, str]]) -> list[ShardRoom]:
+    """The same rooms, when these shards have been given these duties."""
+    count, weight = Counter[str](), Counter[str]()
+    for number, shard, _ in chosen:
+        count[shard] += 1
+        weight[shard] += weight_of(state.duties.duties[number])
+    return [replace(one, count=one.count + count[one.name], weight=one.weight + weight[one.name]) for one in found]
+
+
+def _by_trusted(
+    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
+) -> Iterator[tuple[int, str, str]]:
+    """The same, without quarantined shards."""
     open_ = [room.name for room in found if room.accepts]
-    if not open_:
+    if not found:
         unplaced.update((duty.number, NO_SHARD) for duty in duties)
         return
     prepared = [(duty, _prepared_on(state, duty, open_)) for duty in duties]
@@ -357,8 +438,9 @@ def _moved_away(
     if not duties:
         return
     targets = _places_for(state, pallet, duties, now_ms)
-    if not pallet.warm:
-        yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, list(targets), now_ms, reason)
+    cold = [number for number in targets if not pallet.warm or suspects.is_suspect(state.duties.duties[number])]
+    if cold:
+        yield from in_state(shard.name, _A.ASSIGNMENT_STATE_RELEASING, cold, now_ms, reason)
         return
     by_target: dict[str, list[int]] = {}
     for number, target in targets.items():
@@ -405,7 +487,7 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
     ]
     before = [row for row in on_their_way if row.pallet == pallet.id and not (row.deleting or row.synthetic)]
     unplaced: dict[int, str] = {}
-    chosen = list(_chosen(state, pallet, [*before, *duties], rooms(state, pallet.id, now_ms), unplaced))
+    chosen = list(_by_trusted(state, pallet, [*before, *duties], rooms(state, pallet.id, now_ms), unplaced))
     if any(row.number in unplaced for row in before):
         return {}
     new = {row.number for row in duties}
@@ -437,27 +519,34 @@ def _takes(state: State, duty: Duty, name: str) -> bool:
 # Synthetic duties
 
 
-def _lacking(state: State, shard: Shard, pallets: Collection[str]) -> Iterator[int]:
+def _lacking(state: State, shard: Shard, pallets: Collection[str], *, with_suspects: bool = False) -> Iterator[int]:
     """The synthetic duties of these pallets that the shard is to get."""
-    if shard.state != _S.SHARD_STATE_LIVE:
-        return
     held = state.duties.on_shard.get(shard.name, {})
     for pallet in (one.pallet for one in shard.pallets if one.pallet in pallets):
         some = state.duties.synthetic[pallet]
-        if not some.keys() <= held.keys():  # most shards have all, and this is the quickest way to see it
-            yield from (number for number in some if number not in held and _takes_synthetic(state, number, shard))
+        # Most shards have all, and this is the quickest way to see it.
+        if not some.keys() <= held.keys() and _is_trusted_with(state, shard, pallet):
+            rows = (state.duties.duties[number] for number in some if number not in held)
+            meant = (row for row in rows if with_suspects or not suspects.is_suspect(row))
+            yield from (row.number for row in meant if not row.deleting and quarantine_of(state, row, shard) is None)
 
 
-def _takes_synthetic(state: State, number: int, shard: Shard) -> bool:
-    row = state.duties.duties[number]
-    return not row.deleting and quarantine_of(state, row, shard) is None
+def _is_trusted_with(state: State, shard: Shard, pallet: str) -> bool:
+    """Whether the shard is live, or quarantined like every shard that takes the pallet."""
+    if shard.state != _S.SHARD_STATE_QUARANTINED:
+        return shard.state == _LIVE
+    others = (one for one in state.duties.shards.values() if one.state == _LIVE)
+    return not any(said.pallet == pallet for one in others for said in one.pallets)
 
 
-def describe_unplaced(state: State, distributor: Distributor, duty: Duty) -> str:
+def describe_unplaced(state: State, distributor: Distributor, duty: Duty, now_ms: int) -> str:
     """Why no shard has the duty, for people; "" if one has."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
     why = distributor.why_unplaced(duty)
+    if suspects.is_suspect(duty):
+        kept = suspects.why(duty, now_ms)
+        why = kept if why in ("", SUSPECT) else f"{kept}; {why}"
     if not why:
         return f"{duty_name(duty)} is about to be placed"
     return f"{why}; {last_failure(duty)}" if duty.quarantines else why

@@ -4,24 +4,27 @@ from minka.v1.duties_pb2 import AssignmentState, Duty, Shard
 from minka.v1.duty_api_pb2 import ShardVerdict
 from minkad.core.controller.duties.quarantines import last_failure, quarantine_of
 from minkad.core.controller.duties.rooms import balancer_name, capacity_of, refusal
+from minkad.core.controller.duties.suspects import is_suspect, why
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
 _SAYS = {
     AssignmentState.ASSIGNMENT_STATE_ASSIGNED: "is about to attach it",
     AssignmentState.ASSIGNMENT_STATE_ATTACHED: "has it",
-    AssignmentState.ASSIGNMENT_STATE_RELEASING: "is releasing it",
+    AssignmentState.ASSIGNMENT_STATE_RELEASING: "has been releasing it",
     AssignmentState.ASSIGNMENT_STATE_KEPT: "is away; the duty is kept for it",
     AssignmentState.ASSIGNMENT_STATE_PREPARING: "prepares for it",
 }
 
 
-def summary(state: State, duty: Duty, unplaced: str) -> str:
+def summary(state: State, duty: Duty, unplaced: str, now_ms: int) -> str:
     """A sentence or two on where the duty is, and why."""
     name = duty_name(duty)
     if duty.deleting:
         return f"{name} is being deleted: its shards have yet to release it."
     if duty.synthetic:
         count = len(state.duties.assignments(duty.number))
+        if is_suspect(duty):
+            return f"{name} is synthetic, and on {count} of the shards that take {duty.pallet}: {why(duty, now_ms)}."
         if duty.quarantines:
             return f"{name} is synthetic, and on {count} of the shards that take {duty.pallet}: {last_failure(duty)}."
         return f"{name} is synthetic: it is on all {count} shards that take pallet {duty.pallet}, and never moved."
@@ -41,26 +44,28 @@ def _stays(state: State, duty: Duty, holder: Assignment) -> str:
     return f" The pallet's balancer ({balancer}) may move it."
 
 
-def verdicts(state: State, duty: Duty) -> list[ShardVerdict]:
+def verdicts(state: State, duty: Duty, now_ms: int) -> list[ShardVerdict]:
     """For each shard, by name, what it has to do with the duty, or why it can't have it."""
-    return [_verdict(state, duty, shard) for _, shard in sorted(state.duties.shards.items())]
+    return [_verdict(state, duty, shard, now_ms) for _, shard in sorted(state.duties.shards.items())]
 
 
-def _verdict(state: State, duty: Duty, shard: Shard) -> ShardVerdict:
+def _verdict(state: State, duty: Duty, shard: Shard, now_ms: int) -> ShardVerdict:
     one = state.duties.assignment(duty.number, shard.name)
     if one is not None:
         says = _SAYS[AssignmentState.ValueType(one.state)]
+        if one.state == AssignmentState.ASSIGNMENT_STATE_RELEASING:
+            says += f" for {max(0, now_ms - one.since_ms) // 1000:,} s"
         return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch})", possible=True)
-    why = _impossible(state, duty, shard)
-    return ShardVerdict(shard=shard.name, verdict=why or _room(state, duty, shard), possible=not why)
+    refused = _impossible(state, duty, shard)
+    return ShardVerdict(shard=shard.name, verdict=refused or _room(state, duty, shard), possible=not refused)
 
 
 def _impossible(state: State, duty: Duty, shard: Shard) -> str:
     said = capacity_of(shard, duty.pallet)
     if said is None:
         return f"takes no duties of pallet {duty.pallet}"
-    if why := refusal(state, shard):
-        return f"can't have it: {why}"
+    if refused := refusal(state, shard):
+        return f"can't have it: {refused}"
     if (one := quarantine_of(state, duty, shard)) is not None:
         if one.shard == shard.name:
             return f"couldn't attach it: {one.reason}"

@@ -19,8 +19,11 @@ _THOUSANDTHS: Final = 1000
 
 def penalty(shard: Shard, now_ms: int) -> float:
     """The shard's penalty in points, at this Unix time in milliseconds."""
-    age = max(0, now_ms - shard.penalty_ms)
-    return float(shard.penalty / _THOUSANDTHS * 0.5 ** (age / HALF_LIFE_MS))
+    return shard.penalty / _THOUSANDTHS * _faded(shard, now_ms)
+
+
+def _faded(shard: Shard, now_ms: int) -> float:
+    return float(0.5 ** (max(0, now_ms - shard.penalty_ms) / HALF_LIFE_MS))
 
 
 def score(shard: Shard, now_ms: int) -> int:
@@ -28,7 +31,17 @@ def score(shard: Shard, now_ms: int) -> int:
     return max(0, round(FULL_SCORE - penalty(shard, now_ms)))
 
 
-def penalize(shard: Shard, points: int, now_ms: int) -> None:
-    """Add penalty points to the shard's row."""
-    shard.penalty = round(min(_MOST, penalty(shard, now_ms) + points) * _THOUSANDTHS)
+def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -> None:
+    """Add penalty points to the shard's row; `crashed`: its process has ended without a word."""
+    most, more, faded = _MOST * _THOUSANDTHS, points * _THOUSANDTHS, _faded(shard, now_ms)
+    shard.penalty = min(most, round(shard.penalty * faded) + more)
+    shard.crash_penalty = min(most, round(shard.crash_penalty * faded) + more * crashed)
     shard.penalty_ms = now_ms
+
+
+def inherit(shard: Shard, former: Shard) -> None:
+    """A new process of the shard isn't to blame for the late heartbeats of the former one, but whoever ends without a
+    word again and again isn't trusted.
+    """
+    shard.penalty = shard.crash_penalty = former.crash_penalty
+    shard.penalty_ms = former.penalty_ms

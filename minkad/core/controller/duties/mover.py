@@ -11,6 +11,7 @@ from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.quarantines import quarantine_of
 from minkad.core.controller.duties.rooms import capacity_of, refusal
 from minkad.core.controller.duties.rows import Epochs, in_state
+from minkad.core.controller.duties.suspects import is_suspect
 from minkad.core.controller.mover import MigrationCaps, Most
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.controller.selectors import Live
@@ -72,7 +73,8 @@ class DutyMover:
         cold, warm = list[Migration](), list[Migration]()
         for migration in migrations:
             row = state.duties.duties[migration.duty]
-            (warm if state.duties.pallets[row.pallet].warm else cold).append(migration)
+            is_warm = state.duties.pallets[row.pallet].warm and not is_suspect(row)
+            (warm if is_warm else cold).append(migration)
         epochs = Epochs(state.duties.next_epoch)
         records: list[Record] = []
         for (shard, reason), rows in _by(warm, "target").items():
@@ -116,11 +118,15 @@ class DutyMover:
             records += [migration_in_state(m, _M.MIGRATION_STATE_COMPLETED, now_ms, "moved") for m in rows]
         return records + self._release(state, unprepared, now_ms)
 
-    def waits_for(self, state: State, migration: Migration) -> tuple[str, str]:
+    def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
         """The source's delegate has yet to release the duty."""
         if migration.state != _M.MIGRATION_STATE_RELEASING:
             return "", ""
-        return f"{migration.source} has yet to release it", f"look at what {migration.source} logs, or stop it"
+        holder = state.duties.holder(migration.duty)
+        since_ms = holder.since_ms if holder is not None else migration.started_ms
+        waited = "" if now_ms is None else f" {max(0, now_ms - since_ms) // 1000:,} s"
+        reason = f"it has waited{waited} for {migration.source}'s detach"
+        return reason, f"look at what {migration.source} logs, or stop its process"
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
         """It can always go back: its source still has the duty."""

@@ -11,6 +11,7 @@ from minkad.core.controller.duties.commands import ReportShards
 from minkad.core.controller.duties.quarantines import quarantine
 from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
 from minkad.core.controller.duties.shards import is_process
+from minkad.core.controller.duties.suspects import clear
 from minkad.core.controller.rows import migration_in_state
 from minkad.core.state import Assignment, DutyState, Placed, State, weight_of
 
@@ -47,13 +48,19 @@ def _meant(
 
 def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
     found = [one.duty for one in _meant(duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_ASSIGNED)]
-    begun = [row for row in map(duties.duties.__getitem__, found) if row.stationary and not row.was_attached]
-    yield from duties_in_pieces(duty_with(row, _begin) for row in begun)
+    rows = [row for row in map(duties.duties.__getitem__, found) if _is_news(row)]
+    yield from duties_in_pieces(duty_with(row, _begin) for row in rows)
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_ATTACHED, found, now_ms)
 
 
+def _is_news(row: Duty) -> bool:
+    """Whether the row says of the duty what is over now that it is attached."""
+    return row.HasField("suspicion") or (row.stationary and not row.was_attached)
+
+
 def _begin(row: Duty) -> None:
-    row.was_attached = True
+    row.was_attached = row.stationary
+    clear(row)
 
 
 def _end(row: Duty) -> None:

@@ -39,10 +39,12 @@ def refusal(state: State, shard: Shard) -> str:
     if shard.state != ShardState.SHARD_STATE_LIVE:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
+    return _drain_of(state, shard)
+
+
+def _drain_of(state: State, shard: Shard) -> str:
     node = state.nodes.get(shard.node)
-    if node is not None and node.emptied:
-        return f"its node {node.id} is being drained"
-    return ""
+    return f"its node {node.id} is being drained" if node is not None and node.emptied else ""
 
 
 def rooms(state: State, pallet: str, now_ms: int) -> list[ShardRoom]:
@@ -79,14 +81,22 @@ def versions(state: State, found: Iterable[ShardRoom]) -> list[str]:
     return sorted({state.duties.shards[room.name].version for room in found if room.accepts})
 
 
-def without(found: Iterable[ShardRoom], kept: Iterable[str]) -> list[ShardRoom]:
-    """The same rooms, but only these accept duties."""
+def without(
+    found: Iterable[ShardRoom], kept: Iterable[str], why: str = "runs another version of the application"
+) -> list[ShardRoom]:
+    """The same rooms, but only these accept duties. `why` the others don't, if they would."""
     names = set(kept)
-    return [room if room.name in names else _closed(room) for room in found]
+    return [room if room.name in names else replace(room, accepts=False, why=room.why or why) for room in found]
 
 
-def _closed(room: ShardRoom) -> ShardRoom:
-    return replace(room, accepts=False, why=room.why or "runs another version of the application")
+def with_quarantined(state: State, found: Iterable[ShardRoom]) -> list[ShardRoom]:
+    """The same rooms, but those of quarantined shards accept duties as well: such a shard is better than none."""
+    return [replace(room, accepts=True, why="") if _is_last_resort(state, room.name) else room for room in found]
+
+
+def _is_last_resort(state: State, name: str) -> bool:
+    shard = state.duties.shards[name]
+    return shard.state == ShardState.SHARD_STATE_QUARANTINED and not _drain_of(state, shard)
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:

@@ -7,8 +7,9 @@ from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import AssignmentState, Shard, ShardState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.commands import FailShards, LeaveShard, NoteFlap, RegisterShard
-from minkad.core.controller.duties.health import FLAP, QUARANTINED_BELOW, SILENCE, TRUSTED_FROM, penalize, score
+from minkad.core.controller.duties.health import FLAP, QUARANTINED_BELOW, SILENCE, inherit, penalize, score
 from minkad.core.controller.duties.rows import Epochs, in_state, shard_in_state, shard_with
+from minkad.core.controller.duties.suspects import blame, is_suspect
 from minkad.core.state import DutyState, State
 
 _S, _A = ShardState, AssignmentState
@@ -44,7 +45,7 @@ def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Reco
             raise MinkaError(
                 Code.SHARD_NAME_TAKEN, f"another process has the name {said.name}", shard=said.name, node=old.node
             )
-        yield from _gone(duties, old, "another process of its name comes", now_ms, SILENCE)
+        yield from _crashed(duties, old, "another process of its name comes", now_ms)
         old = duties.shards[said.name]
     elif old is not None:
         yield from let_go(duties, old, now_ms)
@@ -71,13 +72,12 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
     row = Shard()
     row.CopyFrom(said)
     row.registered_ms = row.state_since_ms = now_ms
-    row.penalty, row.penalty_ms = (old.penalty, old.penalty_ms) if old is not None else (0, 0)
+    inherit(row, old if old is not None else Shard())
     row.away_until_ms = 0
     same = (one.version_since_ms for one in duties.shards.values() if one.version == said.version)
     row.version_since_ms = min(same, default=now_ms)
-    enough = QUARANTINED_BELOW if old is not None and old.state == _S.SHARD_STATE_AWAY else TRUSTED_FROM
-    if score(row, now_ms) < enough:
-        row.state, row.state_reason = _S.SHARD_STATE_QUARANTINED, "its health score is low"
+    if score(row, now_ms) < QUARANTINED_BELOW:
+        row.state, row.state_reason = _S.SHARD_STATE_QUARANTINED, "its processes end without a word again and again"
     else:
         row.state, row.state_reason = _S.SHARD_STATE_LIVE, "registered"
     return row
@@ -88,11 +88,20 @@ def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
-            yield from _gone(state.duties, shard, reason, now_ms, SILENCE)
+            yield from _crashed(state.duties, shard, reason, now_ms)
+
+
+def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int) -> Iterator[Record]:
+    """The shard's process has ended without a word, unless it was about to stop."""
+    if shard.state == _S.SHARD_STATE_LEAVING:
+        yield from _gone(duties, shard, reason, now_ms, 0)
+        return
+    yield from blame(duties, shard, now_ms)
+    yield from _gone(duties, shard, reason, now_ms, SILENCE)
 
 
 def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int) -> Iterator[Record]:
-    """The shard's process no longer has any duties."""
+    """The shard's process no longer has any duties. Without penalty `points` the next one begins as a new shard."""
     keeps = shard.grace_ms > 0
 
     def change(row: Shard) -> None:
@@ -100,7 +109,9 @@ def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int
         row.state_reason, row.state_since_ms = reason, now_ms
         row.away_until_ms = now_ms + row.grace_ms if keeps else 0
         if points:
-            penalize(row, points, now_ms)
+            penalize(row, points, now_ms, crashed=True)
+        else:
+            row.penalty = row.crash_penalty = 0
 
     gone = shard_with(shard, change)
     yield gone
@@ -108,12 +119,13 @@ def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int
 
 
 def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The duties of a process that is gone are kept for the shard while it is AWAY, and are free otherwise. A former
-    controller may have left this half done.
+    """The duties of a process that is gone are kept for the shard while it is AWAY, and are free otherwise, as are
+    those that may have ended it. A former controller may have left this half done.
     """
     kept, free = list[int](), list[int]()
     for one in duties.on_shard.get(shard.name, {}).values():
-        if shard.state != _S.SHARD_STATE_AWAY or one.state in _NOT_KEPT:
+        is_kept = one.state not in _NOT_KEPT and not is_suspect(duties.duties[one.duty])
+        if shard.state != _S.SHARD_STATE_AWAY or not is_kept:
             free.append(one.duty)
         elif one.state != _A.ASSIGNMENT_STATE_KEPT:
             kept.append(one.duty)

@@ -1,0 +1,122 @@
+"""Duties that may end the processes that attach them, by a segmentation fault or by the memory that they take: without
+care such a duty would go from shard to shard, and end them all.
+
+When a shard fails, the duties that it was given and has not attached yet may be why. Those of them that were in that
+position most often before take the blame, so that what was only beside a suspect isn't blamed. From the second time on
+a duty is a suspect. Suspects are tried by one shard at a time, which attaches nothing else meanwhile; many of them in
+groups, since most are innocent, and each time that a shard fails in smaller ones. A suspect that was tried alone in
+vain is kept away from all shards, for twice as long each time. A duty that is attached is beyond suspicion.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import isqrt
+from typing import Final
+
+from minka.v1.duties_pb2 import AssignmentState, Duty, DutySuspicion, Shard
+from minka.v1.records_pb2 import Record
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with
+from minkad.core.state import DutyState, duty_name
+
+_A = AssignmentState
+
+SUSPECT_FROM: Final = 2  # failures of shards
+KEPT_AWAY_FROM: Final = 3  # if it was tried alone at last
+FEW: Final = 16  # suspects that are tried one by one
+FIRST_PAUSE_MS: Final = 30_000
+LONGEST_PAUSE_MS: Final = 3_600_000
+SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
+_MAY_BE_WHY: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
+
+
+def is_suspect(row: Duty) -> bool:
+    """Whether the duty is given only to shards that attach nothing else."""
+    return row.suspicion.failures >= SUSPECT_FROM
+
+
+def is_quarantined(row: Duty) -> bool:
+    """Whether the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
+    return is_suspect(row) or bool(row.quarantines)
+
+
+def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
+    """The shard has failed: note it for the duties that may be why. What a client has changed since the shard got it is
+    tried again at once.
+    """
+    held = duties.on_shard.get(shard.name, {}).values()
+    attaching = [(duties.duties[one.duty], one) for one in held if one.state in _MAY_BE_WHY]
+    most = max((row.suspicion.failures for row, _ in attaching), default=0)
+    blamed = [row for row, _ in attaching if row.suspicion.failures == most]
+    is_changed = any(row.changed_ms > one.since_ms for row, one in attaching if row.suspicion.failures == most)
+    is_kept_away = len(blamed) == 1 and most + 1 >= KEPT_AWAY_FROM and not is_changed
+    suspicion = DutySuspicion(
+        failures=most + 1,
+        shard=shard.name,
+        since_ms=now_ms,
+        retry_ms=now_ms + pause_ms(most + 1) if is_kept_away else 0,
+    )
+    yield from duties_in_pieces(duty_with(row, lambda new: new.suspicion.CopyFrom(suspicion)) for row in blamed)
+
+
+def pause_ms(failures: int) -> int:
+    """For how long a duty is kept away after so many failures, in milliseconds."""
+    return min(FIRST_PAUSE_MS << min(failures - KEPT_AWAY_FROM, 20), LONGEST_PAUSE_MS)
+
+
+def clear(row: Duty) -> None:
+    """The duty has been attached."""
+    row.ClearField("suspicion")
+
+
+def try_again(row: Duty) -> None:
+    """A person wants a suspect to be tried again at once; it stays one until it is attached."""
+    if is_suspect(row):
+        row.suspicion.retry_ms = 0
+    else:
+        clear(row)
+
+
+def trying(duties: DutyState, now_ms: int) -> set[str]:
+    """The shards that are trying suspects."""
+    found = set[str]()
+    for number in duties.suspected:
+        if is_suspect(duties.duties[number]):
+            found.update(one.shard for one in duties.assignments(number) if _is_tried(one.state, one.since_ms, now_ms))
+    return found
+
+
+def _is_tried(state: int, since_ms: int, now_ms: int) -> bool:
+    return state == _A.ASSIGNMENT_STATE_ASSIGNED and now_ms - since_ms < SLOW_TRIAL_MS
+
+
+def due(duties: DutyState, now_ms: int) -> list[Duty]:
+    """The suspects that may be tried now, the least suspected first; those that a shard has or is trying are left
+    out.
+    """
+    rows = map(duties.duties.__getitem__, duties.suspected)
+    free = (row for row in rows if is_suspect(row) and row.suspicion.retry_ms <= now_ms and not row.deleting)
+    found = (row for row in free if not any(one.holds for one in duties.assignments(row.number)))
+    return sorted(found, key=lambda row: (row.suspicion.failures, row.suspicion.since_ms, row.number))
+
+
+def group(first: Duty, found: Iterable[Duty]) -> list[Duty]:
+    """The suspects that are tried together with the first: as many as keep both the trials and the shards that may fail
+    in them few.
+    """
+    if first.synthetic:
+        return [first]
+    failures = first.suspicion.failures
+    alike = [row for row in found if (row.pallet, row.suspicion.failures, row.synthetic) == (first.pallet, failures, 0)]
+    others = [row for row in alike if row.number != first.number]
+    return [first, *others[: isqrt(len(alike)) - 1]] if len(alike) > FEW else [first]
+
+
+def why(row: Duty, now_ms: int) -> str:
+    """Why a suspect is nowhere, as a sentence without its full stop."""
+    said = row.suspicion
+    left = said.retry_ms - now_ms
+    when = f"in {-(-left // 1000):,} s" if left > 0 else "as soon as one attaches nothing else"
+    at_once = f" (at once: minkactl duty retry {duty_name(row)})" if left > 0 else ""
+    return (
+        f"{said.failures} shards have failed while they were attaching it, at last {said.shard}: it is kept away, and "
+        f"tried again alone on one shard {when}{at_once}"
+    )

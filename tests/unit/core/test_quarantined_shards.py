@@ -1,0 +1,129 @@
+"""Shards that aren't trusted get what no other can take, and a new process begins without the old one's flaps."""
+
+import pytest
+
+from minka.v1.duties_pb2 import Shard, ShardState
+from minkad.core.controller import FailShards, NoteFlap
+from minkad.core.controller.duties.health import HALF_LIFE_MS
+from tests.unit.core.duty_world import DutyWorld
+
+TEN = [f"d{number}" for number in range(10)]
+TWO = ("s1", "s2")
+QUARANTINED = ShardState.SHARD_STATE_QUARANTINED
+
+
+@pytest.fixture
+def world() -> DutyWorld:
+    """Two shards with ten duties."""
+    found = DutyWorld()
+    found.pallet("feeds")
+    for name in TWO:
+        found.join(name)
+    found.create("feeds", TEN)
+    found.settle()
+    return found
+
+
+def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
+    """End the processes so often, each time all at once, and restart them under their names."""
+    for _ in range(times):
+        for name in names:
+            world.kill(name)
+        for name in names:
+            world.join(name)
+    world.settle()
+
+
+def flap(world: DutyWorld, *names: str) -> None:
+    """Let heartbeats come late until the shards are quarantined."""
+    for name in names:
+        while shard(world, name).state != QUARANTINED:
+            world.do(NoteFlap(name, world.processes[name].incarnation))
+
+
+def shard(world: DutyWorld, name: str) -> Shard:
+    """The shard's row."""
+    return world.duties.shards[name]
+
+
+def test_a_process_that_is_restarted_once_is_trusted_at_once(world: DutyWorld) -> None:
+    crash(world, *TWO)
+    assert world.counts() == {"s1": 5, "s2": 5}
+    assert all(shard(world, name).state == ShardState.SHARD_STATE_LIVE for name in TWO)
+
+
+def test_when_all_are_quarantined_they_take_the_duties(world: DutyWorld) -> None:
+    crash(world, *TWO, times=3)
+    assert all(shard(world, name).state == QUARANTINED for name in TWO)
+    assert shard(world, "s1").state_reason == "its processes end without a word again and again"
+    assert world.counts() == {"s1": 5, "s2": 5}
+    before = {name: world.where(name) for name in TEN}
+    world.wait(500)
+    assert {name: world.where(name) for name in TEN} == before, "they don't empty each other"
+
+
+def test_a_synthetic_duty_is_on_quarantined_shards_when_there_is_no_other(world: DutyWorld) -> None:
+    crash(world, *TWO, times=3)
+    world.create("feeds", ["everywhere"], synthetic=True)
+    world.wait(1000)
+    assert len(world.duties.assignments(world.row("everywhere").number)) == 2
+
+
+def test_what_a_quarantined_shard_has_goes_to_a_trusted_one_that_comes(world: DutyWorld) -> None:
+    crash(world, *TWO, times=3)
+    world.join("s3")
+    world.wait(1000)
+    assert world.counts() == {"s1": 0, "s2": 0, "s3": 10}
+
+
+def test_what_trusted_shards_have_no_room_for_goes_to_a_quarantined_one() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("s2")
+    crash(world, "s2", times=3)
+    world.kill("s2")
+    world.join("s1", capacity=6)
+    world.join("s2", capacity=3)
+    assert shard(world, "s2").state == QUARANTINED
+    world.create("feeds", TEN)
+    world.settle()
+    world.wait(1000)
+    assert world.counts() == {"s1": 6, "s2": 3}
+    assert "s1 and s2 have no room for weight 1" in world.why_unplaced(next(n for n in TEN if not world.where(n)))
+
+
+def test_flaps_are_not_held_against_the_next_process(world: DutyWorld) -> None:
+    flap(world, "s1")
+    crash(world, "s1")
+    assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
+    world.leave("s1")
+    world.settle()
+    world.join("s1")
+    assert shard(world, "s1").penalty == 0, "it has stopped as it should"
+
+
+def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> None:
+    for _ in range(4):
+        world.do(FailShards({}))
+        world.leave("s1")
+        world.kill("s1")
+        world.join("s1")
+    assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
+
+
+def test_crashes_are_forgotten_in_time(world: DutyWorld) -> None:
+    crash(world, "s1")
+    world.wait(3 * HALF_LIFE_MS)
+    crash(world, "s1")
+    assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
+
+
+def test_the_reason_says_what_each_shard_is(world: DutyWorld) -> None:
+    world.releases = False
+    for name in TWO:
+        world.leave(name)
+    world.create("feeds", ["late"])
+    world.wait(1000)
+    assert world.why_unplaced("late") == (
+        "no shard can take it: s1 is LEAVING: is about to stop and s2 is LEAVING: is about to stop"
+    )

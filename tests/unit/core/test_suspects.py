@@ -1,0 +1,255 @@
+"""A duty that ends the processes which attach it ends few of them; then it is kept away, and tried alone."""
+
+import pytest
+
+from minka.v1.duties_pb2 import AssignmentState, Duty
+from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
+from minkad.core.controller import ChangeDuties
+from minkad.core.controller.duties import suspects
+from minkad.core.state import State
+from tests.unit.core.duty_world import DutyWorld, Process
+
+ROUNDS = 10_000
+FLEET = ("a", "b", "c", "d")
+MANY = 400
+RETRY = DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))
+
+
+class Poisoned:
+    """A fleet whose processes end as they attach one of the `bad`, and are restarted under their names at once."""
+
+    def __init__(self, *bad: str, shards: tuple[str, ...] = FLEET, grace_ms: int = 0) -> None:
+        self.world = DutyWorld()
+        self.world.pallet("feeds")
+        self.bad = set(bad)
+        self.grace_ms = grace_ms
+        self.died: list[str] = []
+        for name in shards:
+            self.world.join(name, grace_ms=grace_ms)
+
+    def told(self, process: Process) -> list[Duty]:
+        """What the process is about to attach."""
+        some = self.world.duties.on_shard.get(process.name, {}).values()
+        found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
+        return [self.world.duties.duties[number] for number in found]
+
+    def settle(self) -> None:
+        """Until nothing else happens."""
+        for _ in range(ROUNDS):
+            self.world.follow()
+            worked = [self.step(process) for process in list(self.world.processes.values())]
+            if not any(worked):
+                return
+        raise AssertionError("the processes come to no end")
+
+    def step(self, process: Process) -> bool:
+        """Let the process attach, or die of it; returns whether there was anything to do."""
+        if self.bad.isdisjoint(row.id for row in self.told(process)):
+            return self.world.work(process)
+        self.died.append(process.name)
+        self.world.kill(process.name)
+        self.world.join(process.name, grace_ms=self.grace_ms)
+        return True
+
+    def wait(self, milliseconds: int) -> int:
+        """Let time pass; returns how many processes died meanwhile."""
+        before = len(self.died)
+        self.world.now_ms += milliseconds
+        self.settle()
+        return len(self.died) - before
+
+    @property
+    def row(self) -> Duty:
+        """The bad duty's row."""
+        return self.world.row("bad")
+
+
+def ids(count: int) -> list[str]:
+    """Names of innocent duties."""
+    return [f"d{number:03}" for number in range(count)]
+
+
+def test_it_ends_few_processes_and_the_others_keep_their_work() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", ids(20))
+    fleet.settle()
+    fleet.world.create("feeds", ["bad"])
+    fleet.settle()
+    assert len(fleet.died) == suspects.KEPT_AWAY_FROM
+    assert all(fleet.world.where(name) for name in ids(20))
+    assert fleet.world.where("bad") == ""
+    why = fleet.world.why_unplaced("bad")
+    assert f"3 shards have failed while they were attaching it, at last {fleet.died[-1]}" in why
+    left = -(-(fleet.row.suspicion.retry_ms - fleet.world.now_ms) // 1000)
+    assert f"again alone on one shard in {left} s (at once: minkactl duty retry feeds/bad)" in why
+    fleet.world.check_tables()
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_it_is_found_among_many_that_are_attached_together(bad: int) -> None:
+    guilty = [f"bad{number}" for number in range(bad)]
+    fleet = Poisoned(*guilty)
+    fleet.world.create("feeds", [*ids(MANY), *guilty])
+    fleet.settle()
+    assert len(fleet.died) <= 5 * bad
+    assert all(fleet.world.where(name) for name in ids(MANY))
+    kept = {row.id for row in fleet.world.duties.duties.values() if row.HasField("suspicion")}
+    assert kept == set(guilty), "who was attached is beyond suspicion"
+    fleet.world.check_tables()
+
+
+def test_it_is_tried_again_after_longer_and_longer_pauses_and_alone() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", [*ids(8), "bad"])
+    fleet.settle()
+    pause_ms = suspects.FIRST_PAUSE_MS
+    for _ in range(4):
+        assert fleet.row.suspicion.retry_ms - fleet.row.suspicion.since_ms == pause_ms
+        left_ms = fleet.row.suspicion.retry_ms - fleet.world.now_ms
+        assert fleet.wait(left_ms // 2) == 0
+        assert fleet.wait(left_ms // 2 + 1) == 1
+        pause_ms *= 2
+    for _ in range(10):
+        fleet.wait(suspects.LONGEST_PAUSE_MS + 1)
+    assert fleet.row.suspicion.retry_ms - fleet.world.now_ms <= suspects.LONGEST_PAUSE_MS
+
+
+def test_nothing_else_is_attached_where_it_is_tried() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", ["bad"])
+    fleet.settle()
+    fleet.world.now_ms += suspects.FIRST_PAUSE_MS
+    fleet.world.follow()
+    [holder] = fleet.world.duties.assignments(fleet.row.number)
+    fleet.world.create("feeds", ids(30))
+    fleet.world.now_ms += 1000
+    fleet.world.follow()
+    assert [row.id for row in fleet.told(fleet.world.processes[holder.shard])] == ["bad"]
+    assert all(fleet.world.where(name) not in ("", holder.shard) for name in ids(30))
+    fleet.settle()
+    assert not any(fleet.world.row(name).HasField("suspicion") for name in ids(30))
+
+
+def test_only_the_suspect_is_blamed_for_what_happens_to_others_beside_it() -> None:
+    fleet = Poisoned("bad", shards=("a",))
+    fleet.world.create("feeds", ["bad"])
+    fleet.world.follow()
+    fleet.step(fleet.world.processes["a"])
+    fleet.world.create("feeds", ["beside"])
+    fleet.world.now_ms += 1000
+    fleet.world.follow()
+    assert {row.id for row in fleet.told(fleet.world.processes["a"])} == {"bad", "beside"}
+    fleet.step(fleet.world.processes["a"])
+    assert fleet.row.suspicion.failures == 2
+    assert not fleet.world.row("beside").HasField("suspicion")
+
+
+def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
+    """Whoever has the power cut attaches the same duties again at once, together."""
+    fleet = Poisoned()
+    fleet.world.create("feeds", ids(20))
+    fleet.world.follow()
+    for name in FLEET:
+        fleet.world.kill(name)
+    for name in FLEET:
+        fleet.world.join(name)
+    fleet.world.follow()
+    assert all(fleet.world.where(name) for name in ids(20))
+    fleet.settle()
+    assert not fleet.world.duties.suspected
+
+
+@pytest.mark.parametrize("how", ["retry", "update"])
+def test_a_person_has_it_tried_again_at_once_and_alone(how: str) -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", [*ids(8), "bad"])
+    fleet.settle()
+    update = DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))
+    fleet.world.do(ChangeDuties([RETRY if how == "retry" else update]))
+    assert fleet.wait(0) == 1, "it is still bad, and takes one process with it"
+    fleet.bad.clear()
+    fleet.world.do(ChangeDuties([RETRY]))
+    assert fleet.wait(0) == 0
+    assert fleet.world.where("bad")
+    assert not fleet.row.HasField("suspicion")
+
+
+def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", ["bad"])
+    fleet.settle()
+    fleet.world.now_ms = fleet.row.suspicion.retry_ms
+    fleet.world.follow()
+    [holder] = fleet.world.duties.assignments(fleet.row.number)
+    fleet.world.now_ms += 1000
+    fleet.world.do(ChangeDuties([DutyChange(update=DutySpec(pallet="feeds", id="bad", payload_id=b"p2"))]))
+    fleet.bad.clear()
+    fleet.world.kill(holder.shard)
+    fleet.settle()
+    assert fleet.world.where("bad")
+
+
+@pytest.mark.parametrize("grace_ms", [0, 60_000])
+def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
+    """What is kept for a shard within its grace is given to its next process at once; a suspect is not."""
+    fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
+    fleet.world.create("feeds", [*ids(5), "bad"])
+    fleet.settle()
+    assert len(fleet.died) <= 5
+    assert all(fleet.world.where(name) == "a" for name in ids(5))
+
+
+def test_a_synthetic_one_is_tried_on_one_shard_before_all_get_it() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", ["bad"], synthetic=True)
+    fleet.world.create("feeds", ids(8))
+    fleet.settle()
+    died = len(fleet.died)
+    assert died <= len(FLEET) + 1
+    assert fleet.wait(suspects.LONGEST_PAUSE_MS) == 1
+    fleet.bad.clear()
+    fleet.wait(suspects.LONGEST_PAUSE_MS)
+    assert len(fleet.world.duties.assignments(fleet.row.number)) == len(FLEET)
+
+
+def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
+    fleet = Poisoned()
+    world = fleet.world
+    world.change_pallet("feeds", warm=True)
+    world.create("feeds", ids(8))
+    fleet.settle()
+    prepares = list[int]()
+    for _ in range(2):
+        world.join("new", version="1")
+        world.rebalance("feeds")
+        world.follow()
+        prepares = [number for number, name in world.duties.preparing if name == "new"]
+        assert prepares
+        world.kill("new")
+        world.settle()
+    suspect = world.duties.duties[prepares[0]]
+    assert suspects.is_suspect(suspect)
+    world.join("new", version="1")
+    world.rebalance("feeds")
+    world.follow()
+    assert not any(suspects.is_suspect(world.duties.duties[number]) for number, _ in world.duties.preparing)
+    world.settle()
+    assert suspect.id in {row.id for row in world.duties.duties.values() if world.where(row.id)}
+
+
+def test_the_next_controller_knows_it() -> None:
+    fleet = Poisoned("bad")
+    fleet.world.create("feeds", [*ids(8), "bad"])
+    fleet.settle()
+    state = State.from_snapshot(fleet.world.state.to_snapshot())
+    assert state.duties.suspected == fleet.world.duties.suspected != {}
+    assert state.duties.duties[fleet.row.number].suspicion == fleet.row.suspicion
+
+
+def test_a_shard_that_was_about_to_stop_makes_no_suspects() -> None:
+    fleet = Poisoned(shards=("a",))
+    fleet.world.create("feeds", ["bad"])
+    fleet.world.follow()
+    fleet.world.leave("a")
+    fleet.world.kill("a")
+    assert not fleet.world.duties.suspected

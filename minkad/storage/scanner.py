@@ -48,7 +48,7 @@ class Scanner:
                     yield answer
                 is_done = True
             finally:
-                self._give_back(process, is_done)
+                await self._give_back(process, is_done)
         finally:
             self._slots.release()
 
@@ -64,10 +64,11 @@ class Scanner:
         self._busy.add(process)
         return process
 
-    def _give_back(self, process: asyncio.subprocess.Process, is_done: bool) -> None:
+    async def _give_back(self, process: asyncio.subprocess.Process, is_done: bool) -> None:
         self._busy.discard(process)
         if not is_done or process.returncode is not None:
             self._end(process)  # it may be in the middle of an answer that nobody takes
+            await process.wait()  # so that nothing is read after the end of a scan
             return
         loop = asyncio.get_running_loop()
         self._idle[process] = loop.call_later(_IDLE_SECONDS, self._end, process)

@@ -125,9 +125,11 @@ class Memory:
         self._relief = None
         now = self._clock()
         stalled = [share for share in self._shares if share.is_stalled(now)]
+        used = self.used
         for share in sorted(stalled, key=lambda share: share.held, reverse=True):
-            if 2 * self.used <= self.limit:
+            if 2 * used <= self.limit:
                 break
+            used -= share.held  # it gives that when its stream has ended
             self.ended += 1
             share.revoke()
         self._admit()

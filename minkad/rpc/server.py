@@ -114,6 +114,7 @@ class Server:
         credentials: Credentials | None,
         streams: Memory,
         calls: Memory,
+        feeds: Memory,
         describe: Callable[[], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
@@ -122,13 +123,13 @@ class Server:
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
     ) -> None:
-        """Without `credentials` connections are plain. `streams` and `calls`: the memory of clients' streams, and of
-        their single calls. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen on the address for another
-        reason.
+        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients'
+        streams, of their single calls, and of long answers to these. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
+        it can't listen on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
-        self._interceptor = Interceptor(identity.cluster_id, calls)
+        self._interceptor = Interceptor(identity.cluster_id, calls, feeds)
         self._health = health.aio.HealthServicer()
         self._metadata = MetadataService(ClientTables(coordinator))
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)

@@ -8,9 +8,10 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.snapshots import renewal_of
-from minka.v1.snapshots_pb2 import DigestSnapshotRequest
+from minka.v1.snapshots_pb2 import DigestSnapshotRequest, RowBatch
 from minkad.replication import snapshots as module
 from minkad.rpc.snapshots import SnapshotService
+from minkad.storage import scanner as scanner_module
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.replica_store import Purpose
@@ -141,3 +142,27 @@ async def test_an_open_that_nobody_waits_for_leaves_no_snapshot(
         await until(lambda: not snapshots._making)
         assert not snapshots._kept
         assert not list((athens.path / "snapshots").glob("*"))
+
+
+async def test_a_reader_that_stands_still_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner_module, "_UNTAKEN_S", 0.05)
+    monkeypatch.setattr(scanner_module, "_LOOK_S", 0.01)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"%04d" % number: b"value" * 100 for number in range(1000)})
+        snapshots = athens.manager.snapshots
+        snapshot = await snapshots.open(1, 1, 0)
+        everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
+        still = [snapshots.read(snapshot.snapshot_id, everything) for _ in range(PROCESSES)]
+        for reading in still:
+            await anext(reading)
+        rows = [RowBatch.FromString(some).rows async for some in snapshots.read(snapshot.snapshot_id, everything)]
+        assert sum(rows) == 1000
+        for reading in still:
+            with pytest.raises(MinkaError) as refused:
+                await anext(reading)
+            assert refused.value.code is Code.OVERLOADED
+        rows = [RowBatch.FromString(some).rows async for some in snapshots.read(snapshot.snapshot_id, everything)]
+        assert sum(rows) == 1000
+        assert snapshots._scanner._slots._value == PROCESSES

@@ -90,6 +90,7 @@ _OPTIONS: Final = [
     ("grpc.http2.max_ping_strikes", 0),
     *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # what a stream that isn't read may send ahead stays at 64 KiB
     ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
     # So what is held by a client that vanished without a word (power, network) is free again soon.
     ("grpc.keepalive_time_ms", 10_000),

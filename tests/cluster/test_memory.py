@@ -15,9 +15,12 @@ import pytest
 import minka.aio
 from minka import wire
 from minka.control import Control
+from minka.loads import UPLOAD_METHOD
 from minka.v1.changes_pb2 import ReadChangesRequest
 from minka.v1.changes_pb2_grpc import ChangesStub
 from minka.v1.cluster_pb2 import Partition
+from minka.v1.load_api_pb2 import UploadHeader
+from minka.v1.loads_pb2 import LoadFile
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
@@ -170,3 +173,32 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
     await asyncio.to_thread(
         eventually, "all is given back", lambda: metric(cluster, "minka_clients_memory_bytes") < MIB
     )
+
+
+async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
+    """Eight are received at a time; what others send ahead stays with them, as gRPC's windows don't grow."""
+    with Control(cluster.endpoints) as control:
+        partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id
+        number = control.begin_load("half", "loaded").number
+    sent = 0
+
+    async def half(name: str) -> AsyncIterator[bytes]:
+        nonlocal sent
+        file = LoadFile(name=name, partition_id=partition, bytes=100 * MIB, rows=1)
+        yield UploadHeader(load_number=number, file=file).SerializeToString()
+        for _ in range(32):
+            yield bytes(MIB // 4)
+            sent += 1
+        await asyncio.Event().wait()
+
+    before = resident_mib(cluster)
+    async with grpc.aio.insecure_channel(cluster.endpoints[0], options=_OPTIONS) as channel:
+        method: Any = channel.stream_unary(UPLOAD_METHOD)
+        waiting = [method(half(f"waits{n}")) for n in range(100)]
+        last = -1
+        while sent != last:  # until nothing more leaves
+            last = sent
+            await asyncio.sleep(1)
+        assert resident_mib(cluster) < before + LIMIT_MIB
+        for call in waiting:
+            call.cancel()

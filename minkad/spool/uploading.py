@@ -8,6 +8,7 @@ from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile, LoadState
 from minkad.core.state import LoadTable
+from minkad.process import tasks
 from minkad.spool.cut import Cut, Outcome, Target
 from minkad.spool.spool import Spool
 from minkad.spool.throttle import Throttle
@@ -71,7 +72,7 @@ class Uploading:
         loop, chunks = asyncio.get_running_loop(), aiter(chunks)
         waited, came = 0.0, 0  # for the sender, since there was more than little
         while True:
-            began, coming = loop.time(), asyncio.ensure_future(anext(chunks, None))
+            began, coming = loop.time(), tasks.awaited(_next(chunks), f"upload of {file.name}")
             try:
                 while not coming.done():
                     await asyncio.wait([coming], timeout=_LOOK_S)
@@ -81,7 +82,7 @@ class Uploading:
                         raise MinkaError(Code.OVERLOADED, text)
                 chunk = await coming
             finally:
-                coming.cancel()
+                tasks.drop(coming)
             if chunk is None:
                 return
             came += len(chunk)
@@ -139,3 +140,7 @@ class Uploading:
             await self._spool.keep(number, file, parts[one.place])
             made.append(file)
         return made
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)

@@ -107,11 +107,13 @@ def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machi
     found.stand_in("ssh", _SSH)
     found.stand_in("systemctl", _SYSTEMCTL.format(python=sys.executable))
 
+    running = cluster
+
     class Systemd(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             node, *words = self.rfile.readline().decode().split()
             try:
-                _systemctl(cluster, node, words)
+                _systemctl(running, node, words)
             except Exception as error:  # noqa: BLE001 - the command says it
                 self.wfile.write(f"{error}\n".encode())
 

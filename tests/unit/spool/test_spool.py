@@ -294,7 +294,7 @@ async def test_an_upload_that_stands_still_gives_its_place_to_others(
 
     async def half(is_trickle: bool) -> AsyncIterator[bytes]:
         yield data[:10]
-        while is_trickle:
+        while is_trickle and not more.is_set():
             await asyncio.sleep(0.005)
             yield b""
         await more.wait()

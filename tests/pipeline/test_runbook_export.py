@@ -17,7 +17,7 @@ from tests.cluster.runbooks import block
 ROWS = {b"key-%03d" % number: b"%d" % number for number in range(200)}
 
 
-def test_an_export_is_kept_and_a_load_does_the_same_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_export_is_kept_and_a_load_refuses_keys_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
     export, load = block("minkactl data export flights").replace("/backup", str(tmp_path)).splitlines()
     with LocalCluster(1, config=QUICK) as cluster:
         with Control(cluster.endpoints) as control:
@@ -38,5 +38,6 @@ def test_an_export_is_kept_and_a_load_does_the_same_again(spark: SparkSession, t
             assert (status != 0, "INVALID_ARGUMENT" in said) == (True, True), said
             assert {path: path.read_bytes() for path in tmp_path.glob("flights/*")} == files
             for _ in range(2):
-                assert typed(load)[0] == 0
+                status, said = typed(load)
+                assert (status, said.startswith("error: KEY_EXISTS: ")) == (1, True), said
                 assert client.get_many([*ROWS, b"later"]) == ROWS | {b"later": b"1"}

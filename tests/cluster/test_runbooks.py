@@ -28,7 +28,7 @@ REBUILD = "minkactl node rebuild cyrene &&"
 EXPORT = "minkactl data export flights /backup/flights"  # tests/pipeline/test_runbook_export.py, which has Spark
 CREATE = "$ minkactl keyspace create flights"
 TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, CREATE)
-LOOKS = ("$ curl -s localhost:7401/readyz", "$ minkactl nodes", "$ minkactl status  ")
+LOOKS = ("$ curl -s localhost:7401/readyz", "$ minkactl nodes", "$ minkactl status  ", "$ minkactl status\n")
 NO_COMMANDS = {
     "node:": "a file of configuration",
     "minkad: INVALID_CONFIG: ": "what the daemon says",
@@ -81,6 +81,7 @@ INLINE_NO_COMMANDS = {
     "kill -CONT": _NAMED,
     "kill -STOP": _NAMED,
     "minkactl data load-report": "tests/pipeline/test_load_report.py; it only reads",
+    "minkactl drain": _NAMED,
     "minkactl node rebuild": _NAMED,
     "minkactl partitions explain": _NAMED,
     "minkactl reassign": _NAMED,

@@ -59,7 +59,8 @@ class HeldSnapshots:
                 for snapshot in list(self._held.values()):
                     if self._over.is_set():
                         return
-                    client.renew(snapshot)
+                    if snapshot.snapshot_id in self._held:  # it may have been released meanwhile
+                        client.renew(snapshot)
 
     def _client(self) -> SnapshotClient:
         return SnapshotClient(self._endpoints, tls=self._tls)

@@ -36,7 +36,8 @@ DRAIN_SECONDS: Final = 2.0
 GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node whose disk has failed
 FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
-_STREAMS_PART: Final = 0.75  # of clients' memory
+_STREAMS_PART: Final = 0.625  # of clients' memory
+_FEEDS_PART: Final = 0.125
 _STOP_SECONDS: Final = 0.2  # for calls that are still open
 
 
@@ -60,8 +61,8 @@ class Serving:
         parts = self._parts
         await parts.spool.start()
         await parts.manager.start()
-        streams, calls = self._clients_memory()
-        server, data_port = self._server(streams, calls), self._made_data_port(streams)
+        streams, calls, feeds = self._clients_memory()
+        server, data_port = self._server(streams, calls, feeds), self._made_data_port(streams)
         await server.start()
         await data_port.start()
         self._data_port = data_port
@@ -87,15 +88,18 @@ class Serving:
             await runner.cleanup()
             await self._close()
 
-    def _clients_memory(self) -> tuple[Memory, Memory]:
-        """The memory of clients' streams, and that of their single calls, whose answers can't be taken back."""
+    def _clients_memory(self) -> tuple[Memory, Memory, Memory]:
+        """The memory of clients' streams, that of their single calls, and that of what comes in many answers to a call
+        (snapshots, changes). Answers to calls can't be taken back, so they don't have that of keys and values.
+        """
         telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
         most = descriptors.for_clients(descriptors.raise_limit())
         streams = Memory(int(size * _STREAMS_PART), time.monotonic, malloc_trim, most)
-        calls = Memory(size - streams.limit, time.monotonic)
-        telemetry.clients_memory = lambda: streams.used + calls.used
-        telemetry.clients_ended = lambda: streams.ended
-        return streams, calls
+        feeds = Memory(int(size * _FEEDS_PART), time.monotonic, malloc_trim)
+        calls = Memory(size - streams.limit - feeds.limit, time.monotonic)
+        telemetry.clients_memory = lambda: streams.used + calls.used + feeds.used
+        telemetry.clients_ended = lambda: streams.ended + feeds.ended
+        return streams, calls, feeds
 
     def _made_data_port(self, memory: Memory) -> DataPort:
         parts, credentials = self._parts, self._credentials
@@ -116,7 +120,7 @@ class Serving:
             self._config.data_listen, own.cluster_id, own.node_id, parts.manager, telemetry, memory, tls, resp, raft
         )
 
-    def _server(self, streams: Memory, calls: Memory) -> Server:
+    def _server(self, streams: Memory, calls: Memory, feeds: Memory) -> Server:
         parts, config = self._parts, self._config
         return Server(
             config.listen.grpc,
@@ -129,6 +133,7 @@ class Serving:
             self._credentials,
             streams,
             calls,
+            feeds,
             parts.health.describe,
             parts.counting,
             parts.gateway,

@@ -48,7 +48,7 @@ class Memory:
         self._is_admitting = False
         self._relief: asyncio.TimerHandle | None = None
 
-    def share(self, on_revoke: Callable[[], None] = lambda: None) -> "Share":
+    def share(self, on_revoke: Callable[[], object] = lambda: None) -> "Share":
         """For a stream or a call; it has to be closed. `on_revoke`: it is to end, since others need what it holds.
 
         Raises OVERLOADED when there are too many.
@@ -125,9 +125,11 @@ class Memory:
         self._relief = None
         now = self._clock()
         stalled = [share for share in self._shares if share.is_stalled(now)]
+        used = self.used
         for share in sorted(stalled, key=lambda share: share.held, reverse=True):
-            if 2 * self.used <= self.limit:
+            if 2 * used <= self.limit:
                 break
+            used -= share.held  # it gives that when its stream has ended
             self.ended += 1
             share.revoke()
         self._admit()
@@ -161,7 +163,7 @@ class Share:
         "sending_since",
     )
 
-    def __init__(self, memory: Memory, on_revoke: Callable[[], None]) -> None:
+    def __init__(self, memory: Memory, on_revoke: Callable[[], object]) -> None:
         self.held = 0  # bytes
         self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
         self.is_revoked = False

@@ -40,23 +40,26 @@ class Changes:
         return [_position(replica) for replica in found if _is_usable(replica)]
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
-        """What was written after the offset `after`, up to and with `until`, in batches. Raises UNKNOWN_PARTITION,
-        CHANGES_GONE, NOT_LEADER if `until` is not applied here, CORRUPT_DATA, STORAGE_FAILED.
+        """What was written after the offset `after`, up to and with `until`, in batches; whoever takes them gives
+        others a turn between two. Raises UNKNOWN_PARTITION, CHANGES_GONE, NOT_LEADER if `until` is not applied here,
+        CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
             replica = self._usable(partition_id)
             if until > replica.applied:
                 text = f"partition {partition_id} is at offset {replica.applied} here, not at {until}"
                 raise MinkaError(Code.NOT_LEADER, text, partitions=[replica.row])
+            first = self._first(replica, after)
             batch = _Batch()
-            after, mark = batch.add(replica, self._first(replica, after), until)
-            yield batch.encode(after)
+            after, mark = batch.add(replica, first, until)
+            encoded = [batch.encode(after)]
+            del batch  # for as long as a reader takes nothing there is one copy
+            yield encoded.pop()
             if mark is not None:
                 async for taken_in in self._taken_in(replica, after + 1, mark):
                     yield taken_in
                 after += 1
                 yield ChangeBatch(next_offset=after)
-            await turns.turn()
 
     async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
         """The rows of a load's file, as puts. Their offset counts as read only with the batch after the last of

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +52,7 @@ class _Kept:
     range: KeyRange
     used_at: float
     readers: int = 0
+    is_released: bool = False
 
 
 class Snapshots:
@@ -114,6 +116,9 @@ class Snapshots:
             else:  # nothing more becomes committed; what is committed can be read
                 await self._keep(replica, snapshot_id, self._unix_ms(), range_)
             await self._until_kept(replica, is_kept, until)
+        except BaseException:
+            await self.release(snapshot_id)  # nobody knows it
+            raise
         finally:
             del self._opening[snapshot_id]
         kept = self._kept.get(snapshot_id)
@@ -151,7 +156,7 @@ class Snapshots:
 
     async def _cuts(self, kept: _Kept, part_bytes: int) -> list[bytes]:
         path, (start, end) = str(kept.taken.path), kept.range
-        answers = self._scanner.scan(ScanRequest(path, start, end, "cuts", part_bytes=part_bytes))
+        answers = self._scan(kept, ScanRequest(path, start, end, "cuts", part_bytes=part_bytes))
         return [cut async for answer in answers for cut in RowBatch.FromString(answer).cuts]
 
     # Each replica
@@ -216,26 +221,42 @@ class Snapshots:
         if kept is None:
             raise MinkaError(Code.SNAPSHOT_GONE, f"this node has no snapshot {snapshot_id}")
         start, end = kept.range.clip(KeyRange(request.start, request.end))
+        asked = ScanRequest(
+            str(kept.taken.path),
+            start,
+            end,
+            *(request.kind, request.batch_bytes, request.buckets, request.wanted),
+            at_ms=kept.taken_ms,
+        )
+        async for answer in self._scan(kept, asked):
+            yield answer
+
+    async def _scan(self, kept: _Kept, request: ScanRequest) -> AsyncGenerator[bytes, None]:
+        """Read a snapshot, which stays until this ends: a scan of a folder that is gone would make it again."""
         kept.readers += 1
         try:
-            if not end or start < end:
-                asked = ScanRequest(
-                    str(kept.taken.path),
-                    start,
-                    end,
-                    *(request.kind, request.batch_bytes, request.buckets, request.wanted),
-                    at_ms=kept.taken_ms,
-                )
-                async for answer in self._scanner.scan(asked):
-                    yield answer
+            if not request.end or request.start < request.end:
+                async with aclosing(self._scanner.scan(request)) as answers:
+                    async for answer in answers:
+                        if kept.is_released:
+                            raise MinkaError(Code.SNAPSHOT_GONE, f"the snapshot {kept.taken.path.name} was released")
+                        yield answer
         finally:
             kept.readers -= 1
             kept.used_at = self._clock()
+            if kept.is_released:
+                await self._remove(kept)
+
+    @staticmethod
+    async def _remove(kept: _Kept) -> None:
+        if not kept.readers:
+            await kept.taken.remove()
 
     async def release(self, snapshot_id: str) -> None:
-        """Remove a snapshot, or keep none if this node has yet to come to its mark."""
+        """Remove a snapshot as soon as nobody is reading it, or keep none if this node has yet to come to its mark."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
-            await kept.taken.remove()
+            kept.is_released = True
+            await self._remove(kept)
             return
         self._released[snapshot_id] = None
         if len(self._released) > _MAX_RELEASED:

@@ -22,11 +22,12 @@ class ChangeService(ChangesServicer):
         """The positions of this node's replicas."""
         return PositionsResponse(positions=self._changes.positions(request.partition_ids))
 
-    async def Read(self, request: ReadChangesRequest, context: _Context) -> AsyncIterator[ChangeBatch]:
+    def Read(self, request: ReadChangesRequest, context: _Context) -> AsyncIterator[ChangeBatch]:
         """The changes in the order in which they were made."""
         id_, after = request.partition_id, request.after_offset
         if request.find_child:
-            yield ChangeBatch(child_at=await self._changes.child_at(id_, after, request.find_child))
-            return
-        async for batch in self._changes.read(id_, after, request.until_offset):
-            yield batch
+            return self._child_at(id_, after, request.find_child)
+        return self._changes.read(id_, after, request.until_offset)
+
+    async def _child_at(self, partition_id: int, after: int, child_id: int) -> AsyncIterator[ChangeBatch]:
+        yield ChangeBatch(child_at=await self._changes.child_at(partition_id, after, child_id))

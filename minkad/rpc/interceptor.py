@@ -5,7 +5,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -16,6 +17,7 @@ from minka.grpc_calls import ERROR_METADATA
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory
+from minkad.process.turns import turn
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
 from minkad.rpc.rules import MAX_REQUEST_BYTES
 from minkad.rpc.validation import check
@@ -23,6 +25,8 @@ from minkad.rpc.validation import check
 log: Final = logging.getLogger(__name__)
 
 _ROOM_S: Final = 2.0  # how long a call waits for memory
+_CHUNK_BYTES: Final = 1024 * 1024  # the size that the first answer of a stream is expected to have
+_UNTAKEN_S: Final = 30.0  # a caller that takes nothing of a stream for so long loses it
 
 # What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
 _BETWEEN_NODES: Final = tuple(
@@ -48,12 +52,16 @@ _Decode = Callable[[bytes], Any]
 class Interceptor(grpc.aio.ServerInterceptor):
     """Wraps the handler of each call. Calls of people and clients may come without `minka-cluster`."""
 
-    def __init__(self, cluster_id: str, memory: Memory) -> None:
-        """`memory` is for the calls of people and clients and what is answered to them."""
+    def __init__(self, cluster_id: str, memory: Memory, feeds: Memory) -> None:
+        """`memory` is for the calls of people and clients and what is answered to them, `feeds` for answers that come
+        one after the other.
+        """
         self._cluster_id = cluster_id
         self._memory = memory
+        self._feeds = feeds
         self._seldom = Seldom(log)
         self._sizes: dict[str, int] = {}  # of the last answer of each method
+        self._largest: dict[str, int] = {}  # of the answers of a stream
 
     async def intercept_service(
         self,
@@ -76,14 +84,16 @@ class Interceptor(grpc.aio.ServerInterceptor):
         )
         decode = handler.request_deserializer
         inner = getattr(handler, kind)
-        if handler.response_streaming and inspect.isasyncgenfunction(inner):
-            wrapped = call.yielding(inner, decode)
+        encode = handler.response_serializer
+        if handler.response_streaming and not inspect.iscoroutinefunction(inner):
+            if call.is_between_nodes:
+                wrapped = call.yielding(inner, decode)
+            else:
+                wrapped, encode = call.writing(inner, decode, encode or bytes), None
         else:
             wrapped = call.awaiting(inner, decode, counts=kind == "unary_unary" and not call.is_between_nodes)
         # Requests are decoded within the call: if gRPC decoded them, it would answer errors itself, with a traceback.
-        made: _Handler = getattr(grpc, f"{kind}_rpc_method_handler")(
-            wrapped, response_serializer=handler.response_serializer
-        )
+        made: _Handler = getattr(grpc, f"{kind}_rpc_method_handler")(wrapped, response_serializer=encode)
         return made
 
     def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
@@ -112,6 +122,46 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._sizes[method] = length = response.ByteSize()
         share.take(size + length - expected)
         return response
+
+    async def streamed(
+        self, method: str, answers: AsyncGenerator[Any, None], encode: Callable[[Any], bytes], context: "_Context"
+    ) -> None:
+        """Write the answers as fast as they are taken. Each counts as memory from before it is made until then, and one
+        that is never taken until the connection ends: gRPC takes nothing back. Raises OVERLOADED if there are too many
+        streams, no memory in time, or if none is taken: soon if others wait for memory.
+        """
+        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        assert serving is not None
+        share = self._feeds.share(serving.cancel)
+        on_done: Any = lambda _: share.close()  # noqa: E731 - as above
+        context.add_done_callback(on_done)
+        async with aclosing(answers):
+            while True:
+                await turn()  # so one is made after the other, and the next knows how large it was
+                expected = self._largest.get(method, _CHUNK_BYTES)
+                if not await share.reserve(expected, loop.time() + _UNTAKEN_S):
+                    raise MinkaError(Code.OVERLOADED, "answers that are not taken leave no memory for this stream")
+                answer = await anext(answers, None)
+                if answer is None:
+                    return
+                answer = encode(answer)
+                size = len(answer)
+                self._largest[method] = max(expected, size)
+                share.take(size - expected)
+                share.sending_since = self._feeds.now
+                try:
+                    async with asyncio.timeout(_UNTAKEN_S):
+                        await context.write(answer)
+                except TimeoutError as error:
+                    raise MinkaError(Code.OVERLOADED, f"an answer was not taken for {_UNTAKEN_S:g} s") from error
+                except asyncio.CancelledError:
+                    if not share.is_revoked:
+                        raise
+                    serving.uncancel()
+                    text = "answers were not taken while others waited for memory"
+                    raise MinkaError(Code.OVERLOADED, text) from None
+                answer, share.sending_since = None, None
+                share.give(size)
 
     def refused(self, method: str, error: MinkaError) -> None:
         """Log a caller's mistake, at most once in 10 s."""
@@ -148,12 +198,29 @@ class _Call:
         return call
 
     def yielding(self, inner: Callable[[Any, "_Context"], AsyncIterator[Any]], decode: _Decode | None) -> Any:
-        """Wrap a function that yields its answers."""
+        """Wrap a function that yields its answers to another node."""
 
         async def call(raw: Any, context: "_Context") -> AsyncIterator[Any]:
             try:
                 async for response in inner(self._request(raw, decode), context):
                     yield response
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+                await self._abort(context, error)
+
+        return call
+
+    def writing(
+        self,
+        inner: Callable[[Any, "_Context"], AsyncGenerator[Any, None]],
+        decode: _Decode | None,
+        encode: Callable[[Any], bytes],
+    ) -> Any:
+        """Wrap a function that yields its answers to people and clients, who may not take them."""
+
+        async def call(raw: Any, context: "_Context") -> None:
+            try:
+                answers = inner(self._request(raw, decode), context)
+                await self._interceptor.streamed(self._method, answers, encode, context)
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
                 await self._abort(context, error)
 

@@ -90,6 +90,7 @@ _OPTIONS: Final = [
     ("grpc.http2.max_ping_strikes", 0),
     *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # what a stream that isn't read may send ahead stays at 64 KiB
     ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
     # So what is held by a client that vanished without a word (power, network) is free again soon.
     ("grpc.keepalive_time_ms", 10_000),
@@ -114,6 +115,7 @@ class Server:
         credentials: Credentials | None,
         streams: Memory,
         calls: Memory,
+        feeds: Memory,
         describe: Callable[[Iterable[int]], DescribeNodeResponse],
         counting: TableCounting,
         gateway: DutyGateway,
@@ -122,13 +124,13 @@ class Server:
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
     ) -> None:
-        """Without `credentials` connections are plain. `streams` and `calls`: the memory of clients' streams, and of
-        their single calls. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't listen on the address for another
-        reason.
+        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients'
+        streams, of their single calls, and of long answers to these. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
+        it can't listen on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
-        self._interceptor = Interceptor(identity.cluster_id, calls)
+        self._interceptor = Interceptor(identity.cluster_id, calls, feeds)
         self._health = health.aio.HealthServicer()
         self._metadata = MetadataService(ClientTables(coordinator))
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)

@@ -32,7 +32,7 @@ class SnapshotService(SnapshotsServicer):
         """Open a snapshot, at the leader."""
         return await self._snapshots.open(request.partition_id, request.generation, request.part_bytes)
 
-    async def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
+    def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
         """The answers of the scan process as they are: serialized RowBatches."""
         asked = ScanRequest(
             path="",
@@ -43,8 +43,7 @@ class SnapshotService(SnapshotsServicer):
             buckets=request.buckets or 1,
             wanted=list(request.wanted_buckets),
         )
-        async for answer in self._snapshots.read(request.snapshot_id, asked):
-            yield answer
+        return self._snapshots.read(request.snapshot_id, asked)
 
     async def Digest(self, request: DigestSnapshotRequest, context: _Context) -> SnapshotDigest:
         """Compute the digest by reading all of it."""

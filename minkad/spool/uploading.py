@@ -8,12 +8,17 @@ from minka.digest import Digest
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile, LoadState
 from minkad.core.state import LoadTable
+from minkad.process import tasks
 from minkad.spool.cut import Cut, Outcome, Target
 from minkad.spool.spool import Spool
 from minkad.spool.throttle import Throttle
 from minkad.spool.worker import Worker
 
 _AT_ONCE: Final = 8  # files; each has little more than a MiB in memory
+_SILENT_S: Final = 60.0  # an upload of which so little comes in so long ends,
+_STALLED_S: Final = 20.0  # and sooner when others wait for its place
+_LITTLE_BYTES: Final = 64 * 1024
+_LOOK_S: Final = 1.0
 
 
 class Uploading:
@@ -25,6 +30,7 @@ class Uploading:
         self._table = table
         self._throttle = throttle
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
         self._cutter = Worker("minkad.spool.cut")
 
     async def close(self) -> None:
@@ -34,7 +40,8 @@ class Uploading:
     async def upload(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> None:
         """Take the file in, unless it is here already; when this returns, it is here durably.
 
-        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT if another file has its name, and what `Spool.receive` does.
+        Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT if another file has its name, OVERLOADED if hardly anything
+        comes, and what `Spool.receive` does.
         """
         self._check_wanted(number, file)
         if self._spool.has(number, file.name, file.checksum):
@@ -43,14 +50,44 @@ class Uploading:
             text = f"load {number} has another file {file.name} here: each attempt needs a name of its own"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         self._spool.check_room(file.bytes)  # a full disk is told at once, not when it is the file's turn
-        async with self._slots:
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             await self._spool.receive(number, file, self._throttled(number, file, chunks))
+        finally:
+            self._slots.release()
 
     async def _throttled(self, number: int, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for chunk in chunks:
+        async for chunk in self._arriving(file, chunks):
             self._check_wanted(number, file)
             load = self._table().rows.get(number)
             await self._throttle.take(number, len(chunk), load.rate_limit if load is not None else 0)
+            yield chunk
+
+    async def _arriving(self, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The chunks as they come. Raises OVERLOADED if they hardly do."""
+        loop, chunks = asyncio.get_running_loop(), aiter(chunks)
+        waited, came = 0.0, 0  # for the sender, since there was more than little
+        while True:
+            began, coming = loop.time(), tasks.awaited(_next(chunks), f"upload of {file.name}")
+            try:
+                while not coming.done():
+                    await asyncio.wait([coming], timeout=_LOOK_S)
+                    waited, began = waited + loop.time() - began, loop.time()
+                    if waited > (_STALLED_S if self._waiting else _SILENT_S):
+                        text = f"{file.name}: {came} bytes came in the last {waited:.0f} s"
+                        raise MinkaError(Code.OVERLOADED, text)
+                chunk = await coming
+            finally:
+                tasks.drop(coming)
+            if chunk is None:
+                return
+            came += len(chunk)
+            if came > _LITTLE_BYTES:
+                waited, came = 0.0, 0
             yield chunk
 
     def _check_wanted(self, number: int, file: LoadFile) -> None:
@@ -103,3 +140,7 @@ class Uploading:
             await self._spool.keep(number, file, parts[one.place])
             made.append(file)
         return made
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)

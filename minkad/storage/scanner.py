@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -12,45 +13,88 @@ from minkad.storage.scan_process import END, ERROR, ScanRequest, encode_request
 
 _IDLE_SECONDS: Final = 60.0
 _MAX_WAITING: Final = 256
+_UNTAKEN_S: Final = 5.0  # a scan whose answer nobody has taken for so long ends when others wait
+_LOOK_S: Final = 1.0
 _BUFFER_BYTES: Final = 2 * MIB
 PROCESSES: Final = max(1, (os.cpu_count() or 2) // 2)
 
 
+@dataclass(slots=True, eq=False)
+class _Scan:
+    """A scan under way."""
+
+    process: asyncio.subprocess.Process
+    untaken_since: float | None = None  # by the loop's clock: an answer waits for its reader
+    is_ended: bool = False
+
+
 class Scanner:
-    """Up to `PROCESSES` scans at a time; others wait their turn. For the loop's thread."""
+    """Up to `PROCESSES` scans at a time; others wait their turn. A reader that stands still doesn't hold them up. For
+    the loop's thread.
+    """
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(PROCESSES)
         self._waiting = 0
         self._idle: dict[asyncio.subprocess.Process, asyncio.TimerHandle] = {}
-        self._busy: set[asyncio.subprocess.Process] = set()
+        self._busy: set[_Scan] = set()
+        self._watch: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
         """End the processes."""
-        for process in [*self._idle, *self._busy]:
+        if self._watch is not None:
+            self._watch.cancel()
+        for process in [*self._idle, *(scan.process for scan in self._busy)]:
             self._end(process)
             await process.wait()
 
     async def scan(self, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """The answers, as fast as they are taken. Raises OVERLOADED, CORRUPT_DATA, STORAGE_FAILED."""
+        """The answers, as fast as they are taken. Raises OVERLOADED, also if they aren't taken while others wait;
+        CORRUPT_DATA, STORAGE_FAILED.
+        """
+        await self._turn()
+        scan: _Scan | None = None
+        try:
+            scan = _Scan(await self._process())
+            self._busy.add(scan)
+            is_done = False
+            try:
+                async for answer in _answers(scan.process, request):
+                    scan.untaken_since = asyncio.get_running_loop().time()
+                    yield answer
+                    scan.untaken_since = None
+                    if scan.is_ended:
+                        text = f"an answer was not taken for {_UNTAKEN_S:g} s while other scans waited"
+                        raise MinkaError(Code.OVERLOADED, text)
+                is_done = True
+            finally:
+                self._busy.discard(scan)
+                await self._give_back(scan.process, is_done)
+        finally:
+            if scan is None or not scan.is_ended:
+                self._slots.release()
+
+    async def _turn(self) -> None:
         if self._waiting >= _MAX_WAITING:
             raise MinkaError(Code.OVERLOADED, f"{self._waiting} scans wait for their turn")
         self._waiting += 1
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(_LOOK_S, self._end_untaken)
         try:
             await self._slots.acquire()
         finally:
             self._waiting -= 1
-        try:
-            process = await self._process()
-            is_done = False
-            try:
-                async for answer in _answers(process, request):
-                    yield answer
-                is_done = True
-            finally:
-                self._give_back(process, is_done)
-        finally:
-            self._slots.release()
+
+    def _end_untaken(self) -> None:
+        """While scans wait: end those whose readers stand still, and give their turns on."""
+        loop = asyncio.get_running_loop()
+        for scan in self._busy:
+            since = scan.untaken_since
+            if self._waiting and not scan.is_ended and since is not None and loop.time() - since > _UNTAKEN_S:
+                scan.is_ended = True
+                self._end(scan.process)
+                self._slots.release()
+        self._watch = loop.call_later(_LOOK_S, self._end_untaken) if self._waiting else None
 
     async def _process(self) -> asyncio.subprocess.Process:
         if self._idle:
@@ -61,13 +105,12 @@ class Scanner:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "minkad.storage.scan_process"), stdin=pipe, stdout=pipe, limit=_BUFFER_BYTES
             )
-        self._busy.add(process)
         return process
 
-    def _give_back(self, process: asyncio.subprocess.Process, is_done: bool) -> None:
-        self._busy.discard(process)
+    async def _give_back(self, process: asyncio.subprocess.Process, is_done: bool) -> None:
         if not is_done or process.returncode is not None:
             self._end(process)  # it may be in the middle of an answer that nobody takes
+            await process.wait()  # so that nothing is read after the end of a scan
             return
         loop = asyncio.get_running_loop()
         self._idle[process] = loop.call_later(_IDLE_SECONDS, self._end, process)

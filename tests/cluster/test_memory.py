@@ -1,7 +1,9 @@
 """A node's memory stays bounded whatever clients ask and don't take, and other clients are served meanwhile."""
 
 import asyncio
+import re
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +15,14 @@ import pytest
 import minka.aio
 from minka import wire
 from minka.control import Control
+from minka.loads import UPLOAD_METHOD
+from minka.v1.changes_pb2 import ReadChangesRequest
+from minka.v1.changes_pb2_grpc import ChangesStub
 from minka.v1.cluster_pb2 import Partition
+from minka.v1.load_api_pb2 import UploadHeader
+from minka.v1.loads_pb2 import LoadFile
 from minkactl.playground import LocalCluster
-from tests.cluster.cluster import QUICK, create_keyspace
+from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
@@ -48,6 +55,13 @@ def resident_mib(cluster: LocalCluster) -> float:
     assert process is not None
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * 4096 / MIB
+
+
+def metric(cluster: LocalCluster, name: str) -> float:
+    """What the daemon's metrics say."""
+    with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]  # it is there
 
 
 def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
@@ -130,3 +144,61 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
         senders = [send(call, row, KEYS[:1], 50) for call in calls]
         grown = await served_meanwhile(cluster, [*senders, *map(take_slowly, calls)])
     assert grown < BOUND_MIB, f"{grown:.0f} MiB more"
+
+
+async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
+    """They count before they are read, and keys and values have memory of their own."""
+    row = await filled(cluster)
+    request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
+    before = resident_mib(cluster)
+    channels = [grpc.aio.insecure_channel(cluster.endpoints[0], options=_OPTIONS) for _ in range(2)]
+    try:
+        calls = [ChangesStub(channel).Read(request) for channel in channels for _ in range(100)]
+        most = [0.0]
+
+        def is_one_ended() -> bool:
+            most.append(max(most[-1], resident_mib(cluster)))
+            return metric(cluster, "minka_clients_ended_total") > 0
+
+        await asyncio.to_thread(eventually, "a stream is ended", is_one_ended)
+        assert most[-1] < before + BOUND_MIB
+        async with minka.aio.Client(cluster.endpoints, keyspace="large") as client:
+            assert await client.get(KEYS[0])
+        assert MIB < metric(cluster, "minka_clients_memory_bytes") <= LIMIT_MIB * MIB
+        for call in calls:
+            call.cancel()
+    finally:
+        for channel in channels:
+            await channel.close()
+    await asyncio.to_thread(
+        eventually, "all is given back", lambda: metric(cluster, "minka_clients_memory_bytes") < MIB
+    )
+
+
+async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
+    """Eight are received at a time; what others send ahead stays with them, as gRPC's windows don't grow."""
+    with Control(cluster.endpoints) as control:
+        partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id
+        number = control.begin_load("half", "loaded").number
+    sent = 0
+
+    async def half(name: str) -> AsyncIterator[bytes]:
+        nonlocal sent
+        file = LoadFile(name=name, partition_id=partition, bytes=100 * MIB, rows=1)
+        yield UploadHeader(load_number=number, file=file).SerializeToString()
+        for _ in range(32):
+            yield bytes(MIB // 4)
+            sent += 1
+        await asyncio.Event().wait()
+
+    before = resident_mib(cluster)
+    async with grpc.aio.insecure_channel(cluster.endpoints[0], options=_OPTIONS) as channel:
+        method: Any = channel.stream_unary(UPLOAD_METHOD)
+        waiting = [method(half(f"waits{n}")) for n in range(100)]
+        last = -1
+        while sent != last:  # until nothing more leaves
+            last = sent
+            await asyncio.sleep(1)
+        assert resident_mib(cluster) < before + LIMIT_MIB
+        for call in waiting:
+            call.cancel()

@@ -28,9 +28,9 @@ from minka.v1.admin_pb2_grpc import MetadataStub
 from minkactl.playground import LOOPBACK, LocalCluster, free_addresses
 from minkad.rpc.certificates import first_expiry
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
+from tests.cluster.runbooks import block
 from tests.cluster.shards import running
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROWS = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
 OTHER_AUTHORITY = "from another authority"
 HUNG_UP = "perhaps TLS is on at the other side only, or it does not accept this side's certificate"
@@ -38,9 +38,7 @@ HUNG_UP = "perhaps TLS is on at the other side only, or it does not accept this 
 
 def make_certificates(folder: Path) -> Tls:
     """Make an authority and a certificate by it for 127.0.0.1, as operations.md says."""
-    commands = re.findall(r"^    (openssl (?:req|x509) (?:.*\\\n)*.*)$", DOCS.read_text(), re.MULTILINE)
-    assert len(commands) == 3
-    script = "\n".join(commands)
+    script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
     names = "DNS:athens.example.net,IP:10.20.0.1"
     assert names in script
     folder.mkdir()
@@ -49,7 +47,7 @@ def make_certificates(folder: Path) -> Tls:
         cwd=folder, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, f"is there an openssl of version 3? {ended.stderr}"
-    return Tls(folder / "ca.pem", folder / "athens.pem", folder / "athens.key")
+    return Tls(folder / "authority/ca.pem", folder / "athens/athens.pem", folder / "athens/athens.key")
 
 
 def section(tls: Tls) -> dict[str, dict[str, str]]:

@@ -60,7 +60,8 @@ class Peer:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Peer"]:
         server = grpc.aio.server(
-            interceptors=[Interceptor("test", Memory(64 * MIB, time.monotonic))], options=[("grpc.so_reuseport", 0)]
+            interceptors=[Interceptor("test", *(Memory(64 * MIB, time.monotonic) for _ in range(2)))],
+            options=[("grpc.so_reuseport", 0)],
         )
         receiver = RaftReceiver(
             self.receive, self.heard.__setitem__, data_address=self.data_address, raft_id=self.raft_id

@@ -1,5 +1,6 @@
 """How long a node keeps a snapshot."""
 
+import asyncio
 import uuid
 from pathlib import Path
 
@@ -7,12 +8,15 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.snapshots import renewal_of
-from minka.v1.snapshots_pb2 import DigestSnapshotRequest
+from minka.v1.snapshots_pb2 import DigestSnapshotRequest, RowBatch
 from minkad.replication import snapshots as module
 from minkad.rpc.snapshots import SnapshotService
+from minkad.storage import scanner as scanner_module
 from minkad.storage.checkpoint import Checkpoint
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.replica_store import Purpose
+from minkad.storage.scan_process import ScanRequest
+from minkad.storage.scanner import PROCESSES
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import until
 from tests.integration.replication.replicas import applied
@@ -79,3 +83,86 @@ async def test_a_replica_keeps_no_snapshot_that_was_released_before_it_had_it(
         assert not snapshots._kept
         assert not list((byzantium.path / "snapshots").glob("*"))
         assert athens.manager.snapshots._kept
+
+
+@pytest.mark.parametrize("begins", ["before its turn", "in the middle"])
+async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: Path, begins: str) -> None:
+    """A renewal that waited for its turn when the release came made the folder of the snapshot once more."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"%d" % number: b"value" * 100 for number in range(1000)})
+        snapshots = athens.manager.snapshots
+        snapshot = await snapshots.open(1, 1, 0)
+        everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
+        reading = snapshots.read(snapshot.snapshot_id, everything)
+        slots = snapshots._scanner._slots
+        if begins == "before its turn":
+            for _ in range(PROCESSES):
+                await slots.acquire()
+            renewal = asyncio.ensure_future(anext(reading))
+            await until(lambda: snapshots._scanner._waiting == 1)
+            await snapshots.release(snapshot.snapshot_id)
+            for _ in range(PROCESSES):
+                slots.release()
+        else:
+            await anext(reading)
+            await snapshots.release(snapshot.snapshot_id)
+            renewal = asyncio.ensure_future(anext(reading))
+        with pytest.raises(MinkaError) as gone:
+            await renewal
+        assert gone.value.code is Code.SNAPSHOT_GONE
+        assert not list((athens.path / "snapshots").glob("*"))
+        with pytest.raises(MinkaError):  # one that comes after the release
+            await anext(snapshots.read(snapshot.snapshot_id, everything))
+        assert not list((athens.path / "snapshots").glob("*"))
+
+
+async def test_an_open_that_nobody_waits_for_leaves_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"key": b"value"})
+        snapshots = athens.manager.snapshots
+        take, begun, goes_on = snapshots._store.take, asyncio.Event(), asyncio.Event()
+
+        async def slow(data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:
+            begun.set()
+            await goes_on.wait()
+            return await take(data, purpose, name)
+
+        monkeypatch.setattr(snapshots._store, "take", slow)
+        opening = asyncio.create_task(snapshots.open(1, 1, 0))
+        await begun.wait()
+        opening.cancel()
+        await asyncio.wait([opening])
+        goes_on.set()
+        await until(lambda: not snapshots._making)
+        assert not snapshots._kept
+        assert not list((athens.path / "snapshots").glob("*"))
+
+
+async def test_a_reader_that_stands_still_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner_module, "_UNTAKEN_S", 0.05)
+    monkeypatch.setattr(scanner_module, "_LOOK_S", 0.01)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"%04d" % number: b"value" * 100 for number in range(1000)})
+        snapshots = athens.manager.snapshots
+        snapshot = await snapshots.open(1, 1, 0)
+        everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
+        still = [snapshots.read(snapshot.snapshot_id, everything) for _ in range(PROCESSES)]
+        for reading in still:
+            await anext(reading)
+        rows = [RowBatch.FromString(some).rows async for some in snapshots.read(snapshot.snapshot_id, everything)]
+        assert sum(rows) == 1000
+        for reading in still:
+            with pytest.raises(MinkaError) as refused:
+                await anext(reading)
+            assert refused.value.code is Code.OVERLOADED
+        rows = [RowBatch.FromString(some).rows async for some in snapshots.read(snapshot.snapshot_id, everything)]
+        assert sum(rows) == 1000
+        assert snapshots._scanner._slots._value == PROCESSES

@@ -14,6 +14,7 @@ from minka.sst import Written, write_sst
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
 from minkad.core.state import LoadTable
+from minkad.spool import uploading as module
 from minkad.spool.collecting import Collecting
 from minkad.spool.fetching import Fetching
 from minkad.spool.spool import Spool
@@ -278,3 +279,38 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         busy = await upload(5, 0, 0.01)
         assert busy < free / 4
         assert await upload(20, 0, 0.001) > free / 2
+
+
+async def test_an_upload_that_stands_still_gives_its_place_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_STALLED_S", 0.05)
+    file, data = written(tmp_path / "one.sst", 100)
+    spool = Spool(tmp_path / "spool", plenty)
+    await spool.start()
+    takes_in = uploading(spool, Load(number=1, state=_S.LOAD_STATE_STAGING))
+    more = asyncio.Event()
+
+    async def half(is_trickle: bool) -> AsyncIterator[bytes]:
+        yield data[:10]
+        while is_trickle and not more.is_set():
+            await asyncio.sleep(0.005)
+            yield b""
+        await more.wait()
+        yield data[10:]
+
+    def of(name: str) -> LoadFile:
+        found = LoadFile()
+        found.CopyFrom(file)
+        found.name = name
+        return found
+
+    still = [asyncio.create_task(takes_in.upload(1, of(f"half{n}"), half(n % 2 == 1))) for n in range(8)]
+    await asyncio.sleep(0)
+    await takes_in.upload(1, of("whole"), chunks(data))
+    assert [one.name for one in spool.files(1)] == ["whole"]
+    more.set()  # those that are still there go on
+    ended = await asyncio.gather(*still, return_exceptions=True)
+    assert {one.code for one in ended if isinstance(one, MinkaError)} == {Code.OVERLOADED}
+    await spool.close()

@@ -1,0 +1,175 @@
+"""The commands of docs/operations.md, and a machine on which they can be typed.
+
+What a test machine can't have is mapped onto a `LocalCluster`: `ssh NODE` runs the command here, with the node's
+folders in the place of /var/lib/minka and /backup; `systemctl` starts, stops and signals the cluster's processes as
+systemd does. Everything else (`cp`, `mv`, `mkdir`, `openssl`, `curl`, `minkactl`) is the real command.
+"""
+
+import os
+import re
+import shlex
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from minkactl.playground import LocalCluster
+
+ROOT: Final = Path(__file__).parents[2]
+DOCUMENT: Final = ROOT / "docs" / "operations.md"
+_SPAN: Final = re.compile(r"`([^`]+)`")
+_COMMANDS: Final = (
+    *("minkactl", "minkad", "systemctl", "systemd-analyze", "journalctl", "ssh", "cp", "mv", "rm", "cat", "kill"),
+    *("chmod", "chown", "openssl", "curl", "mkdir", "python3", "pip"),
+)
+
+_SSH: Final = """#!/bin/sh
+# ssh NODE COMMAND...: a shell of the node's own, with the node's folders.
+export NODE="$1"; shift
+command=$(printf '%s\\n' "$*" | sed -e "s#/var/lib/minka#$CLUSTER/$NODE/data#g" -e "s#/backup#$CLUSTER/$NODE/backup#g")
+exec sh -c "$command" </dev/null
+"""
+_SYSTEMCTL: Final = """#!{python}
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect(os.environ["SYSTEMD"])
+    asked.sendall((" ".join([os.environ["NODE"], *sys.argv[1:]]) + "\\n").encode())
+    answer = asked.makefile().read()
+sys.stderr.write(answer)
+sys.exit(1 if answer else 0)
+"""
+# A person who answers each question with yes.
+_MINKACTL: Final = """#!/bin/sh
+case "$*" in "node rebuild"* | "raft remove"* | "raft promote"* | *--decommission) set -- "$@" --yes ;; esac
+exec {python} -m minkactl "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended, and what it said."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Machine:
+    """Where an operator types: a folder with the stand-ins, and a cluster."""
+
+    def __init__(self, folder: Path, cluster: LocalCluster | None, environment: dict[str, str]) -> None:
+        self.folder: Final = folder
+        self._cluster: Final = cluster
+        self._environment: Final = environment
+
+    def type(self, text: str) -> Ended:
+        """What an interactive bash does with it."""
+        if self._cluster is not None:
+            text = text.replace("localhost:7401", self._cluster.node("athens").http_address)
+        ended = subprocess.run(
+            ["bash", "-c", text], cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=170, check=False,
+        )  # fmt: skip
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def stand_in(self, name: str, script: str) -> None:
+        """Put a command before the machine's own of that name; an empty one is taken away again."""
+        path = self.folder / "bin" / name
+        if script:
+            path.write_text(script)
+            path.chmod(0o755)
+        else:
+            path.unlink()
+
+
+@contextmanager
+def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machine]:
+    """A machine from which the cluster is operated; with no cluster, one that has only the real commands."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NODE": "athens"}
+    found = Machine(folder, cluster, environment)
+    found.stand_in("minkactl", _MINKACTL.format(python=sys.executable))
+    found.stand_in("minkad", f'#!/bin/sh\nexec {sys.executable} -m minkad "$@"\n')
+    if cluster is None:
+        yield found
+        return
+    for node in cluster.nodes.values():
+        (node.directory / "backup").mkdir(exist_ok=True)
+    socket = folder / "systemd"
+    environment |= {"MINKA_ENDPOINTS": ",".join(cluster.endpoints), "CLUSTER": str(cluster.directory)}
+    environment |= {"SYSTEMD": str(socket), "PYTHONPATH": str(ROOT)}
+    found.stand_in("ssh", _SSH)
+    found.stand_in("systemctl", _SYSTEMCTL.format(python=sys.executable))
+
+    running = cluster
+
+    class Systemd(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            node, *words = self.rfile.readline().decode().split()
+            try:
+                _systemctl(running, node, words)
+            except Exception as error:  # noqa: BLE001 - the command says it
+                self.wfile.write(f"{error}\n".encode())
+
+    with socketserver.ThreadingUnixStreamServer(str(socket), Systemd) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _systemctl(cluster: LocalCluster, node: str, words: list[str]) -> None:
+    verb, unit = words[0], words[-1]
+    assert unit == "minkad", words
+    is_running = cluster.node(node).running
+    if verb in ("stop", "restart") and is_running:
+        cluster.terminate(node)
+    if verb == "restart" or (verb == "start" and not is_running):
+        cluster.restart(node, ready=False)
+    if verb == "reload":
+        cluster.signal(node, signal.SIGHUP)
+    assert verb in ("start", "stop", "restart", "reload", "status"), words
+
+
+def blocks() -> list[str]:
+    """What is set off from the sentences, without its indentation."""
+    found: list[str] = []
+    lines: list[str] = []
+    before = ""
+    for line in [*DOCUMENT.read_text("utf-8").splitlines(), ""]:
+        if line.startswith("    ") and (lines or not before):
+            lines.append(line)
+            continue
+        if lines:
+            indent = min(len(one) - len(one.lstrip()) for one in lines)
+            found.append("\n".join(one[indent:] for one in lines))
+            lines = []
+        before = line
+    return found
+
+
+def block(beginning: str) -> str:
+    """The block that begins with this."""
+    (found,) = [one for one in blocks() if one.startswith(beginning)]
+    return found
+
+
+def inline() -> set[str]:
+    """The commands that are named within sentences."""
+    text = re.sub(r"^    .*$", "", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
+    spans = {" ".join(span.split()) for span in _SPAN.findall(text)}
+    return {span for span in spans if " " in span and span.split()[0] in _COMMANDS}
+
+
+def shown(block: str) -> list[str]:
+    """The commands of a block that shows a terminal: what comes after its prompts, without remarks."""
+    return [shlex.join(shlex.split(line[2:], comments=True)) for line in block.splitlines() if line.startswith("$ ")]

@@ -121,6 +121,7 @@ class Server:
         spool: SpoolService,
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
+        is_replayed: Callable[[], bool],
     ) -> None:
         """Without `credentials` connections are plain. `streams` and `calls`: the memory of clients' streams, and of
         their single calls. Raises ADDRESS_IN_USE, or INVALID_CONFIG if it can't listen on the address for another
@@ -130,7 +131,7 @@ class Server:
         self._credentials = credentials
         self._interceptor = Interceptor(identity.cluster_id, calls)
         self._health = health.aio.HealthServicer()
-        self._metadata = MetadataService(ClientTables(coordinator))
+        self._metadata = MetadataService(ClientTables(coordinator, is_replayed))
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._coordinator = CoordinatorService(NodeRequests(coordinator))

@@ -55,7 +55,7 @@ class Read(Errand):
             found = stale.values
         else:
             found = wire.decode_values(body or b"")
-        self._joined.have(self._positions, found)
+        self._joined.have(self._positions, found, len(body or b""))
 
     def failed(self, errors: Sequence[RespError]) -> None:
         """The answer is an error."""
@@ -69,6 +69,15 @@ class Read(Errand):
         """Read the keys one by one."""
         for key, position in zip(self._keys, self._positions, strict=True):
             Read(self._means, self.view, self._op, self._share, self._joined, [key], [position]).send()
+
+    def _retry_or_fail(self, error: MinkaError) -> None:
+        if error.code is not Code.TOO_LARGE or len(self._keys) == 1:
+            super()._retry_or_fail(error)
+            return
+        made, size = (self._means, self.view, self._op, self._share, self._joined), (len(self._keys) + 1) // 2
+        for piece in (slice(0, size), slice(size, None)):
+            read = Read(*made, self._keys[piece], self._positions[piece])
+            asyncio.get_running_loop().call_soon(read.send)  # others are served in between
 
     def _read_at_leader(self) -> None:
         self._op = Op.READ
@@ -86,7 +95,7 @@ class Presence:
         self._under_way = under_way
         self._waiting: list[Look] = []
 
-    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Values have come."""
         self._joined.have(positions, [None if value is None else b"" for value in results])
         self._ended()

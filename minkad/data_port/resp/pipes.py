@@ -29,7 +29,7 @@ class Batch(Errand):
     operations.
     """
 
-    __slots__ = ("_began", "_keys", "_pipe", "_wanted", "bytes", "operations", "takers", "values")
+    __slots__ = ("_began", "_keys", "_pipe", "_wanted", "operations", "takers", "values", "weight")
 
     def __init__(self, means: Means, view: View, share: Share, pipe: "Pipe") -> None:
         super().__init__(means, view, Op.WRITE, share)
@@ -38,7 +38,7 @@ class Batch(Errand):
         self.values: list[bytes | None] = []
         self.operations: list[Operation] | None = None
         self.takers: list[Taker] = []
-        self.bytes = 0
+        self.weight = 0
         self._wanted = 0  # values that are to be answered
         self._began = time.perf_counter()
 
@@ -49,7 +49,7 @@ class Batch(Errand):
             self.values.append(value)
         else:
             self.operations.append(Set(key, value))
-        self.bytes += len(key) + len(value or b"")
+        self.weight += len(key) + len(value or b"")
 
     def operate(self, key: bytes, operation: Operation, size: int) -> None:
         """Add an operation; its taker is added by the caller."""
@@ -59,7 +59,7 @@ class Batch(Errand):
             self._op = Op.OPERATE
         self._keys.append(key)
         self.operations.append(operation)
-        self.bytes += size
+        self.weight += size
         if isinstance(operation, (Set, Expire)) and operation.wants_value:
             self._wanted += 1
 
@@ -67,7 +67,7 @@ class Batch(Errand):
     def is_full(self) -> bool:
         """Whether it takes no more."""
         most = _BATCH_ENTRIES if self.operations is None else _BATCH_OPERATIONS
-        return self.bytes >= _BATCH_BYTES or len(self._keys) >= most
+        return self.weight >= _BATCH_BYTES or len(self._keys) >= most
 
     def size(self) -> int:
         """Outcomes, some with values."""

@@ -31,8 +31,8 @@ async def led_by_byzantium(c: Cluster, rows: dict[bytes, bytes | None]) -> TestN
 
 async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_counted(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
-        c.clients_memory_bytes = 64 * MIB
-        athens = await led_by_byzantium(c, {b"k%d" % number: bytes(4 * MIB) for number in range(3)})
+        c.clients_memory_bytes = 16 * MIB
+        athens = await led_by_byzantium(c, {b"k%d" % number: bytes(MIB) for number in range(3)})
         memory, most = athens.clients_memory, 0
         async with clients(athens, table_of(c, RANGES), 8) as greedy:
             for one in greedy:
@@ -43,13 +43,13 @@ async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_co
                 assert held <= memory.used
                 most = max(most, memory.used)
             async with client(athens, table_of(c, RANGES)) as other:
-                assert await other.say("STRLEN k0") == [b":%d" % (4 * MIB)]
+                assert await other.say("STRLEN k0") == [b":%d" % MIB]
         assert most < 1.5 * memory.limit, f"{most / MIB:.0f} MiB"
         await until(lambda: memory.used < MIB)
 
 
 async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_path: Path) -> None:
-    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * 3 * MIB for number in range(9)}
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * MIB for number in range(9)}
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, rows)
         async with clients(athens, table_of(c, RANGES), 3) as many:
@@ -59,7 +59,7 @@ async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_pat
 
 
 async def test_several_values_that_are_too_much_together_are_deleted_one_by_one(tmp_path: Path) -> None:
-    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * 12 * MIB for number in range(4)}
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * 9 * MIB for number in range(4)}
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, rows)
         for node in (athens, c.nodes["byzantium"]):

@@ -167,7 +167,7 @@ class Share:
 
     def __init__(self, memory: Memory, on_revoke: Callable[[], None]) -> None:
         self.held = 0  # bytes
-        self.own = 0  # of these: requests, which leave only once they are answered
+        self.own = 0  # of these: what leaves only once a request is answered
         self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
         self.receiving_since: float | None = None  # the last piece of a request that isn't complete
         self.is_revoked = False
@@ -216,6 +216,13 @@ class Share:
             self._at = now
             self.held += size
             self._memory.moved(size)
+
+    def take_own(self, size: int) -> None:
+        """Count bytes that leave only once the request is answered, so that it doesn't wait for them; or, below zero,
+        count them off.
+        """
+        self.own += size
+        self.take(size)
 
     def give(self, size: int) -> None:
         """Count off so many bytes, which have left."""

@@ -562,8 +562,8 @@ class RespConnection:
         """Count what is held; a little is a part of what any connection takes."""
         held = self._held
         counted = held if held > _UNCOUNTED_BYTES else 0
-        self.share.take(counted - self._counted)
-        self._counted = self.share.own = counted
+        self.share.take_own(counted - self._counted)
+        self._counted = counted
         self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
         if counted:
             self._read_or_not()

@@ -90,7 +90,7 @@ class Many(Slot):
             return
         self._answers.append(answer)
         self._kept += len(answer)
-        self._connection.share.take(len(answer))
+        self._connection.share.take_own(len(answer))
         if self._kept > MAX_ANSWER_BYTES:
             self._end(RespError("ERR TOO_LARGE: the answer would have more than 32 MiB").encoded)
         elif self._at < len(self._words):
@@ -99,7 +99,7 @@ class Many(Slot):
             self._end(self._finish(self._answers))
 
     def _end(self, answer: bytes) -> None:
-        self._connection.share.give(self._kept)
+        self._connection.share.take_own(-self._kept)
         self._connection.is_busy = False
         self._answers, self._words = [], []
         self.fill(answer)

@@ -74,14 +74,40 @@ class Read(Errand):
         if error.code is not Code.TOO_LARGE or len(self._keys) == 1:
             super()._retry_or_fail(error)
             return
-        made, size = (self._means, self.view, self._op, self._share, self._joined), (len(self._keys) + 1) // 2
-        for piece in (slice(0, size), slice(size, None)):
-            read = Read(*made, self._keys[piece], self._positions[piece])
-            asyncio.get_running_loop().call_soon(read.send)  # others are served in between
+        middle, means, view = len(self._keys) // 2, self._means, self.view
+        second = Read(means, view, self._op, self._share, self._joined, self._keys[middle:], self._positions[middle:])
+        then = Then(self._joined, middle, second)
+        first = Read(means, view, self._op, self._share, then, self._keys[:middle], self._positions[:middle])
+        asyncio.get_running_loop().call_soon(first.send)  # others are served in between
 
     def _read_at_leader(self) -> None:
         self._op = Op.READ
         self._send()
+
+
+class Then:
+    """The first half of a read that was too much at once; the other one begins when all of this has come."""
+
+    def __init__(self, joined: Parts, missing: int, second: Read) -> None:
+        """`missing`: how many results the first half has."""
+        self._joined = joined
+        self._missing = missing
+        self._second = second
+
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
+        """Results have come."""
+        self._joined.have(positions, results, size)
+        self._came(len(positions))
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These can't be had."""
+        self._joined.lack(positions, error)
+        self._came(len(positions))
+
+    def _came(self, count: int) -> None:
+        self._missing -= count
+        if not self._missing:
+            asyncio.get_running_loop().call_soon(self._second.send)
 
 
 class Presence:

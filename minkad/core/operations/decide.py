@@ -25,7 +25,7 @@ from minka.stored import expiry_of, has_expired, head, value_of, version_of
 from minka.wire import MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_VALUE_BYTES
 from minkad.core.operations import numbers
 
-_MAX_MOVED_BYTES: Final = 256 * 1024 * 1024  # about what can be copied within a tenth of a second
+_MAX_MOVED_BYTES: Final = 128 * 1024 * 1024  # about what can be copied within 50 ms
 
 
 class Decision(NamedTuple):

@@ -15,6 +15,7 @@ COMPILED = (
     "minkad/data_port/resp/gets.py",
     "minkad/data_port/resp/intake.py",
     "minkad/data_port/resp/keyspaces.py",
+    "minkad/data_port/resp/many.py",
     "minkad/data_port/resp/parsing.py",
     "minkad/data_port/resp/pipes.py",
     "minkad/data_port/resp/reads.py",

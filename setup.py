@@ -13,13 +13,16 @@ COMPILED = (
     "minkad/data_port/resp/connection.py",
     "minkad/data_port/resp/errands.py",
     "minkad/data_port/resp/gets.py",
+    "minkad/data_port/resp/intake.py",
     "minkad/data_port/resp/keyspaces.py",
+    "minkad/data_port/resp/many.py",
     "minkad/data_port/resp/parsing.py",
     "minkad/data_port/resp/pipes.py",
     "minkad/data_port/resp/reads.py",
     "minkad/data_port/resp/scanning.py",
     "minkad/data_port/resp/service.py",
     "minkad/data_port/resp/slots.py",
+    "minkad/data_port/resp/untaken.py",
 )
 
 

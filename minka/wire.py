@@ -52,11 +52,14 @@ class Group(msgspec.Struct, array_like=True, gc=False):
 
 
 class Request(msgspec.Struct, array_like=True, gc=False):
-    """One frame from the client; `timeout_ms` is what is left of the callers' deadline when it is sent."""
+    """One frame from the client; `timeout_ms` is what is left of the callers' deadline when it is sent. The results
+    have `max_bytes` together at most; one beyond that is refused with TOO_LARGE, and nothing of it is done.
+    """
 
     id: int
     timeout_ms: _Unsigned
     groups: Annotated[list[Group], msgspec.Meta(max_length=MAX_GROUPS)]
+    max_bytes: _Unsigned = MAX_ANSWER_BYTES
 
 
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
@@ -112,11 +115,13 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
     reverse: bool
     max_rows: _Unsigned
     max_bytes: _Unsigned
+    only_keys: bool = False  # then the page has no values
 
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
     """Pairs by position, in the order of the scan: all that there are with start <= key < end. This range is the first
-    part, in the order of the scan, of what was asked for; it goes no further than the partition does.
+    part, in the order of the scan, of what was asked for; it goes no further than the partition does. Without values
+    if only the keys were asked for.
     """
 
     keys: list[bytes]

@@ -5,9 +5,10 @@ that they ask for.
 import asyncio
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from minka.errors import Code, MinkaError
 from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
 from minka.v1.cluster_pb2 import Keyspace, Partition
@@ -24,13 +25,17 @@ _Slots = frozenset[int] | None  # None: all
 class ClientTables:
     """Answers GetTable from this node's copy of the table."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, is_replayed: Callable[[], bool] = lambda: True) -> None:
+        """`is_replayed`: whether this node has its table again since it was started."""
         self._coordinator = coordinator
+        self._is_replayed = is_replayed
         # By keyspace by hash: the ids of its partitions by slot. They are what they are for ever.
         self._ids: Final[dict[int, array[int]]] = {}
 
     async def answer(self, request: GetTableRequest) -> GetTableResponse:
-        """What the caller lacks, compressed if it is much and the caller accepts that."""
+        """What the caller lacks, compressed if it is much and the caller accepts that. Raises NO_CONTROLLER."""
+        if not self._is_replayed():
+            raise MinkaError(Code.NO_CONTROLLER, "this node has just started, and reads its table: ask again")
         response = await self._rows(request)
         if not request.accepts_zlib or response.ByteSize() < _COMPRESSED_BYTES:
             return response

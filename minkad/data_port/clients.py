@@ -11,7 +11,7 @@ from minka.errors import MinkaError
 from minkad.process import tasks
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
-from minkad.replication.batches import checked_request, count
+from minkad.replication.batches import checked_request, count, weight
 from minkad.replication.requests import Requests
 from minkad.replication.ticket import Ticket
 
@@ -55,10 +55,11 @@ class ClientConnection:
     def received(self, content: bytes) -> None:
         """A request. Raises TOO_LARGE, INVALID_ARGUMENT."""
         request = checked_request(content)
-        self._share.take(len(content))
+        size = weight(request, len(content))
+        self._share.take(size)
         self._in_flight += 1
-        answer = partial(self._answer, request, len(content), time.perf_counter())
-        self._clients.requests.begin(request.groups, request.timeout_ms, self._share, answer)
+        answer = partial(self._answer, request, size, time.perf_counter())
+        self._clients.requests.begin(request.groups, request.timeout_ms, self._share, answer, request.max_bytes)
         self._read_or_not()
 
     def ended(self) -> None:

@@ -101,6 +101,9 @@ class Serving:
         telemetry.clients_ended = lambda: streams.ended + feeds.ended
         return streams, calls, feeds
 
+    def _is_flooded(self) -> bool:
+        return self._parts.telemetry.clients_memory() * 4 > self._config.clients.memory_mib * MIB
+
     def _made_data_port(self, memory: Memory) -> DataPort:
         parts, credentials = self._parts, self._credentials
         tls = (lambda: credentials.data_port) if credentials is not None else None
@@ -114,6 +117,7 @@ class Serving:
             telemetry,
             memory,
             parts.channels.tls_context,
+            lambda: parts.health.is_replayed() and parts.member.registered.is_set(),
         )
         raft = RaftService(parts.raft_receiver.begin)
         return DataPort(
@@ -141,6 +145,7 @@ class Serving:
             SpoolService(parts.spool, parts.uploading, parts.fetching, parts.disk.room),
             spool_handler(parts.spool, parts.uploading),
             parts.history,
+            parts.health.is_replayed,
         )
 
     async def _listen_http(self) -> web.AppRunner:
@@ -162,7 +167,7 @@ class Serving:
             "watchdog": systemd.watchdog(parts.health.is_live),
             "log failure": self._log_failure(),
             "loop lag": LoopLag(parts.telemetry).run(),
-            "garbage": garbage.collect(),
+            "garbage": garbage.collect(self._is_flooded),
             "disk space": parts.disk.watch(),
             "spool": self._collect_spool(),
             "history": parts.history.run(),

@@ -5,6 +5,7 @@ have a million), and holds the loop for 100 ms and more.
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 from typing import Final
 
 _POLL_S: Final = 0.1
@@ -15,9 +16,9 @@ _GROWN: Final = 1.25  # times as much as after the last full collection: some of
 _NEVER: Final = 1_000_000
 
 
-async def collect() -> None:
+async def collect(is_flooded: Callable[[], bool]) -> None:
     """Collect until cancelled. What survives a collection is set aside, and looked at again once Python's memory has
-    grown by a quarter.
+    grown by a quarter, but not `is_flooded`: what clients' requests take is no garbage, and goes away with them.
     """
     young, middle, oldest = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
@@ -29,7 +30,7 @@ async def collect() -> None:
             seen = gc.get_stats()[1]["collections"]
             await asyncio.sleep(poll_s)
             poll_s = _POLL_S if gc.get_stats()[1]["collections"] == seen else _BUSY_POLL_S
-            if loop.time() >= look_at:
+            if loop.time() >= look_at and not is_flooded():
                 look_at = loop.time() + _LOOK_S
                 if sys.getallocatedblocks() > _GROWN * kept:
                     gc.unfreeze()

@@ -14,7 +14,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-STALLED_S: Final = 2.0  # a stream that has taken nothing for so long may be ended when others wait
+STALLED_S: Final = 2.0  # a stream that stood still for so long may be ended when others wait
 _RELIEF_S: Final = 0.25  # between two looks for such streams
 _LITTLE: Final = 96 * 1024  # a share with no more than this counts as one with nothing
 _FIRST_PART: Final = 2  # a share with nothing gets up to a half of what is free,
@@ -30,11 +30,11 @@ class Memory:
         self,
         limit: int,
         clock: Callable[[], float],
-        trim: Callable[[], None] = lambda: None,
+        trim: Callable[[], None] | None = None,
         most_shares: int | None = None,
     ) -> None:
-        """`limit` in bytes. `trim`, called on a thread while much is used, gives what is free to the system.
-        `most_shares`: how many there may be, if something else than memory bounds them.
+        """`limit` in bytes. `trim`, called on a thread while shares wait and once much was given back, gives what is
+        free to the system. `most_shares`: how many there may be, if something else than memory bounds them.
         """
         self.limit: Final = limit
         self._most_shares = most_shares
@@ -80,6 +80,12 @@ class Memory:
         self.used += size
         if size < 0 and self._waiting:
             self._admit_soon()
+        if self._relief is None and self._is_much:
+            self._relief = asyncio.get_running_loop().call_later(_RELIEF_S, self._relieve)
+
+    @property
+    def _is_much(self) -> bool:
+        return self.used * _MORE_PART > self.limit
 
     @property
     def is_waited_for(self) -> bool:
@@ -121,10 +127,12 @@ class Memory:
                 future.set_result(None)
 
     def _relieve(self) -> None:
-        """End streams that take nothing, while a share waits and more than a half is used."""
+        """End streams that take nothing, while a share waits and more than a half is used. What was freed is given back
+        to the system, also once all that was much is gone.
+        """
         self._relief = None
         now = self._clock()
-        stalled = [share for share in self._shares if share.is_stalled(now)]
+        stalled = [share for share in self._shares if share.is_stalled(now)] if self._waiting else []
         used = self.used
         for share in sorted(stalled, key=lambda share: share.held, reverse=True):
             if 2 * used <= self.limit:
@@ -133,9 +141,11 @@ class Memory:
             self.ended += 1
             share.revoke()
         self._admit()
-        if self._trimming is None or self._trimming.done():
+        is_over = not (self._waiting or self._is_much)
+        is_trimming = self._trimming is not None and not self._trimming.done()
+        if self._trim is not None and not is_trimming and (self._waiting or is_over):
             self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim)
-        if self._waiting or self.used * _MORE_PART > self.limit:
+        if not is_over:
             self._relief = asyncio.get_running_loop().call_later(_RELIEF_S, self._relieve)
 
 
@@ -160,12 +170,16 @@ class Share:
         "_on_revoke",
         "held",
         "is_revoked",
+        "own",
+        "receiving_since",
         "sending_since",
     )
 
     def __init__(self, memory: Memory, on_revoke: Callable[[], object]) -> None:
         self.held = 0  # bytes
+        self.own = 0  # of these: what leaves only once a request is answered
         self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
+        self.receiving_since: float | None = None  # the last piece of a request that isn't complete
         self.is_revoked = False
         self._began = self._at = memory.now
         self._byte_seconds = 0.0  # until `_at`
@@ -177,7 +191,7 @@ class Share:
     def has_plenty(self) -> bool:
         """Whether there is room for any answer: true for nearly everybody nearly always, and quickly said."""
         limit = self._memory.limit
-        return self._memory.used * 2 <= limit and self.held * 64 <= limit
+        return self._memory.used * 2 <= limit and (self.held - self.own) * 64 <= limit
 
     def has_room(self, size: int, own: int = 0) -> bool:
         """Whether it may take so many bytes more now. `own`: see `fits`."""
@@ -188,7 +202,7 @@ class Share:
         together with these, and so would never make room for them.
         """
         free = self._memory.limit - self._memory.used
-        held = self.held - own
+        held = self.held - self.own - own
         if held <= _LITTLE:
             others = self._memory.used - self.held
             return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # however large, if alone
@@ -213,6 +227,13 @@ class Share:
             self.held += size
             self._memory.moved(size)
 
+    def take_own(self, size: int) -> None:
+        """Count bytes that leave only once the request is answered, so that it doesn't wait for them; or, below zero,
+        count them off.
+        """
+        self.own += size
+        self.take(size)
+
     def give(self, size: int) -> None:
         """Count off so many bytes, which have left."""
         self.take(-size)
@@ -232,8 +253,9 @@ class Share:
         self._memory.close(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the client has taken nothing for long."""
-        return not self.is_revoked and self.sending_since is not None and now - self.sending_since > STALLED_S
+        """Whether the client has taken nothing for long, or has sent nothing of the rest of a request."""
+        since = [at for at in (self.sending_since, self.receiving_since) if at is not None]
+        return not self.is_revoked and any(now - at > STALLED_S for at in since)
 
     def revoke(self) -> None:
         """End the stream."""

@@ -1,9 +1,15 @@
 """Clients' frames, whichever way they come: decoded, and counted for the metrics."""
 
+from typing import Final
+
 from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
 from minkad.process.telemetry import Operation, Outcome, Telemetry
+from minkad.replication.bodies import element_count
+
+_READS: Final = frozenset({wire.Op.READ, wire.Op.READ_STALE, wire.Op.READ_VERSIONED})
+_KEY_BYTES: Final = 50  # of an object
 
 
 def checked_request(frame: bytes) -> wire.Request:
@@ -14,6 +20,11 @@ def checked_request(frame: bytes) -> wire.Request:
         return wire.decode_request(frame)
     except wire.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no request: {error}") from error
+
+
+def weight(request: wire.Request, size: int) -> int:
+    """The memory that a frame of `size` bytes takes until it is answered: short keys take several times their bytes."""
+    return size + _KEY_BYTES * sum([element_count(group.body) for group in request.groups if group.op in _READS])
 
 
 def count(telemetry: Telemetry, request: wire.Request, results: list[wire.GroupResult], seconds: float) -> int:

@@ -15,6 +15,7 @@ from minkad.core.replication.gate import Gate
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process import tasks
 from minkad.process.memory import Share
+from minkad.process.turns import turn
 from minkad.replication.bodies import checked_read, checked_scan, element_count
 from minkad.replication.context import Surroundings
 from minkad.replication.deadlines import Deadlines
@@ -28,6 +29,7 @@ from minkad.storage.rocks_data import MAX_PASSED
 
 # Up to so many keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
+_MANY_KEYS: Final = 10_000
 _POLL_SECONDS: Final = 0.1
 _MAX_TIMEOUT_SECONDS: Final = 3600.0
 _ANSWER_SECONDS: Final = 0.1
@@ -64,13 +66,18 @@ class Requests:
         self._waiting = Deadlines(self._late)
 
     def begin(
-        self, groups: Sequence[Group], timeout_ms: int, share: Share, on_done: Callable[[Ticket], None]
+        self,
+        groups: Sequence[Group],
+        timeout_ms: int,
+        share: Share,
+        on_done: Callable[[Ticket], None],
+        max_bytes: int = wire.MAX_ANSWER_BYTES,
     ) -> Ticket:
         """Begin what the groups ask for. `on_done` is called with the ticket when each has its result: within this call
         if none has to wait, and at the latest at the deadline. The bodies of the results are taken from `share`, and
-        reads wait while it has no room; the caller gives them back.
+        reads wait while it has no room; the caller gives them back. They have `max_bytes` together at most.
         """
-        ticket = Ticket(len(groups), share, self._clock(), on_done, self._waiting.remove)
+        ticket = Ticket(len(groups), share, self._clock(), on_done, self._waiting.remove, max_bytes)
         timeout = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
         # Groups that wait give up a little earlier, so that their reason is there in time.
@@ -116,7 +123,7 @@ class Requests:
             if not done.done():
                 done.set_result(None)
 
-        ticket = self.begin(request.groups, request.timeout_ms, share, on_done)
+        ticket = self.begin(request.groups, request.timeout_ms, share, on_done, request.max_bytes)
         await done
         return Response(request.id, ticket.answers)
 
@@ -251,13 +258,10 @@ class Requests:
         replica.load.traffic.read(operations, len(body), self._clock() - ticket.began)
 
     def _read(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        keys = checked_read(group.body)
-        self._routing.check_in_range(replica, keys)
-        replica.load.count(keys)
-        replica.take_over_data()
-        if len(keys) > _INLINE_KEYS:
-            self._spawn(self._read_many(replica, keys, group, ticket, index, deadline), ticket, index)
+        if element_count(group.body) > _INLINE_KEYS:
+            self._spawn(self._read_many(replica, group, ticket, index, deadline), ticket, index)
             return
+        keys = self._checked(replica, group)
         rows = _rows(replica, keys, ticket)
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the read was answered")
@@ -312,7 +316,7 @@ class Requests:
 
     def _scan(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         body = checked_scan(group.body)
-        if ticket.size >= wire.MAX_ANSWER_BYTES:
+        if ticket.left <= 0:
             raise too_large()
         asked, mine = KeyRange(body.start, body.end), KeyRange(replica.row.start_key, replica.row.end_key)
         if not asked.overlaps(mine):
@@ -325,16 +329,23 @@ class Requests:
         except DeletedAheadError:
             self._spawn(self._scan_cleared(replica, body, wanted, group, ticket, index, deadline), ticket, index)
             return
-        self._answer_page(replica, page, group, ticket, index, deadline)
+        self._answer_page(replica, page, body.only_keys, group, ticket, index, deadline)
 
     def _answer_page(
-        self, replica: Replica, page: wire.ScanPage, group: Group, ticket: Ticket, index: int, deadline: float
+        self,
+        replica: Replica,
+        page: wire.ScanPage,
+        only_keys: bool,
+        group: Group,
+        ticket: Ticket,
+        index: int,
+        deadline: float,
     ) -> None:
-        """`page` has the values in their stored form."""
+        """`page` has the values in their stored form, or their beginnings."""
         if replica.data.may_expire and (expired := self._expired(page.keys, page.values)):
             self._remove_first(replica, expired, group, ticket, index, deadline)
             return
-        values = [value_of(row) for row in page.values]
+        values = [] if only_keys else [value_of(row) for row in page.values]
         body = wire.encode(wire.ScanPage(page.keys, values, page.start, page.end))
         self._answer(replica, page_operations(len(page.keys)), body, ticket, index)
 
@@ -342,7 +353,9 @@ class Requests:
         """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
         rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
-        keys, values, is_all = replica.data.stored_page(start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS)
+        keys, values, is_all = replica.data.stored_page(
+            start, end, body.reverse, rows, size, max_passed, _PAGE_SECONDS, only_heads=body.only_keys
+        )
         if not self._has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the scan was answered")
         if not is_all and body.reverse:
@@ -372,7 +385,7 @@ class Requests:
                 max_passed *= 2  # so that this ends however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
-                    self._answer_page(replica, page, group, ticket, index, deadline)
+                    self._answer_page(replica, page, body.only_keys, group, ticket, index, deadline)
                     return
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
@@ -380,14 +393,10 @@ class Requests:
         self._begin(group, ticket, index, deadline)  # another replica is about to answer it
 
     def _read_stale(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
-        keys = checked_read(group.body)
-        self._routing.check_in_range(replica, keys)
-        age_ms = math.ceil(self._routing.age(replica) * 1000)
-        replica.load.count(keys)
-        replica.take_over_data()
-        if len(keys) > _INLINE_KEYS:
-            self._spawn(self._read_many_stale(replica, keys, age_ms, group, ticket, index, deadline), ticket, index)
+        if element_count(group.body) > _INLINE_KEYS:
+            self._spawn(self._read_many_stale(replica, group, ticket, index, deadline), ticket, index)
         else:
+            keys, age_ms = self._checked(replica, group), self._age_ms(replica)
             self._answer_stale(replica, age_ms, _rows(replica, keys, ticket), ticket, index)
 
     def _answer_stale(
@@ -399,27 +408,38 @@ class Requests:
         body = wire.encode(wire.StaleResult(age_ms, values_of(rows)))
         self._answer(replica, len(rows), body, ticket, index)
 
+    def _checked(self, replica: Replica, group: Group) -> list[bytes]:
+        """The keys to read. Raises the refusal."""
+        keys = checked_read(group.body)
+        self._routing.check_in_range(replica, keys)
+        replica.load.count(keys)
+        replica.take_over_data()
+        return keys
+
+    def _age_ms(self, replica: Replica) -> int:
+        """How old the replica may be. Raises AGE_UNKNOWN."""
+        age = self._routing.age(replica)
+        if age == math.inf:
+            text = f"partition {replica.id}: this replica has not heard its leader yet"
+            raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
+        return math.ceil(age * 1000)
+
     async def _read_many_stale(
-        self,
-        replica: Replica,
-        keys: list[bytes],
-        age_ms: int,
-        group: Group,
-        ticket: Ticket,
-        index: int,
-        deadline: float,
+        self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
         try:
+            await _turn_for(group)
+            keys, age_ms = self._checked(replica, group), self._age_ms(replica)
             rows = await _many_rows(replica, keys, ticket)
             self._answer_stale(replica, age_ms, rows, ticket, index)
         except MinkaError as error:
             self._refuse(group, ticket, index, deadline, error)
 
-    async def _read_many(
-        self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
-    ) -> None:
+    async def _read_many(self, replica: Replica, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         epoch = replica.row.leader_epoch
         try:
+            await _turn_for(group)
+            keys = self._checked(replica, group)
             rows = await _many_rows(replica, keys, ticket)
             if self._routing.leader(group) is replica and replica.row.leader_epoch == epoch:
                 self._answer_read(replica, keys, rows, group, ticket, index, deadline)
@@ -434,6 +454,12 @@ async def clear(replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
     """See `DataDatabase.clear`."""
     await replica.log_first()
     return await replica.data.clear(wanted, reverse)
+
+
+async def _turn_for(group: Group) -> None:
+    """Before the keys of a group are decoded, which takes 50 ms for a million: a frame may have many such groups."""
+    if element_count(group.body) > _MANY_KEYS:
+        await turn()
 
 
 def _expected(replica: Replica, group: Group) -> int:
@@ -455,7 +481,7 @@ def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | N
     if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
         return replica.data.stored(keys)
     rows: list[bytes | None] = []
-    left = wire.MAX_ANSWER_BYTES - ticket.size
+    left = ticket.left
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         if left < 0:
             raise too_large()
@@ -485,7 +511,7 @@ async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> lis
     expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:
-        return await replica.data.stored_many(keys, wire.MAX_ANSWER_BYTES - ticket.size)
+        return await replica.data.stored_many(keys, ticket.left)
     finally:
         ticket.share.give(expected)
 

@@ -52,7 +52,7 @@ class Routing:
         gate = replica.gate.state
         if not replica.is_ready or gate is Gate.CLOSED_TO_READS:
             if replica.damage is not None and not self.may_be_mended(replica):
-                raise replica.damage
+                raise replica.damage.with_traceback(None)
             return None
         if group.op in WRITING and (
             gate is not Gate.OPEN or (replica.min_insync != 1 and not self._has_enough_replicas(replica))
@@ -106,7 +106,7 @@ class Routing:
             return None
         if replica.damage is not None and replica.copy is not Copy.REBUILDING:
             if len(replica.row.replicas) == 1:
-                raise replica.damage
+                raise replica.damage.with_traceback(None)
             text = f"partition {replica.id}: this replica is damaged: {replica.damage}"
             raise MinkaError(Code.AGE_UNKNOWN, text, partitions=[replica.row])
         if not self._knows_its_age(replica):

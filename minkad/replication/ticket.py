@@ -11,7 +11,7 @@ from minkad.process.memory import Share
 class Ticket:
     """The results of one request's groups; it calls its owner when none is missing."""
 
-    __slots__ = ("_leave", "_on_done", "began", "missing", "results", "share", "size")
+    __slots__ = ("_leave", "_max_bytes", "_on_done", "began", "missing", "results", "share", "size")
 
     def __init__(
         self,
@@ -20,11 +20,13 @@ class Ticket:
         began: float,
         on_done: Callable[["Ticket"], None],
         leave: Callable[["Ticket"], None],
+        max_bytes: int = wire.MAX_ANSWER_BYTES,
     ) -> None:
         """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock. `leave` is
-        called before `on_done`: the ticket waits no longer.
+        called before `on_done`: the ticket waits no longer. `max_bytes`: of all bodies together.
         """
         self.share = share
+        self._max_bytes = min(max_bytes, wire.MAX_ANSWER_BYTES)
         self.began = began
         self.size = 0  # the bodies so far, in bytes
         self.results: list[GroupResult | None] = [None] * count
@@ -36,6 +38,11 @@ class Ticket:
     def answers(self) -> list[GroupResult]:
         """The results of a ticket that is done."""
         return [result for result in self.results if result is not None]
+
+    @property
+    def left(self) -> int:
+        """How many bytes the bodies that are missing may have."""
+        return self._max_bytes - self.size
 
     def has_room(self, size: int) -> bool:
         """Whether there is memory for an answer of this size now. Raises OVERLOADED if there is none and other answers
@@ -66,7 +73,7 @@ class Ticket:
         """A result with this body, which is to be filled in later. Raises TOO_LARGE when the answer would get too
         large.
         """
-        if self.size + len(body) > wire.MAX_ANSWER_BYTES:
+        if len(body) > self.left:
             raise too_large()
         self.size += len(body)
         self.share.take(len(body))

@@ -58,7 +58,7 @@ class Writing:
         self._routing.check_in_range(replica, keys)
         self.check_memory(len(body))
         replica.take_over_data()
-        decision, last_read = self._decide(replica, operations)
+        decision, last_read = self._decide(replica, operations, max_answer_bytes=ticket.left)
         outcomes = wire.encode(decision.outcomes)
         if not decision.rows and not self._table.has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the operations were decided")
@@ -87,9 +87,15 @@ class Writing:
             ticket.fill(0, DONE)
 
     def _decide(
-        self, replica: Replica, operations: Sequence[Operation], expiring: Sequence[bytes] = ()
+        self,
+        replica: Replica,
+        operations: Sequence[Operation],
+        expiring: Sequence[bytes] = (),
+        max_answer_bytes: int = wire.MAX_ANSWER_BYTES,
     ) -> tuple[Decision, int]:
-        """The decision, and the offset of the last entry on which it rests that is not applied yet (0: none)."""
+        """The decision, and the offset of the last entry on which it rests that is not applied yet (0: none). Raises
+        TOO_LARGE.
+        """
         data, unapplied, last_read = replica.data, replica.unapplied_rows(), 0
 
         def row_of(key: bytes) -> bytes | None:
@@ -101,7 +107,7 @@ class Writing:
 
         offset = replica.log.end + 1
         version = version_at(offset + replica.version_base(offset))
-        decision = decide(operations, row_of, self._unix_ms(), version, data.loaded_version, expiring)
+        decision = decide(operations, row_of, self._unix_ms(), version, data.loaded_version, expiring, max_answer_bytes)
         return decision, last_read
 
     def _checked_entry(self, replica: Replica, write: StoredWrite) -> bytes:

@@ -12,7 +12,7 @@ from minka.errors import Code, MinkaError
 from minkad.process import tasks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
-from minkad.replication.batches import checked_request, count
+from minkad.replication.batches import checked_request, count, weight
 from minkad.replication.manager import ReplicaManager
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
@@ -80,9 +80,10 @@ class _Stream:
         try:
             async for frame in frames:
                 request = checked_request(frame)
-                self._share.take(len(frame))
+                size = weight(request, len(frame))
+                self._share.take(size)
                 await self._slots.acquire()
-                task = tasks.start(self._answer(request, len(frame)), "answer", lambda _: self._end())
+                task = tasks.start(self._answer(request, size), "answer", lambda _: self._end())
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
                 if not self._share.has_plenty:  # then frames are read one by one, once there is memory for more

@@ -123,6 +123,7 @@ class Server:
         spool: SpoolService,
         spool_files: grpc.GenericRpcHandler,
         history: HistoryRecorder,
+        is_replayed: Callable[[], bool],
     ) -> None:
         """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients'
         streams, of their single calls, and of long answers to these. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
@@ -132,7 +133,7 @@ class Server:
         self._credentials = credentials
         self._interceptor = Interceptor(identity.cluster_id, calls, feeds)
         self._health = health.aio.HealthServicer()
-        self._metadata = MetadataService(ClientTables(coordinator))
+        self._metadata = MetadataService(ClientTables(coordinator, is_replayed))
         self._admin = AdminService(coordinator, identity.node_id, member.has_clearance, describe, counting)
         self._inventory = InventoryService(manager.inventory.count_keys, manager.inventory.split_keys)
         self._coordinator = CoordinatorService(NodeRequests(coordinator))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
+from minka.stored import MAX_HEAD_BYTES
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.size_estimate import Size
@@ -85,17 +86,19 @@ class AttachedData:
         max_bytes: int,
         max_passed: int,
         max_seconds: float = inf,
+        only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`. Raises DeletedAheadError."""
         while True:
             keys, rows, is_all = self._parent.stored_page(
-                start, end, reverse, max_rows, max_bytes, max_passed, max_seconds
+                start, end, reverse, max_rows, max_bytes, max_passed, max_seconds, only_heads=only_heads
             )
             part = KeyRange(start, end)
             if not is_all:
                 part = KeyRange(keys[-1], end) if reverse else KeyRange(start, keys[-1] + _FIRST)
             merged = dict[bytes, bytes | None](zip(keys, rows, strict=True))
-            merged.update({key: row for key, row in self.newer.items() if part.contains(key)})
+            end_of_row = MAX_HEAD_BYTES if only_heads else None
+            merged.update({key: row and row[:end_of_row] for key, row in self.newer.items() if part.contains(key)})
             found = [(key, row) for key, row in sorted(merged.items(), reverse=reverse) if row is not None]
             if found or is_all:
                 return _fitting(found, max_rows, max_bytes, is_all=is_all)

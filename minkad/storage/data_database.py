@@ -406,6 +406,8 @@ class DataDatabase:
         max_bytes: int,
         max_passed: int = 0,
         max_seconds: float = inf,
+        *,
+        only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`; the values are in their stored form. For few rows: about a microsecond each. Raises
         DeletedAheadError: see `clear`.
@@ -414,8 +416,8 @@ class DataDatabase:
         if store is None:
             return [], [], True
         if isinstance(store, MemoryData):
-            return store.page(start, end, reverse, max_rows, max_bytes)
-        return store.page(start, end, reverse, max_rows, max_bytes, max_passed, max_seconds)
+            return store.page(start, end, reverse, max_rows, max_bytes, only_heads=only_heads)
+        return store.page(start, end, reverse, max_rows, max_bytes, max_passed, max_seconds, only_heads)
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. Their room is

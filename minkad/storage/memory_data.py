@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
 from minka.ranges import KeyRange
-from minka.stored import HEAD_BYTES
+from minka.stored import HEAD_BYTES, MAX_HEAD_BYTES
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.size_estimate import Size
@@ -72,7 +72,7 @@ class MemoryData:
         return values
 
     def page(
-        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int
+        self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, *, only_heads: bool = False
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`."""
         found = self._keys_in(KeyRange(start, end))
@@ -80,7 +80,7 @@ class MemoryData:
             found.reverse()
         keys, values, size = found[:max_rows], list[bytes](), 0
         for key in keys:
-            value = self._rows[key]
+            value = self._rows[key][:MAX_HEAD_BYTES] if only_heads else self._rows[key]
             size += _size(key, value)
             if values and size > max_bytes:
                 break

@@ -10,6 +10,7 @@ from typing import Final
 from rocksdict import Options, Rdict, RdictIter, ReadOptions
 
 from minka.errors import Code, MinkaError
+from minka.stored import MAX_HEAD_BYTES
 from minkad.core.replication.storage import DeletedAheadError
 
 KIB = 1024
@@ -143,12 +144,14 @@ def page(
     max_bytes: int,
     max_passed: int = 0,
     max_seconds: float = inf,
+    only_heads: bool = False,
 ) -> tuple[list[bytes], list[bytes], bool]:
     """Keys and values with start <= key < end, in order, and whether these are all. `end` b"": to the last key.
 
     They are at most `max_rows` and `max_bytes`, and none is added after `max_seconds`, but there is at least one row.
     They also end where more than `max_passed` entries (0: no limit) of deleted keys and older versions would have to be
     passed, which takes a quarter of a microsecond each; DeletedAheadError is raised if that is before the first row.
+    With `only_heads` the values are cut off after the head of their stored form.
     This is not a generator, since the iterator has to be gone when it returns. It holds the GIL for about 1 µs a row.
     Raises what rocksdict raises.
     """
@@ -170,6 +173,8 @@ def page(
     size = 0
     while valid():
         key, value = key_of(), value_of()
+        if only_heads:
+            value = value[:MAX_HEAD_BYTES]
         if reverse and key < start:
             break
         size += len(key) + len(value)

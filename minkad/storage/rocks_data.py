@@ -217,14 +217,14 @@ class RocksData:
         max_bytes: int,
         max_passed: int,
         max_seconds: float,
+        only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """See `rocks.page`; the values are in their stored form. For few rows: about a microsecond each. Raises
         DeletedAheadError: see `clear`.
         """
         try:
-            return page(
-                self._opened(), max(start, FIRST_KEY), end, reverse, max_rows, max_bytes, max_passed, max_seconds
-            )
+            first = max(start, FIRST_KEY)
+            return page(self._opened(), first, end, reverse, max_rows, max_bytes, max_passed, max_seconds, only_heads)
         except DeletedAheadError:
             raise
         except Exception as error:

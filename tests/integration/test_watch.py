@@ -30,7 +30,7 @@ class Port:
         self.made = 0
         self.is_deaf = False
         services = {Purpose.PING: Pings().serve}
-        self._incoming = Incoming("cluster", {purpose: services[purpose] for purpose in purposes})
+        self._incoming = Incoming("cluster", "a", {purpose: services[purpose] for purpose in purposes})
         self._listener: Listener | None = None
 
     def _protocol(self) -> asyncio.Protocol:

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
@@ -306,8 +306,11 @@ class FullWorld:
         """The node's machine."""
         return self._by_id[node_id]
 
-    def claims_loss(self, process: Process, partition: int, committed: int, **_: object) -> None:
+    def claims_loss(self, process: Process, names: Mapping[str, object]) -> None:
         """A follower says that its leader lacks what was committed there. Raises Violation if it doesn't."""
+        partition, committed = names["partition"], names["committed"]
+        assert isinstance(partition, int)
+        assert isinstance(committed, int)
         self.data.claims_loss(process, partition, committed)
 
     def machine_with(self, raft_id: int | None) -> Machine | None:

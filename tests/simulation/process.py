@@ -274,7 +274,7 @@ class Process(Endpoint):
     def _reported(self, report: Report) -> None:
         """A replica reports something to whoever reads the log."""
         if self.alive and report.text.startswith("the leader lacks what was committed"):
-            self.world.claims_loss(self, **report.names)
+            self.world.claims_loss(self, report.names)
 
     def _unanswered(self) -> dict[str, str]:
         """What `minkad.data_port.watch.Watch` would say."""

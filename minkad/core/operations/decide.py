@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from minka.errors import Code, MinkaError
 from minka.operations import (
     MAX_EXPIRY_MS,
     Add,
@@ -21,8 +22,10 @@ from minka.operations import (
     SetRange,
 )
 from minka.stored import expiry_of, has_expired, head, value_of, version_of
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire import MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_VALUE_BYTES
 from minkad.core.operations import numbers
+
+_MAX_MOVED_BYTES: Final = 128 * 1024 * 1024  # about what can be copied within 50 ms
 
 
 class Decision(NamedTuple):
@@ -44,10 +47,12 @@ def decide(
     version: int,
     loaded_version: int,
     expiring: Sequence[bytes] = (),
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
 ) -> Decision:
     """`row_of` gives a key's row in its stored form, at `now_ms` by the leader's clock. What the n-th operation changes
     (from 0 on) gets `version` + n; loaded rows have `loaded_version`. A key that has expired counts as absent, and is
-    deleted; so are those of `expiring` that have.
+    deleted; so are those of `expiring` that have. Raises TOO_LARGE for several operations that return, write or move
+    more bytes together than one group may: they are to come one by one.
     """
     deciding = _Deciding(row_of, now_ms, version, loaded_version)
     deciding.remove_expired(expiring)
@@ -55,6 +60,7 @@ def decide(
     for number, operation in enumerate(operations):
         deciding.version = version + number
         outcomes.append(deciding.outcome(operation))
+        deciding.check(outcomes[-1], max_answer_bytes, is_only=len(operations) == 1)
     return Decision(deciding.changed, outcomes)
 
 
@@ -65,6 +71,16 @@ class _Deciding:
         self._now_ms = now_ms
         self.version = version
         self._loaded_version = loaded_version
+        self._answered = 0  # bytes of values in outcomes
+        self._kept = 0  # of rows that change
+        self._moved = 0  # of values that were read or written
+
+    def check(self, outcome: Outcome, max_answer_bytes: int, *, is_only: bool) -> None:
+        """Raises TOO_LARGE."""
+        self._answered += len(outcome.value or b"")
+        is_too_large = self._kept > MAX_BODY_BYTES or self._moved > _MAX_MOVED_BYTES
+        if self._answered > max_answer_bytes or (is_too_large and not is_only):
+            raise MinkaError(Code.TOO_LARGE, "the operations return or write too much at once; nothing was done")
 
     def outcome(self, operation: Operation) -> Outcome:
         match operation:
@@ -94,6 +110,7 @@ class _Deciding:
         if key in self.changed:
             return self.changed[key]
         row = self._row_of(key)
+        self._moved += len(row or b"")
         if row is not None and has_expired(row, self._now_ms):
             self.changed[key] = row = None
         return row
@@ -112,6 +129,8 @@ class _Deciding:
             if self._row(key) is not None:
                 self.changed[key] = None
             return 0
+        self._kept += len(value) - len(self.changed.get(key) or b"")
+        self._moved += len(value)
         self.changed[key] = head(self.version, expires_ms) + value
         return self.version
 

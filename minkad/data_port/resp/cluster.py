@@ -7,7 +7,7 @@ from typing import Final
 from minka.hashing import REDIS_SLOTS, crc16
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkad.config.addresses import split_address
-from minkad.data_port.resp.command import Command, Kind, Words
+from minkad.data_port.resp.command import Command, Kind, Words, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.keyspaces import ClusterView, SlotRange
 from minkad.data_port.resp.replies import OK, Reply, bulk, integer, reply
@@ -127,7 +127,7 @@ def _keyslot(connection: RespConnection, words: Words) -> bytes:
 
 
 def _cluster(connection: RespConnection, words: Words) -> bytes | Slot:
-    what, count = words[1].upper(), len(words)
+    what, count = upper(words[1]), len(words)
     if what == b"SLOTS" and count == 2:
         return _slots(connection)
     if what == b"SHARDS" and count == 2:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Slot
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from minkad.data_port.resp.connection import RespConnection
 
 Words = list[bytes]
+
+MANY: Final = 1_000_000
+"""Words, of commands with any number of keys; the parser takes fewer."""
+
+_NAME_BYTES: Final = 64
+_INTEGER_BYTES: Final = 20
+_FLOAT_BYTES: Final = 5 * 1024  # as in Redis
 Run = Callable[["RespConnection", Words], bytes | Slot]
 
 
@@ -43,10 +50,11 @@ class Command:
     since: str = "1.0.0"
     group: str = "string"
     tips: tuple[str, ...] = ()
+    most: int = 64  # words, where `arity` is below zero
 
     def check(self, words: Words) -> None:
         """Raises RespError for the wrong number of arguments."""
-        if len(words) != self.arity if self.arity > 0 else len(words) < -self.arity:
+        if len(words) != self.arity if self.arity > 0 else not -self.arity <= len(words) <= self.most:
             raise wrong_number(self.name)
 
     def keys(self, words: Sequence[bytes]) -> list[bytes]:
@@ -67,16 +75,51 @@ def syntax_error() -> RespError:
     return RespError("ERR syntax error")
 
 
+def upper(word: bytes) -> bytes:
+    """The name of a command or an option, in capitals; b"" for what is too long to be one."""
+    return word.upper() if len(word) <= _NAME_BYTES else b""
+
+
 def integer_of(word: bytes) -> int:
     """A number of 64 bits with sign, written as Redis writes it. Raises RespError."""
+    if len(word) > _INTEGER_BYTES:
+        raise not_an_integer()
     try:
         number = int(word)
     except ValueError:
-        raise NOT_AN_INTEGER from None
+        raise not_an_integer() from None
     if not -(2**63) <= number < 2**63 or str(number).encode() != word:
-        raise NOT_AN_INTEGER
+        raise not_an_integer()
     return number
 
 
-NOT_AN_INTEGER = RespError("ERR value is not an integer or out of range")
-NOT_A_FLOAT = RespError("ERR value is not a valid float")
+def cursor_of(word: bytes) -> int:
+    """A number of 64 bits without sign. Raises RespError."""
+    if not word.isdigit() or len(word) > _INTEGER_BYTES or int(word) >= 2**64:
+        raise RespError("ERR invalid cursor")
+    return int(word)
+
+
+def float_of(word: bytes) -> float:
+    """A number with a point, which may be infinite. Raises RespError."""
+    if len(word) > _FLOAT_BYTES or word != word.strip() or b"_" in word:
+        raise not_a_float()
+    try:
+        number = float(word)
+    except ValueError:
+        raise not_a_float() from None
+    if number != number:
+        raise not_a_float()
+    return number
+
+
+def not_an_integer() -> RespError:
+    """The error for a number that isn't one of 64 bits with sign. A new one each time: one that is raised again keeps
+    the frames of all times before.
+    """
+    return RespError("ERR value is not an integer or out of range")
+
+
+def not_a_float() -> RespError:
+    """The error for what is no number with a point."""
+    return RespError("ERR value is not a valid float")

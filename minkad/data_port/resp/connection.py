@@ -10,29 +10,30 @@ from typing import Final, cast
 
 from minka.data_port import keep_alive
 from minka.errors import MinkaError
-from minka.hashing import crc16
 from minka.operations import Operation, Outcome
 from minka.ranges import MAX_KEY_BYTES
 from minka.routing import Route
 from minka.wire import MAX_VALUE_BYTES, Op
-from minkad.data_port.resp.command import Kind, Words, wrong_number
+from minkad.data_port.resp.command import Command, Kind, Words, upper
+from minkad.data_port.resp.gets import MAX_KEYS, run_of_gets
+from minkad.data_port.resp.intake import Intake
 from minkad.data_port.resp.keyspaces import ClusterView, View
-from minkad.data_port.resp.parsing import Parser
+from minkad.data_port.resp.refusals import check_keys, no_keyspace, too_large, unknown
 from minkad.data_port.resp.replies import OK, RespError, bulk, internal
 from minkad.data_port.resp.service import Service
-from minkad.data_port.resp.slots import Joined, Part, SetSlot, Slot
+from minkad.data_port.resp.slots import Joined, Owner, Part, SetSlot, Slot
+from minkad.data_port.resp.untaken import Untaken
 from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
 
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
-_UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, the client counts as not taking its answers
-_ROOM_BYTES: Final = 16 * 1024  # what is waited for before more is read when memory is short
-_UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete
-_PROGRESS_S: Final = 0.5
+_UNSENT_BYTES: Final = 64 * 1024  # with more in the transport, the client counts as not taking its answers
+_ROOM_BYTES: Final = 64 * 1024  # what is waited for before a command is begun, or more is read, when memory is short
+_UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete, and of their answers
 _READS_AT_ONCE: Final = 64  # that have to wait
+_SLOTS_AT_ONCE: Final = 2000  # that wait for each other
 _RUN_SETS: Final = 1000  # that follow each other
-_RUN_KEYS: Final = 64  # that are read at once
 _HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
@@ -58,21 +59,19 @@ class RespConnection:
         self.reads = 0
         self.writes = 0
         self._view: View | None = None
-        self._parser = Parser()
         self._queue: deque[bytes | Slot] = deque()
-        self._backlog: deque[Words] = deque()
+        self._intake = Intake()
+        self._is_refusing = False  # since MULTI, until the end of the transaction
+        self.is_busy = False  # with one command, and none begins meanwhile
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._settles = False
         self._is_ending = False  # nothing more is taken, and once everything is answered the connection is over
         self._has_quit = False  # what has not begun does not begin
-        self._unanswered = 0
-        self._untaken = 0
         self._counted = 0  # bytes that the share has
-        self._is_paused = False
+        self._granted = 0  # bytes that the share has for the next command
         self._is_reading = True
         self._is_over = False
-        self._progress: asyncio.TimerHandle | None = None
         self._awaits_room: asyncio.Task[None] | None = None
 
     # Called by the transport
@@ -87,6 +86,7 @@ class RespConnection:
             self._transport.write(RespError(f"ERR max number of clients reached: {error.message}").encoded)
             self._transport.close()
             return
+        self._untaken = Untaken(self._transport, self.share)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         keep_alive(self._transport.get_extra_info("socket"))
         peer = self._transport.get_extra_info("peername")
@@ -98,25 +98,15 @@ class RespConnection:
         """Commands have come, or parts of them."""
         if self._is_over or self._is_ending:
             return
-        parser = self._parser
-        commands = parser.feed(data)
         if not self.service.is_in_turn:
             self.service.begin_turn()
-        if self._backlog:
-            self._backlog.extend(commands)
-        elif (done := self._run(commands)) < len(commands):
-            self._backlog.extend(commands[done:])
-        if parser.error is not None:
-            self._is_ending = True
+        self._intake.add(data)
+        self._go_on()
         if self._out:
             self._flush()
-        if self._queue or self._backlog:
-            self._unanswered += len(data)
-            if self._unanswered > _UNCOUNTED_BYTES:
-                self._count()
-        elif self._is_ending and not self._is_over:
-            self._end()
-        if parser.partial > _UNCOUNTED_BYTES or self._counted:
+        if not (self._queue or self._has_more):
+            self._rest()
+        if self._counted or self._held > _UNCOUNTED_BYTES:
             self._count()
 
     def eof_received(self) -> bool:
@@ -124,47 +114,63 @@ class RespConnection:
         answered; with TLS it can't.
         """
         self._is_ending = True
-        is_answered = self._is_over or not (self._queue or self._backlog or self._out)
+        is_answered = self._is_over or not (self._queue or self._has_more or self._out)
         return not is_answered and self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         """The client doesn't take its answers."""
-        self._is_paused = True
-        self._untaken = self._transport.get_write_buffer_size()
-        self.share.take(self._untaken)
-        self.share.sending_since = time.monotonic()
-        self._watch_later(0)
+        self._untaken.begin()
         self._read_or_not()
 
     def resume_writing(self) -> None:
         """The client has taken all answers."""
-        self._is_paused = False
-        self._stop_watching()
-        self.share.give(self._untaken)
-        self.share.sending_since, self._untaken = None, 0
+        self._untaken.end()
         self._settle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over; what was begun goes on."""
-        self._stop_watching()
         if self._awaits_room is not None:
             self._awaits_room.cancel()
         if self.service.connections.pop(self.id, None) is not None:
+            self._untaken.stop_watching()
             self.share.close()
         self._is_over = True
         self._queue.clear()
-        self._backlog.clear()
+        self._intake.forget()
         self._out.clear()
 
     # Commands
 
-    def _run(self, commands: Sequence[Words]) -> int:
-        """Begin commands in their order, until one has to wait. Returns how many have begun."""
-        service, index, count = self.service, 0, len(commands)
-        table, get, set_ = service.commands, service.get, service.set
-        while index < count and not self._is_paused:
+    @property
+    def _has_more(self) -> bool:
+        """Whether something has come that has not begun, and will."""
+        return self._intake.has_more and not self._has_quit
+
+    def _go_on(self) -> None:
+        """Begin what has come, until something has to wait or this turn of the loop has taken long enough."""
+        intake, service = self._intake, self.service
+        while not self._has_quit:
+            if intake.at < len(intake.commands):
+                intake.at = self._run(intake.commands, intake.at)
+                if intake.at < len(intake.commands):
+                    break
+            if self._untaken.is_there or service.is_late() or not intake.cut():
+                break
+            if intake.error is not None:
+                self._is_ending = True
+        if self._has_more and service.is_late():
+            self._settle_soon()  # in the next turn
+
+    def _run(self, commands: Sequence[Words], index: int) -> int:
+        """Begin commands in their order, from this place on, until one has to wait. Returns the place of the next."""
+        service, count, first = self.service, len(commands), index
+        table, get, set_, share = service.commands, service.get, service.set, self.share
+        while index < count and not self._untaken.is_there and not service.is_late():
             words = commands[index]
-            command = table.get(words[0]) or service.find(words[0])
+            command = None if self._is_refusing else table.get(words[0]) or service.find(words[0])
+            is_small = command is None or command.kind is Kind.ANY
+            if not (is_small or share.has_plenty or self._may_begin()):
+                break
             if self._queue and command is not None and self._has_to_wait_for_more(command.kind):
                 break
             if command is get and len(words) == 2:
@@ -174,38 +180,67 @@ class RespConnection:
                 index += done
                 continue
             index += 1
-            try:
-                if command is None and words[0].upper() in _HTTP:
-                    self._refuse_http()
-                    break
-                if command is None:
-                    raise unknown(words)
-                if len(words) != command.arity and (command.arity > 0 or len(words) < -command.arity):
-                    raise wrong_number(command.name)
-                answer = command.run(self, words)
-            except RespError as error:
-                answer = error.encoded
-            except Exception as error:  # noqa: BLE001 - the connection goes on
-                answer = internal(error).encoded
-            self._answer(answer)
+            self._answer(self._carried_out(command, words))
             if self._has_quit:
                 break
-        service.commands_done += index
+        service.commands_done += index - first
         return index
 
-    def _refuse_http(self) -> None:
-        """End the connection, as Redis does: a web page can have a browser send commands in the body of a POST."""
-        log.warning("%s sent POST or Host: to the port for Redis clients: its connection is ended", self.address)
-        self._has_quit = True
-        self.close()
+    def _may_begin(self) -> bool:
+        """Whether there is memory for one more command: while it is short, a connection has one at a time."""
+        if self._queue:
+            return False
+        if self._granted:
+            self.share.give(self._granted)
+            self._granted = 0
+            return True
+        if self.share.has_room(_ROOM_BYTES):
+            return True
+        self._ask_for_room()
+        return False
+
+    def _carried_out(self, command: Command | None, words: Words) -> bytes | Slot:
+        """Carry out any command. Returns its answer, or the place of that."""
+        try:
+            if command is None:
+                return self._unknown(words)
+            command.check(words)
+            return command.run(self, words)
+        except RespError as error:
+            return error.encoded
+        except Exception as error:  # noqa: BLE001 - the connection goes on
+            return internal(error).encoded
+
+    def _unknown(self, words: Words) -> bytes:
+        """Answer a command that isn't there, or comes in a transaction: what follows MULTI isn't carried out in part.
+        Raises RespError.
+        """
+        name = upper(words[0])
+        if name in _HTTP:
+            # As Redis does: a web page can have a browser send commands in the body of a POST.
+            log.warning("%s sent POST or Host: to the port for Redis clients: its connection is ended", self.address)
+            self._has_quit = True
+            self.close()
+            return b""
+        if not self._is_refusing:
+            self._is_refusing = name == b"MULTI"
+            raise RespError(f"ERR {name.decode()} without MULTI") if name in (b"EXEC", b"DISCARD") else unknown(words)
+        self._is_refusing = name not in (b"EXEC", b"DISCARD", b"RESET")
+        if name == b"EXEC":
+            raise RespError("EXECABORT Transaction discarded because of previous errors.")
+        if name in (b"RESET", b"QUIT"):
+            return cast("bytes", self.service.names[name].run(self, words))
+        if name == b"DISCARD":
+            return OK
+        raise RespError("ERR MULTI was refused, and so is all that follows it until EXEC or DISCARD")
 
     def _has_to_wait_for_more(self, kind: Kind) -> bool:
         """Whether it has to wait for more than what can be read at once."""
         return self._has_to_wait(kind) and (not self.service.gets.run() or self._has_to_wait(kind))
 
     def _has_to_wait(self, kind: Kind) -> bool:
-        if self._out_bytes > _UNSENT_BYTES:  # answers that wait for others
-            return True
+        if self._out_bytes > _UNSENT_BYTES or self.is_busy or len(self._queue) >= _SLOTS_AT_ONCE:
+            return True  # answers wait for others
         if kind is Kind.ANY:
             return False
         if kind is Kind.READ:
@@ -218,11 +253,11 @@ class RespConnection:
         """
         service, view, queue = self.service, self._view, self._queue
         if view is None or not self.share.has_plenty:
-            return self._run_get(commands[index], index)
+            return self._run_get(commands, index)
         if not service.is_in_turn:
             service.begin_turn()
         gets = service.gets
-        keys = [commands[index][1]] if index + 1 == len(commands) else _run_of_gets(commands, index)
+        keys = [commands[index][1]] if index + 1 == len(commands) else run_of_gets(commands, index)
         if gets.is_first:
             gets.is_first = False
             values = self._values(keys)
@@ -239,18 +274,13 @@ class RespConnection:
             if slot is not None:
                 queue.append(slot)
             end += 1
-        if len(keys) == _RUN_KEYS:
+        if len(keys) == MAX_KEYS:
             gets.run()
-        return end if end > index else self._run_get(commands[index], index)
+        return end if end > index else self._run_get(commands, index)
 
-    def _run_get(self, words: Words, index: int) -> int:
+    def _run_get(self, commands: Sequence[Words], index: int) -> int:
         """Begin one GET, which may have to wait."""
-        try:
-            self._answer(self.get(words[1]))
-        except RespError as error:
-            self._answer(error.encoded)
-        except Exception as error:  # noqa: BLE001 - the connection goes on
-            self._answer(internal(error).encoded)
+        self._answer(self._carried_out(self.service.get, commands[index]))
         return index + 1
 
     def _run_sets(self, commands: Sequence[Words], index: int) -> int:
@@ -304,24 +334,22 @@ class RespConnection:
         if self._view is None:
             self._view = self.service.keyspaces.view(self.keyspace)
             if self._view is None:
-                raise no_keyspace(self.keyspace, "ERR")
+                raise no_keyspace(self.keyspace, "ERR", self.service.knows_table())
         return self._view
 
     def use(self, keyspace: bytes) -> None:
         """Use another keyspace from now on. Raises RespError if there is none of this name."""
         view = self.service.keyspaces.view(keyspace)
         if view is None and keyspace != DEFAULT_KEYSPACE:
-            raise no_keyspace(keyspace, "WRONGPASS")
+            raise no_keyspace(keyspace, "WRONGPASS", self.service.knows_table())
         self.keyspace, self._view = keyspace, view
 
     def get(self, key: bytes) -> bytes | Slot:
         """GET."""
         values = self._values([key])
         if values is None:
-            return self.read([key], self._one_value)
-        return bulk(values[0], self.resp3)
-
-    def _one_value(self, values: list[bytes | None]) -> bytes:
+            resp3 = self.resp3
+            return self.read([key], lambda found: bulk(found[0], resp3))
         return bulk(values[0], self.resp3)
 
     def _values(self, keys: list[bytes]) -> list[bytes | None] | None:
@@ -341,39 +369,44 @@ class RespConnection:
         finish: Callable[[list[bytes | None]], bytes],
         *,
         only_presence: bool = False,
+        owner: Owner | None = None,
     ) -> bytes | Slot:
         """Read keys; `finish` makes the answer of the values. With `only_presence` it may get any others in their
         place, and the values may have any size together. Raises RespError.
         """
-        self.check_keys(keys)
+        check_keys(keys, self.view)
         if self.reads:
             self.service.gets.run()  # so that what is read later isn't older
-        values = self._values(keys) if len(keys) <= _RUN_KEYS else None
+        values = self._values(keys) if len(keys) <= MAX_KEYS else None
         if values is not None:
             return finish(values)
         made = cast("Callable[[list[object]], bytes]", finish)
-        return self.read_later(keys, Op.READ, made, only_presence=only_presence)
+        return self.read_later(keys, Op.READ, made, only_presence=only_presence, owner=owner)
 
     def read_later(
-        self, keys: list[bytes], op: Op, finish: Callable[[list[object]], bytes], *, only_presence: bool = False
+        self,
+        keys: list[bytes],
+        op: Op,
+        finish: Callable[[list[object]], bytes],
+        *,
+        only_presence: bool = False,
+        owner: Owner | None = None,
     ) -> Slot:
-        """Read checked keys by requests; the results are those of `op`."""
-        joined = Joined(self, len(keys), finish, is_write=False)
+        """Read checked keys by requests; the results are those of `op`. `owner` of the answer: this connection, or what
+        makes another answer of it.
+        """
+        joined = Joined(owner or self, len(keys), finish, is_write=False, share=self.share)
         begin = self.service.reads.begin
         begin(self.view, op, self.share, joined, keys, self.is_readonly, only_presence=only_presence)
         return joined
 
-    def set(self, key: bytes, value: bytes) -> Slot:
-        """A plain SET about which there is something to say. Raises RespError."""
-        return self.set_all([(key, value)])
-
-    def set_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> Slot:
+    def set_all(self, pairs: Sequence[tuple[bytes, bytes]], owner: Owner | None = None) -> Slot:
         """Set several keys; each partition takes its own as a whole. Raises RespError."""
-        self.check_keys([key for key, _ in pairs])
+        check_keys([key for key, _ in pairs], self.view)
         routes = [self._route_to_write(key) for key, _ in pairs]
         if max(len(value) for _, value in pairs) > MAX_VALUE_BYTES:
             raise too_large()
-        joined = Joined(self, len(pairs), lambda _: OK, is_write=True)
+        joined = Joined(owner or self, len(pairs), lambda _: OK, is_write=True)
         for position, ((key, value), route) in enumerate(zip(pairs, routes, strict=True)):
             batch = self.service.pipes.batch(self.view, route)
             batch.put(key, value)
@@ -381,33 +414,27 @@ class RespConnection:
         return joined
 
     def operate(
-        self, operations: Sequence[tuple[bytes, Operation, int]], finish: Callable[[list[Outcome]], bytes]
+        self,
+        operations: Sequence[tuple[bytes, Operation, int]],
+        finish: Callable[[list[Outcome]], bytes],
+        owner: Owner | None = None,
     ) -> Slot:
         """Begin operations: (key, operation, size in bytes); `finish` makes the answer of the outcomes. Raises
         RespError.
         """
-        self.check_keys([key for key, _, _ in operations])
+        check_keys([key for key, _, _ in operations], self.view)
         routes = [self._route_to_write(key) for key, _, _ in operations]
         made = cast("Callable[[list[object]], bytes]", finish)
-        joined = Joined(self, len(operations), made, is_write=True)
+        joined = Joined(owner or self, len(operations), made, is_write=True)
         for position, ((key, operation, size), route) in enumerate(zip(operations, routes, strict=True)):
             batch = self.service.pipes.batch(self.view, route)
             batch.operate(key, operation, size)
             batch.takers.append(Part(joined, [position]))
         return joined
 
-    def check_keys(self, keys: Sequence[bytes]) -> None:
-        """Raises RespError for a key that Minka doesn't take, and for keys of several slots of a Redis Cluster."""
-        if b"" in keys:
-            raise RespError("ERR a key is empty: a key of Minka has 1 to 65536 bytes")
-        if max(map(len, keys)) > MAX_KEY_BYTES:
-            raise RespError("ERR a key is too long: a key of Minka has 1 to 65536 bytes")
-        if len(keys) > 1 and self.view.is_cluster and len(set(map(crc16, keys))) > 1:
-            raise RespError("CROSSSLOT Keys in request don't hash to the same slot")
-
     def _route_to_write(self, key: bytes) -> Route:
         if not 0 < len(key) <= MAX_KEY_BYTES:
-            self.check_keys([key])
+            check_keys([key], self.view)
         view = self._view or self.view
         route = view.route(key)
         if route is None:
@@ -431,11 +458,11 @@ class RespConnection:
         queue, out = self._queue, self._out
         if len(queue) == 1 and queue[0] is slot and self._is_at_rest and slot.answer is not None:
             queue.popleft()
-            self._unanswered = 0
-            self._transport.write(slot.answer)
+            self._intake.unanswered = 0
+            self._write(slot.answer)
             return
         self._out_bytes += len(slot.answer or b"")
-        if self._out_bytes > _UNSENT_BYTES:
+        if self._out_bytes > _UNCOUNTED_BYTES:
             self._count()
         first = queue[0] if queue else None
         if first is not slot:
@@ -452,10 +479,15 @@ class RespConnection:
         self._settle_soon()
 
     @property
+    def unsent(self) -> int:
+        """Bytes of answers that the transport has."""
+        return self._transport.get_write_buffer_size()
+
+    @property
     def _is_at_rest(self) -> bool:
         """Whether there is nothing to be done but to send answers."""
         return self._is_reading and not (
-            self._out or self._backlog or self._counted or self._is_ending or self._is_over
+            self._out or self._has_more or self._counted or self._is_ending or self._is_over
         )
 
     def _settle_soon(self) -> None:
@@ -468,27 +500,28 @@ class RespConnection:
         self._settles = False
         if self._is_over:
             return
-        if self._backlog and not self._has_quit:
-            some = list(self._backlog)
-            self._backlog.clear()
-            self._backlog.extend(some[self._run(some) :])
+        self._go_on()
         self._flush()
-        if self._queue or (self._backlog and not self._has_quit):
-            self._read_or_not()
+        if self._queue or self._has_more:
+            if self._counted or self._held > _UNCOUNTED_BYTES:
+                self._count()
+            else:
+                self._read_or_not()
             return
-        self._unanswered = 0
+        self._rest()
         if self._counted:
             self._count()
-        if self._is_ending:
-            self._end()
-        elif not self._is_reading:
+        if not self._is_reading:
             self._read_or_not()
 
-    def _end(self) -> None:
-        if self._parser.error is not None:
-            self._transport.write(self._parser.error.encoded)
-        self._is_over = True
-        self._transport.close()
+    def _rest(self) -> None:
+        """All that has come is answered."""
+        self._intake.unanswered = 0
+        if self._is_ending and not self._is_over:
+            if self._intake.error is not None:
+                self._transport.write(self._intake.error.encoded)
+            self._is_over = True
+            self._transport.close()
 
     def end_after_answers(self) -> None:
         """Begin no more commands, and close the connection once all are answered."""
@@ -497,7 +530,7 @@ class RespConnection:
 
     def close(self) -> None:
         """End the connection: what was answered is sent, if the client takes it."""
-        if self._is_paused:
+        if self._untaken.is_there:
             self._transport.abort()
         else:
             self._flush()
@@ -511,18 +544,27 @@ class RespConnection:
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
         self._out_bytes -= len(data)
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._untaken.is_there:
+            self._untaken.add(len(data))
         self._transport.write(data)
 
     # Reading no more than there is room for
 
+    @property
+    def _held(self) -> int:
+        """Bytes of what has come and is not answered, and of answers that wait for others."""
+        return self._intake.weight + self._out_bytes
+
     def _count(self) -> None:
-        """Count what has come and is not answered, and answers that wait for others; a little is a part of what any
-        connection takes.
-        """
-        held = self._unanswered + self._parser.partial + self._out_bytes
+        """Count what is held; a little is a part of what any connection takes."""
+        held = self._held
         counted = held if held > _UNCOUNTED_BYTES else 0
-        self.share.take(counted - self._counted)
+        self.share.take_own(counted - self._counted)
         self._counted = counted
+        self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
         if counted:
             self._read_or_not()
 
@@ -530,70 +572,36 @@ class RespConnection:
         if self._is_over:
             return
         has_plenty = self.share.has_plenty
-        if self._unanswered > (_UNANSWERED_BYTES if has_plenty else 0) or self._is_paused:
-            if self._is_reading:
-                self._is_reading = False
-                self._transport.pause_reading()
+        most = _UNANSWERED_BYTES if has_plenty else 0
+        if self._untaken.is_there or self._intake.unread > most:
+            self._pause_reading()
         elif has_plenty:
             self._resume_reading()
-        elif self._awaits_room is None and not self._is_reading:
-            self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._transport.abort())
+        elif not self._is_reading or self._intake.is_inside:
+            self._pause_reading()
+            self._ask_for_room()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self._is_over:
             self._is_reading = True
             self._transport.resume_reading()
 
+    def _ask_for_room(self) -> None:
+        if self._awaits_room is None:
+            self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._transport.abort())
+
     async def _await_room(self) -> None:
-        if await self.share.reserve(_ROOM_BYTES):
-            self.share.give(_ROOM_BYTES)
+        await self.share.reserve(_ROOM_BYTES)
         self._awaits_room = None
-        if not self._unanswered and not self._is_paused:
+        if self._has_more:
+            self._granted += _ROOM_BYTES
+            self._settle_soon()
+            return
+        self.share.give(_ROOM_BYTES)
+        if not self._intake.unread and not self._untaken.is_there:
             self._resume_reading()
-
-    def _watch_later(self, taken: int) -> None:
-        self._progress = asyncio.get_running_loop().call_later(_PROGRESS_S, self._watch, taken)
-
-    def _watch(self, taken: int) -> None:
-        """See whether a slow client takes anything at all. `taken`: how much it had at the last look."""
-        now_taken = self._untaken - self._transport.get_write_buffer_size()
-        if now_taken > taken:
-            self.share.sending_since = time.monotonic()
-        self._watch_later(now_taken)
-
-    def _stop_watching(self) -> None:
-        if self._progress is not None:
-            self._progress.cancel()
-            self._progress = None
-
-
-def _run_of_gets(commands: Sequence[Words], index: int) -> list[bytes]:
-    """The keys of the GETs that follow each other from this one on, as many as are read together at most."""
-    keys = [commands[index][1]]
-    name = commands[index][0]
-    for words in islice(commands, index + 1, index + _RUN_KEYS):
-        if words[0] != name or len(words) != 2:
-            break
-        keys.append(words[1])
-    return keys
-
-
-def unknown(words: Words) -> RespError:
-    """The error for a command that doesn't exist, as Redis words it."""
-    name = words[0][:128].decode("utf-8", "replace")
-    shown = " ".join(f"'{word[:128].decode('utf-8', 'replace')}'" for word in words[1:20])[:128]
-    return RespError(f"ERR unknown command '{name}', with args beginning with: {shown}")
-
-
-def no_keyspace(name: bytes, code: str) -> RespError:
-    """The error for a keyspace that doesn't exist, with what to do."""
-    shown = name[:64].decode("utf-8", "replace")
-    return RespError(
-        f"{code} there is no keyspace '{shown}': create it (minkactl keyspace create {shown} --partitions 64 "
-        "--hash crc16), or name another one as the user (AUTH KEYSPACE '')"
-    )
-
-
-def too_large() -> RespError:
-    """The error for a value over the limit."""
-    return RespError("ERR string exceeds maximum allowed size (16777216 bytes)")

@@ -1,9 +1,16 @@
-"""The way to the nodes that lead partitions which are not led here: their data ports, as a client of Minka."""
+"""The way to the nodes that lead partitions which are not led here: their data ports, as a client of Minka.
+
+What is asked says how many bytes the answers may have, and so many are taken from the clients' memory before. An answer
+that is larger is refused by the other node; it is asked for again, a few of these at a time, once there is room for
+the largest that it can be.
+"""
 
 import asyncio
 import itertools
 import ssl
+from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -11,15 +18,17 @@ import msgspec
 from minka import wire
 from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
-from minka.wire import Group, GroupResult, Op
+from minka.v1 import errors_pb2
+from minka.wire import GroupResult, Op
 from minkad.config.addresses import split_address
+from minkad.data_port.resp.errands import Asked
 from minkad.process import tasks
 
 _CONNECT_S: Final = 2.0
 _GRACE_S: Final = 1.0  # a node answers within the timeout; so much later it counts as hung
 _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
-
-OnDone = Callable[[GroupResult], None]
+_FRAME_BYTES: Final = 1024 * 1024  # of answers that come together, as far as they are known before
+_LARGE_AT_ONCE: Final = 4
 
 
 class Elsewhere:
@@ -30,18 +39,21 @@ class Elsewhere:
         self._cluster_id = cluster_id
         self._tls = tls
         self._nodes: dict[str, _Node] = {}
+        self._is_closed = False
 
-    def ask(self, address: str, group: Group, timeout_ms: int, on_done: OnDone) -> None:
-        """Pass the group on to the node with this data port; `on_done` is called in a later turn of the loop, with
+    def ask(self, address: str, asked: Asked) -> None:
+        """Pass it on to the node with this data port; `on_done` is called in a later turn of the loop, with
         OUTCOME_UNKNOWN if a write may have been done.
         """
-        if not address:
-            asyncio.get_running_loop().call_soon(on_done, _refused(Code.UNREACHABLE, "the node's address is not known"))
+        if not address or self._is_closed:
+            why = "the node's address is not known" if not address else "this node is stopping"
+            refusal = _refused(Code.UNREACHABLE, why)
+            asyncio.get_running_loop().call_soon(_answer, asked, refusal)
             return
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = _Node(address, self._cluster_id, self._tls, self._nodes.pop)
-        node.ask(group, timeout_ms, on_done)
+        node.ask(asked)
 
     def keep(self, addresses: Collection[str]) -> None:
         """Only nodes with these data ports are there: end the connections to others once they have answered."""
@@ -49,13 +61,14 @@ class Elsewhere:
             node.leave(address not in addresses)
 
     def close(self) -> None:
-        """End the connections."""
+        """End the connections, and make no more."""
+        self._is_closed = True
         for node in list(self._nodes.values()):  # some are forgotten meanwhile
             node.close()
 
 
 class _Node:
-    """The connection to one node: a `Receiver`. What is asked in one turn of the loop is one frame."""
+    """The connection to one node: a `Receiver`. What is asked in one turn of the loop is one frame, or a few."""
 
     def __init__(
         self,
@@ -73,13 +86,15 @@ class _Node:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._ids = itertools.count(1)
-        self._queue: list[tuple[Group, int, OnDone]] = []
-        self._under_way: dict[int, tuple[asyncio.TimerHandle, list[tuple[Group, int, OnDone]]]] = {}
+        self._queue: deque[Asked] = deque()
+        self._under_way: dict[int, tuple[asyncio.TimerHandle, list[Asked]]] = {}
+        self._large: deque[Asked] = deque()  # answers that wait for room
+        self._reserving: set[asyncio.Task[None]] = set()
 
-    def ask(self, group: Group, timeout_ms: int, on_done: OnDone) -> None:
+    def ask(self, asked: Asked) -> None:
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._begin)
-        self._queue.append((group, timeout_ms, on_done))
+        self._queue.append(asked)
 
     def leave(self, is_leaving: bool) -> None:
         """Whether to end once everything that was asked is answered."""
@@ -87,7 +102,7 @@ class _Node:
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._is_leaving and not (self._queue or self._under_way):
+        if self._is_leaving and not (self._queue or self._under_way or self._large or self._reserving):
             self._is_leaving = False
             self._forget(self._address)
             if self._connection is not None:
@@ -96,6 +111,9 @@ class _Node:
     def close(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
+        for task in self._reserving:
+            task.cancel()
+        self._large.clear()
         if self._connection is not None:
             self._connection.drop()
         self.lost(None)
@@ -109,8 +127,12 @@ class _Node:
             raise MinkaError(Code.INTERNAL, f"an answer is not understood: {error}") from error
         timer, asked = self._under_way.pop(response.id)
         timer.cancel()
-        for (_, _, on_done), result in zip(asked, response.results, strict=True):
-            on_done(result)
+        for one, result in zip(asked, response.results, strict=True):
+            if result.error is not None and one.size < one.most and _is_too_large(result.error):
+                self._large.append(one)
+            else:
+                _answer(one, result)
+        self._reserve()
         self._end_if_idle()
 
     def ended(self) -> None:
@@ -136,14 +158,46 @@ class _Node:
                 self._connecting = tasks.start(self._connect(), "passing on", self._failed_to_connect)
             return
         while self._queue:
-            asked, self._queue = self._queue[: wire.MAX_GROUPS], self._queue[wire.MAX_GROUPS :]
-            self._send(self._connection, asked)
+            some, size = [self._queue.popleft()], 0
+            size = some[0].size
+            while self._queue and len(some) < wire.MAX_GROUPS and size + self._queue[0].size <= _FRAME_BYTES:
+                size += self._queue[0].size
+                some.append(self._queue.popleft())
+            self._send(self._connection, some, size)
 
-    def _send(self, connection: Connection, asked: list[tuple[Group, int, OnDone]]) -> None:
-        number, timeout_ms = next(self._ids), max(timeout_ms for _, timeout_ms, _ in asked)
+    def _send(self, connection: Connection, asked: list[Asked], max_bytes: int) -> None:
+        number, timeout_ms = next(self._ids), max(one.timeout_ms for one in asked)
         overdue = asyncio.get_running_loop().call_later(timeout_ms / 1000 + _GRACE_S, connection.abort)
         self._under_way[number] = overdue, asked
-        connection.send(wire.encode(wire.Request(number, timeout_ms, [group for group, _, _ in asked])))
+        groups = [one.group for one in asked]
+        connection.send(wire.encode(wire.Request(number, timeout_ms, groups, max_bytes)))
+
+    def _reserve(self) -> None:
+        """Ask again for answers that were larger than expected."""
+        while self._large and len(self._reserving) < _LARGE_AT_ONCE:
+            asked = self._large.popleft()
+            failed = partial(self._failed_to_reserve, asked)
+            task = tasks.start(self._with_room(asked), "passing on", failed)
+            self._reserving.add(task)
+            task.add_done_callback(self._reserved)
+
+    def _reserved(self, task: "asyncio.Task[None]") -> None:
+        self._reserving.discard(task)
+        self._reserve()
+        self._end_if_idle()
+
+    async def _with_room(self, asked: Asked) -> None:
+        """Ask for one answer, with as much room as it may need."""
+        until = asyncio.get_running_loop().time() + asked.timeout_ms / 1000
+        if await asked.share.reserve(asked.most - asked.size, until, lambda: asked.size):
+            asked.size = asked.most
+            self.ask(asked)
+        else:
+            _answer(asked, _refused(Code.OVERLOADED, "answers that are not taken leave no memory for this one"))
+
+    @staticmethod
+    def _failed_to_reserve(asked: Asked, error: BaseException) -> None:
+        _answer(asked, _refused(Code.INTERNAL, f"{type(error).__name__}: {error}"))
 
     async def _connect(self) -> None:
         try:
@@ -158,14 +212,23 @@ class _Node:
         self._end_if_idle()
 
     def _failed_to_connect(self, error: BaseException) -> None:
-        asked, self._queue = self._queue, []
+        asked, self._queue = list(self._queue), deque()
         self._give_up(asked, str(error) or f"{self._address}: no connection within {_CONNECT_S:g} s")
 
     @staticmethod
-    def _give_up(asked: list[tuple[Group, int, OnDone]], text: str, *, was_sent: bool = False) -> None:
-        for group, _, on_done in asked:
-            unknown = was_sent and group.op not in _READS
-            on_done(_refused(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, text))
+    def _give_up(asked: list[Asked], text: str, *, was_sent: bool = False) -> None:
+        for one in asked:
+            unknown = was_sent and one.group.op not in _READS
+            _answer(one, _refused(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, text))
+
+
+def _answer(asked: Asked, result: GroupResult) -> None:
+    asked.share.give(asked.size)
+    asked.on_done(result)
+
+
+def _is_too_large(error: bytes) -> bool:
+    return errors_pb2.Error.FromString(error).code == Code.TOO_LARGE.name
 
 
 def _refused(code: Code, text: str) -> GroupResult:

@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS
 from minka.routing import Route
 from minka.v1 import errors_pb2
-from minka.wire import Group, GroupResult, Op
+from minka.wire import MAX_VALUE_BYTES, Group, GroupResult, Op
 from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.refusals import Refusals
 from minkad.data_port.resp.replies import RespError
@@ -23,6 +23,11 @@ from minkad.replication.ticket import Ticket
 TIMEOUT_MS: Final = 5000
 """How long a request waits at most before it is answered with an error."""
 
+SEVERAL_BYTES: Final = 4 * 1024 * 1024
+"""Of several values in one answer; with more, they are asked for in parts."""
+
+_NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})
+_BODY_BYTES: Final = 1024  # of an answer, besides its values
 _PATIENCE_S: Final = 1.0  # before a client of a cluster is told that nobody leads a partition
 _NOT_SERVED: Final = frozenset({Code.NOT_LEADER, Code.PARTITION_OFFLINE, Code.NO_CLEARANCE})
 _MOVES_KEYS: Final = frozenset({Code.KEY_OUT_OF_RANGE, Code.STALE_GENERATION})
@@ -31,8 +36,33 @@ _MOVES_KEYS: Final = frozenset({Code.KEY_OUT_OF_RANGE, Code.STALE_GENERATION})
 class Elsewhere(Protocol):
     """The way to other nodes."""
 
-    def ask(self, address: str, group: Group, timeout_ms: int, on_done: Callable[[GroupResult], None]) -> None:
-        """Pass the group on to the node with this data port; `on_done` is called in a later turn of the loop."""
+    def ask(self, address: str, asked: "Asked") -> None:
+        """Pass it on to the node with this data port; `on_done` is called in a later turn of the loop."""
+
+
+class Asked:
+    """A group that is passed on to the node that leads."""
+
+    __slots__ = ("group", "most", "on_done", "share", "size", "timeout_ms")
+
+    def __init__(
+        self,
+        group: Group,
+        timeout_ms: int,
+        size: int,
+        most: int,
+        share: Share,
+        on_done: Callable[[GroupResult], None],
+    ) -> None:
+        """The answer has `size` bytes, as far as is known, and `most` at most. `size` is taken from `share` by now;
+        whoever calls `on_done` has given it back.
+        """
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self.size = size
+        self.most = most
+        self.share = share
+        self.on_done = on_done
 
 
 class Means:
@@ -94,6 +124,14 @@ class Errand:
         """It was not done, or that isn't known: an error for each key."""
         raise NotImplementedError
 
+    def size(self) -> int:
+        """How many bytes the answer will have, about."""
+        return len(self.keys()) * self.view.answer_bytes + _BODY_BYTES
+
+    def most(self) -> int:
+        """How many it may have."""
+        return MAX_VALUE_BYTES + _BODY_BYTES if len(self.keys()) == 1 else SEVERAL_BYTES
+
     def divided(self) -> None:
         """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
         raise NotImplementedError
@@ -125,9 +163,16 @@ class Errand:
         left = max(1, int((self._deadline - asyncio.get_running_loop().time()) * 1000))
         group = Group(self._op, route.partition_id, route.generation, self.body())
         if here:
-            means.requests.begin([group], left, self._share, self._answered)
+            means.requests.begin([group], left, self._share, self._answered, self.most())
         else:
-            means.elsewhere.ask(means.keyspaces.data_address(route.leader), group, left, self._came)
+            asked = Asked(group, left, min(self.size(), self.most()), self.most(), self._share, self._came_from_there)
+            self._share.take(asked.size)
+            means.elsewhere.ask(means.keyspaces.data_address(route.leader), asked)
+
+    def _came_from_there(self, result: GroupResult) -> None:
+        if result.body is not None and self._op not in _NO_VALUES:
+            self.view.learn_size(len(result.body) // len(self.keys()))
+        self._came(result)
 
     def _answered(self, ticket: Ticket) -> None:
         result = ticket.answers[0]

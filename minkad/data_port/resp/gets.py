@@ -1,11 +1,13 @@
 """The GETs of all Redis connections in a turn of the loop: those of one partition are read together."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, Protocol, cast
 
 from minka.routing import Route
 from minka.wire import Op
+from minkad.data_port.resp.command import Words
 from minkad.data_port.resp.errands import Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.reads import Reads
@@ -48,7 +50,8 @@ class GetSlot(Slot):
     def filled(self, slot: Slot) -> None:
         """One of those that are read later is known."""
         if not self.reads:
-            self.fill(b"".join([one.answer or b"" for one in self._late]))
+            late, self._late = self._late, []  # they know this slot
+            self.fill(b"".join([one.answer or b"" for one in late]))
 
 
 class _Batch:
@@ -110,7 +113,9 @@ class Gets:
     def _read(self, batch: _Batch) -> None:
         route, keys = batch.route, batch.keys
         began = time.perf_counter()
-        values = self._reads.read_now(route.partition_id, route.generation, keys)
+        values: list[bytes | None] | None = None
+        if batch.slots[0].connection.share.has_plenty:  # those before it may have taken the memory
+            values = self._reads.read_now(route.partition_id, route.generation, keys)
         start = 0
         for slot in batch.slots:
             end, resp3 = start + slot.count, slot.connection.resp3
@@ -123,3 +128,14 @@ class Gets:
             start = end
         if values is not None:
             self._telemetry.kv("read", "ok", time.perf_counter() - began, len(batch.slots))
+
+
+def run_of_gets(commands: Sequence[Words], index: int) -> list[bytes]:
+    """The keys of the GETs that follow each other from this one on, as many as are read together at most."""
+    keys = [commands[index][1]]
+    name = commands[index][0]
+    for words in islice(commands, index + 1, index + MAX_KEYS):
+        if words[0] != name or len(words) != 2:
+            break
+        keys.append(words[1])
+    return keys

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from minkad.data_port.resp.command import upper
+
 _COMMANDS: Final = {
     ("RO",): "STRLEN EXISTS TOUCH TYPE",
     ("RO", "access"): "GET MGET GETRANGE SUBSTR TTL PTTL EXPIRETIME PEXPIRETIME",
@@ -19,6 +21,6 @@ _FLAGS: Final = {name: flags for flags, names in _COMMANDS.items() for name in n
 
 def key_flags(name: str, words: Sequence[bytes]) -> tuple[str, ...]:
     """Those of all keys of a command that has keys."""
-    if name == "SET" and any(word.upper() == b"GET" for word in words[3:]):
+    if name == "SET" and any(upper(word) == b"GET" for word in words[3:]):
         return _FLAGS["GETSET"]
     return _FLAGS[name]

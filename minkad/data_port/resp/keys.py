@@ -6,26 +6,28 @@ from typing import Final
 
 from minka.operations import Expire, If, OnlyIf, Outcome, Set, Versioned
 from minka.wire import Op
-from minkad.data_port.resp.command import Command, Kind, Words, integer_of
+from minkad.data_port.resp.command import MANY, Command, Kind, Words, integer_of, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.lifetimes import UNLIMITED, until
+from minkad.data_port.resp.many import added, by_pieces
+from minkad.data_port.resp.refusals import check_keys
 from minkad.data_port.resp.replies import RespError, integer
-from minkad.data_port.resp.slots import Slot
+from minkad.data_port.resp.slots import Owner, Slot
 
 _CONDITIONS: Final = {b"NX": OnlyIf.UNLIMITED, b"XX": OnlyIf.LIMITED, b"GT": OnlyIf.LATER, b"LT": OnlyIf.EARLIER}
 
 
-def _delete(connection: RespConnection, words: Words) -> bytes | Slot:
+def _delete(connection: RespConnection, words: Words, owner: Owner | None) -> Slot:
     operations = [(key, Set(key, None, If.PRESENT), 0) for key in words[1:]]
-    return connection.operate(operations, _count_done)
+    return connection.operate(operations, _count_done, owner)
 
 
 def _count_done(outcomes: list[Outcome]) -> bytes:
     return integer(sum(outcome.done for outcome in outcomes))
 
 
-def _exists(connection: RespConnection, words: Words) -> bytes | Slot:
-    return connection.read(words[1:], _count_present, only_presence=True)
+def _exists(connection: RespConnection, words: Words, owner: Owner | None) -> bytes | Slot:
+    return connection.read(words[1:], _count_present, only_presence=True, owner=owner)
 
 
 def _count_present(found: list[bytes | None]) -> bytes:
@@ -51,7 +53,7 @@ def _expire(option: bytes, name: str) -> Callable[[RespConnection, Words], Slot]
 
 
 def _condition(words: Words) -> OnlyIf:
-    options = [word.upper() for word in words]
+    options = [upper(word) for word in words]
     for option, word in zip(options, words, strict=True):
         if option not in _CONDITIONS:
             raise RespError(f"ERR Unsupported option {word[:64].decode('utf-8', 'replace')}")
@@ -81,7 +83,7 @@ def _expiry(convert: Callable[[int], int]) -> Callable[[RespConnection, Words], 
         return integer(convert(versioned.expires_ms) if versioned.expires_ms else -1)
 
     def run(connection: RespConnection, words: Words) -> Slot:
-        connection.check_keys(words[1:])
+        check_keys(words[1:], connection.view)
         return connection.read_later(words[1:], Op.READ_VERSIONED, finish)
 
     return run
@@ -91,16 +93,23 @@ def _left_ms(expires_ms: int) -> int:
     return max(0, expires_ms - time.time_ns() // 1_000_000)
 
 
+_delete_all: Final = by_pieces(_delete, added, is_write=True)
+_count_all: Final = by_pieces(_exists, added, is_write=False)
+
 _R, _W = Kind.READ, Kind.WRITE
 _READ: Final = ("readonly", "fast")
 _WRITE: Final = ("write", "fast")
 _SUM: Final = ("request_policy:multi_shard", "response_policy:agg_sum")
 
 COMMANDS: Final = (
-    Command("DEL", -2, _delete, _W, ("write",), "Deletes keys.", 1, -1, 1, group="generic", tips=_SUM),
-    Command("UNLINK", -2, _delete, _W, _WRITE, "Deletes keys.", 1, -1, 1, "4.0.0", "generic", _SUM),
-    Command("EXISTS", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, group="generic", tips=_SUM),
-    Command("TOUCH", -2, _exists, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "3.2.1", "generic", _SUM),
+    Command("DEL", -2, _delete_all, _W, ("write",), "Deletes keys.", 1, -1, 1, "1.0.0", "generic", _SUM,
+            MANY),
+    Command("UNLINK", -2, _delete_all, _W, _WRITE, "Deletes keys.", 1, -1, 1, "4.0.0", "generic", _SUM,
+            MANY),
+    Command("EXISTS", -2, _count_all, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "1.0.0", "generic", _SUM,
+            MANY),
+    Command("TOUCH", -2, _count_all, _R, _READ, "Counts the keys that are there.", 1, -1, 1, "3.2.1", "generic", _SUM,
+            MANY),
     Command("TYPE", 2, _type, _R, _READ, "Returns what kind of value a key has.", 1, 1, 1, group="generic"),
     Command("EXPIRE", -3, _expire(b"EX", "expire"), _W, _WRITE, "Sets when a key expires, in seconds from now.",
             1, 1, 1, group="generic"),

@@ -37,6 +37,17 @@ class View(ABC):
         self.id: Final = keyspace.id
         self.name: Final = keyspace.name
         self.state = state
+        self.answer_bytes = 64
+        """What other nodes answer for a key, about."""
+
+    def learn_size(self, size: int) -> None:
+        """A key was answered with so many bytes. It is soon expected that others have as many, and only slowly that
+        they have fewer.
+        """
+        if size > self.answer_bytes:
+            self.answer_bytes = size
+        else:
+            self.answer_bytes -= (self.answer_bytes - size) >> 5
 
     @abstractmethod
     def route(self, key: bytes) -> Route | None:

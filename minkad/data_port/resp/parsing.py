@@ -22,6 +22,8 @@ _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024
 _TRIES: Final = 16
 _TAIL_BYTES: Final = 64
+_WORD_BYTES: Final = 50  # of an object
+_WORD_MOST: Final = 8
 
 
 class Parser:
@@ -30,6 +32,7 @@ class Parser:
     def __init__(self) -> None:
         self.error: RespError | None = None  # what ends the connection, after the commands before it
         self.partial = 0  # bytes of the command that is not complete
+        self.weight = 0  # what it takes of memory: short words take several times their bytes
         self._reader = hiredis.Reader()
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # what hiredis has ends inside of a command
@@ -66,7 +69,7 @@ class Parser:
     def _begin_lines(self, data: bytes, commands: list[Command]) -> None:
         """Take what follows arrays and is none, in pieces, since each change costs as much as what is at hand."""
         data, self._held = data + self._held, b""
-        self._reader, self._is_inside, self.partial = hiredis.Reader(), False, 0
+        self._reader, self._is_inside, self.partial, self.weight = hiredis.Reader(), False, 0, 0
         if len(data) <= _PIECE_BYTES:
             commands += self.feed(data)
             return
@@ -101,10 +104,7 @@ class Parser:
         try:
             while (command := gets()) is not False:
                 if type(command) is list and command:
-                    for word in command:
-                        if type(word) is not bytes:
-                            raise _not_a_command()
-                    commands.append(command)
+                    commands.append(_checked(command))
                 elif command is None or command == []:
                     if empties is None:
                         empties = []
@@ -112,7 +112,7 @@ class Parser:
                 else:
                     raise _not_a_command()
                 if not reader.has_data():
-                    self._is_inside, self.partial = False, 0
+                    self._is_inside, self.partial, self.weight = False, 0, 0
                     return -1
         except hiredis.HiredisError:
             at = _end_of_arrays(data, _encoded(commands, first, empties or []), self._tail if self._is_inside else b"")
@@ -122,7 +122,11 @@ class Parser:
         is_all = len(data) >= _TAIL_BYTES or not self._is_inside
         self._tail = data[-_TAIL_BYTES:] if is_all else (self._tail + data)[-_TAIL_BYTES:]
         self._is_inside = True
-        self.partial = self.partial + len(data) if len(commands) == first and empties is None else 0
+        if len(commands) > first or empties is not None:
+            self.partial = self.weight = 0
+        else:
+            self.partial += len(data)
+            self.weight += len(data) + min(_WORD_BYTES * data.count(b"\n$"), _WORD_MOST * len(data))
         if self.partial > MAX_COMMAND_BYTES:
             raise RespError("ERR Protocol error: invalid bulk length")
         return -1
@@ -181,6 +185,14 @@ def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
         if array.endswith(data[:end]) and tail.endswith(before):
             ends.append(end)
     return []
+
+
+def _checked(words: Command) -> Command:
+    """Raises RespError."""
+    for word in words:
+        if type(word) is not bytes:
+            raise _not_a_command()
+    return words
 
 
 def _not_a_command() -> RespError:

@@ -7,11 +7,11 @@ from typing import Final
 
 from minka import wire
 from minka.errors import Code, MinkaError
-from minka.operations import Operation, Set, decode_outcomes
+from minka.operations import Expire, Operation, Set, decode_outcomes
 from minka.routing import Route
-from minka.wire import Op, WriteBody
+from minka.wire import MAX_ANSWER_BYTES, Op, WriteBody
 from minkad.data_port.resp.commit_delay import CommitDelay
-from minkad.data_port.resp.errands import Errand, Means
+from minkad.data_port.resp.errands import SEVERAL_BYTES, Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Divided, Part, Taker
@@ -19,6 +19,8 @@ from minkad.process.memory import Share
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch takes no more after it has these; one command may exceed it
 _BATCH_ENTRIES: Final = 10_000
+_BATCH_OPERATIONS: Final = 1000  # each is decided by the leader in the same turn of its loop
+_OUTCOME_BYTES: Final = 32
 _PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be just over one
 
 
@@ -27,7 +29,7 @@ class Batch(Errand):
     operations.
     """
 
-    __slots__ = ("_began", "_keys", "_pipe", "operations", "size", "takers", "values")
+    __slots__ = ("_began", "_keys", "_pipe", "_wanted", "operations", "takers", "values", "weight")
 
     def __init__(self, means: Means, view: View, share: Share, pipe: "Pipe") -> None:
         super().__init__(means, view, Op.WRITE, share)
@@ -36,7 +38,8 @@ class Batch(Errand):
         self.values: list[bytes | None] = []
         self.operations: list[Operation] | None = None
         self.takers: list[Taker] = []
-        self.size = 0
+        self.weight = 0
+        self._wanted = 0  # values that are to be answered
         self._began = time.perf_counter()
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -46,7 +49,7 @@ class Batch(Errand):
             self.values.append(value)
         else:
             self.operations.append(Set(key, value))
-        self.size += len(key) + len(value or b"")
+        self.weight += len(key) + len(value or b"")
 
     def operate(self, key: bytes, operation: Operation, size: int) -> None:
         """Add an operation; its taker is added by the caller."""
@@ -56,12 +59,23 @@ class Batch(Errand):
             self._op = Op.OPERATE
         self._keys.append(key)
         self.operations.append(operation)
-        self.size += size
+        self.weight += size
+        if isinstance(operation, (Set, Expire)) and operation.wants_value:
+            self._wanted += 1
 
     @property
     def is_full(self) -> bool:
         """Whether it takes no more."""
-        return self.size >= _BATCH_BYTES or len(self._keys) >= _BATCH_ENTRIES
+        most = _BATCH_ENTRIES if self.operations is None else _BATCH_OPERATIONS
+        return self.weight >= _BATCH_BYTES or len(self._keys) >= most
+
+    def size(self) -> int:
+        """Outcomes, some with values."""
+        return len(self._keys) * _OUTCOME_BYTES + self._wanted * self.view.answer_bytes
+
+    def most(self) -> int:
+        """Of any number of values."""
+        return MAX_ANSWER_BYTES if self._wanted else max(self.size(), SEVERAL_BYTES)
 
     def keys(self) -> list[bytes]:
         """The keys by entry; of an operation on several, the first."""
@@ -98,6 +112,25 @@ class Batch(Errand):
         left = iter(errors)
         for taker in self.takers:
             taker.refused(list(islice(left, taker.entries)))
+
+    def _retry_or_fail(self, error: MinkaError) -> None:
+        if error.code is Code.TOO_LARGE and len(self.takers) > 1:
+            self._pipe.halve(self)
+        else:
+            super()._retry_or_fail(error)
+
+    def part(self, takers: list[Taker], first: int) -> "Batch":
+        """A batch of some of its entries: those of these takers, from this place on."""
+        made = Batch(self._means, self.view, self._share, self._pipe)
+        for taker in takers:
+            for place in range(first, first + taker.entries):
+                if self.operations is None:
+                    made.put(self._keys[place], self.values[place])
+                else:
+                    made.operate(self._keys[place], self.operations[place], len(self._keys[place]))
+            first += taker.entries
+        made.takers = takers
+        return made
 
     def divided(self) -> None:
         """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
@@ -163,6 +196,14 @@ class Pipe:
             self._pipes.begin_soon(self)
         else:
             self._pipes.forget(self)
+
+    def halve(self, batch: Batch) -> None:
+        """It was too much at once, and nothing of it was done: it goes on in halves."""
+        middle = len(batch.takers) // 2
+        first = batch.part(batch.takers[:middle], 0)
+        self.gathered.insert(0, batch.part(batch.takers[middle:], len(first.keys())))
+        self._under_way = first
+        asyncio.get_running_loop().call_soon(first.send)
 
     def divide(self, batch: Batch) -> None:
         """Entries belong to several partitions by now."""

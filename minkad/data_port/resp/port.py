@@ -35,15 +35,17 @@ class RespPort:
         telemetry: Telemetry,
         memory: Memory,
         tls: Callable[[], ssl.SSLContext | None],
+        knows_table: Callable[[], bool] = lambda: True,
     ) -> None:
         """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
-        `memory` is that of clients. `tls` gives the context for connections to other nodes.
+        `memory` is that of clients. `tls` gives the context for connections to other nodes. `knows_table`:
+        whether a keyspace that isn't in the tables here isn't there at all.
         """
         self._elsewhere = Elsewhere(cluster_id, tls)
         keyspaces = Keyspaces(state, self._elsewhere.keep)
         refusals = Refusals(node_id, keyspaces, time.monotonic, random.Random())
         means = Means(node_id, requests, keyspaces, refusals, self._elsewhere, telemetry)
-        self.service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address)
+        self.service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address, knows_table)
 
     def protocol(self) -> asyncio.Protocol:
         """What serves a new connection."""

@@ -55,7 +55,7 @@ class Read(Errand):
             found = stale.values
         else:
             found = wire.decode_values(body or b"")
-        self._joined.have(self._positions, found)
+        self._joined.have(self._positions, found, len(body or b""))
 
     def failed(self, errors: Sequence[RespError]) -> None:
         """The answer is an error."""
@@ -70,9 +70,44 @@ class Read(Errand):
         for key, position in zip(self._keys, self._positions, strict=True):
             Read(self._means, self.view, self._op, self._share, self._joined, [key], [position]).send()
 
+    def _retry_or_fail(self, error: MinkaError) -> None:
+        if error.code is not Code.TOO_LARGE or len(self._keys) == 1:
+            super()._retry_or_fail(error)
+            return
+        middle, means, view = len(self._keys) // 2, self._means, self.view
+        second = Read(means, view, self._op, self._share, self._joined, self._keys[middle:], self._positions[middle:])
+        then = Then(self._joined, middle, second)
+        first = Read(means, view, self._op, self._share, then, self._keys[:middle], self._positions[:middle])
+        asyncio.get_running_loop().call_soon(first.send)  # others are served in between
+
     def _read_at_leader(self) -> None:
         self._op = Op.READ
         self._send()
+
+
+class Then:
+    """The first half of a read that was too much at once; the other one begins when all of this has come."""
+
+    def __init__(self, joined: Parts, missing: int, second: Read) -> None:
+        """`missing`: how many results the first half has."""
+        self._joined = joined
+        self._missing = missing
+        self._second = second
+
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
+        """Results have come."""
+        self._joined.have(positions, results, size)
+        self._came(len(positions))
+
+    def lack(self, positions: Sequence[int], error: RespError) -> None:
+        """These can't be had."""
+        self._joined.lack(positions, error)
+        self._came(len(positions))
+
+    def _came(self, count: int) -> None:
+        self._missing -= count
+        if not self._missing:
+            asyncio.get_running_loop().call_soon(self._second.send)
 
 
 class Presence:
@@ -86,7 +121,7 @@ class Presence:
         self._under_way = under_way
         self._waiting: list[Look] = []
 
-    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Values have come."""
         self._joined.have(positions, [None if value is None else b"" for value in results])
         self._ended()

@@ -1,11 +1,12 @@
 """Refusals of nodes as Redis clients know them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
 from minka.errors import Code, MinkaError
 from minka.hashing import crc16
+from minka.ranges import MAX_KEY_BYTES
 from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.replies import RespError
 
@@ -61,3 +62,36 @@ class Refusals:
         if (code := _CODES.get(error.code)) is not None:
             return RespError(f"{code} {error.message}")
         return RespError(f"ERR {error.code.name}: {error.message}")
+
+
+def unknown(words: Sequence[bytes]) -> RespError:
+    """The error for a command that doesn't exist, as Redis words it."""
+    name = words[0][:128].decode("utf-8", "replace")
+    shown = " ".join(f"'{word[:128].decode('utf-8', 'replace')}'" for word in words[1:20])[:128]
+    return RespError(f"ERR unknown command '{name}', with args beginning with: {shown}")
+
+
+def no_keyspace(name: bytes, code: str, knows_table: bool) -> RespError:
+    """The error for a keyspace that doesn't exist, with what to do; or that isn't in a table that may lack some."""
+    if not knows_table:
+        return RespError("LOADING the node has just started, or hears no controller: it may not know all keyspaces")
+    shown = name[:64].decode("utf-8", "replace")
+    return RespError(
+        f"{code} there is no keyspace '{shown}': create it (minkactl keyspace create {shown} --partitions 64 "
+        "--hash crc16), or name another one as the user (AUTH KEYSPACE '')"
+    )
+
+
+def too_large() -> RespError:
+    """The error for a value over the limit."""
+    return RespError("ERR string exceeds maximum allowed size (16777216 bytes)")
+
+
+def check_keys(keys: Sequence[bytes], view: View) -> None:
+    """Raises RespError for a key that Minka doesn't take, and for keys of several slots of a Redis Cluster."""
+    if b"" in keys:
+        raise RespError("ERR a key is empty: a key of Minka has 1 to 65536 bytes")
+    if max(map(len, keys)) > MAX_KEY_BYTES:
+        raise RespError("ERR a key is too long: a key of Minka has 1 to 65536 bytes")
+    if len(keys) > 1 and view.is_cluster and len(set(map(crc16, keys))) > 1:
+        raise RespError("CROSSSLOT Keys in request don't hash to the same slot")

@@ -8,20 +8,20 @@ reading the partition's keys from the first one.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from re import Pattern
-from typing import Final
+from typing import Final, cast
 
 import mmh3
 
 from minka import wire
+from minka.ranges import MAX_KEY_BYTES
 from minka.routing import Route
 from minka.wire import Op, ScanBody, ScanPage
-from minkad.data_port.resp import globs
-from minkad.data_port.resp.command import Command, Kind, Words, integer_of, syntax_error
+from minkad.data_port.resp.command import Command, Kind, Words, cursor_of, integer_of, syntax_error, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.errands import Errand, Means
+from minkad.data_port.resp.globs import Glob
 from minkad.data_port.resp.keyspaces import HashView, View
-from minkad.data_port.resp.replies import RespError, reply
+from minkad.data_port.resp.replies import RespError, bulk, values
 from minkad.data_port.resp.slots import Joined, Slot
 from minkad.process.memory import Share
 from minkad.replication.requests import MAX_PAGE_BYTES, MAX_PAGE_ROWS
@@ -31,6 +31,8 @@ _HASH_MASK: Final = (1 << _HASH_BITS) - 1
 _REMEMBERED_BYTES: Final = 4 * 1024 * 1024
 _CURSOR_BYTES: Final = 100  # of a remembered cursor, besides its key
 _DEFAULT_COUNT: Final = 10
+_KEY_BYTES: Final = 64  # of a key in a page, about
+_MATCHED_BYTES: Final = 64 * 1024  # of keys, against a pattern for which each byte is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,23 @@ class Cursors:
 class Page(Errand):
     """One page of a scan."""
 
-    __slots__ = ("_end", "_have", "_place", "_rows")
+    __slots__ = ("_have", "_max_bytes", "_place", "_rows")
 
     def __init__(
-        self, means: Means, view: View, share: Share, place: Place, rows: int, have: Callable[[ScanPage | None], None]
+        self,
+        means: Means,
+        view: View,
+        share: Share,
+        place: Place,
+        rows: int,
+        have: Callable[[ScanPage | None], None],
+        max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
-        """`have` is called with the page, or with None if the partition can't be read here."""
+        """`have` is called with the page, or with None if that can't be read here. `max_bytes`: of its keys."""
         super().__init__(means, view, Op.SCAN, share)
         self._place = place
         self._rows = rows
+        self._max_bytes = max_bytes
         self._have = have
 
     def keys(self) -> Sequence[bytes]:
@@ -99,7 +109,15 @@ class Page(Errand):
 
     def body(self) -> bytes:
         """A `ScanBody`."""
-        return wire.encode(ScanBody(self._place.start, b"", False, self._rows, MAX_PAGE_BYTES))
+        return wire.encode(ScanBody(self._place.start, b"", False, self._rows, self._max_bytes, True))
+
+    def size(self) -> int:
+        """Of keys that are not long."""
+        return min(self._rows * _KEY_BYTES, self._max_bytes) + MAX_KEY_BYTES
+
+    def most(self) -> int:
+        """A page has one key more than its limit says, if that is the first one."""
+        return self._max_bytes + 2 * MAX_KEY_BYTES
 
     def succeeded(self, body: bytes | None) -> None:
         """The page."""
@@ -118,7 +136,7 @@ class Scan:
     """One SCAN: a page, after the search for its beginning if need be."""
 
     def __init__(
-        self, connection: RespConnection, cursor: int, count: int, pattern: Pattern[bytes] | None, is_empty: bool
+        self, connection: RespConnection, cursor: int, count: int, pattern: Glob | None, is_empty: bool
     ) -> None:
         """`is_empty`: no key is of the type that was asked for."""
         self._connection = connection
@@ -185,37 +203,38 @@ class Scan:
         self.slot.lack([0], RespError("ERR the cursor is not known to this node any longer; begin again with 0"))
 
     def _page(self, place: Place, rows: int, have: Callable[[ScanPage | None], None]) -> None:
-        connection = self._connection
-        Page(connection.service.means, self._view, connection.share, place, rows, have).send()
+        connection, pattern = self._connection, self._pattern
+        max_bytes = MAX_PAGE_BYTES if pattern is None or pattern.is_quick else _MATCHED_BYTES
+        Page(connection.service.means, self._view, connection.share, place, rows, have, max_bytes).send()
 
     def _answer(self, following: Place | None, keys: Sequence[bytes]) -> None:
         cursor = 0 if following is None else self._connection.service.cursors.give(self._view, following)
         pattern = self._pattern
-        found = [] if self._is_empty else [key for key in keys if pattern is None or pattern.fullmatch(key)]
-        self.slot.have([0], [[str(cursor), found]])
+        found = [] if self._is_empty else [key for key in keys if pattern is None or pattern.matches(key)]
+        self.slot.have([0], [b"*2\r\n" + bulk(b"%d" % cursor, False) + values(found, False)])
 
-    def _finish(self, results: list[object]) -> bytes:
-        return reply(results[0], self._connection.resp3)  # type: ignore[arg-type]
+    @staticmethod
+    def _finish(results: list[object]) -> bytes:
+        return cast("bytes", results[0])
 
 
 def _scan(connection: RespConnection, words: Words) -> Slot:
-    if not words[1].isdigit() or int(words[1]) >= 2**64:
-        raise RespError("ERR invalid cursor")
-    count, pattern, is_empty = _DEFAULT_COUNT, None, False
+    cursor, count, is_empty = cursor_of(words[1]), _DEFAULT_COUNT, False
+    pattern: Glob | None = None
     if len(words) % 2:
         raise syntax_error()
-    for option, word in zip(words[2::2], words[3::2], strict=True):
-        if option.upper() == b"COUNT":
+    for option, word in zip(map(upper, words[2::2]), words[3::2], strict=True):
+        if option == b"COUNT":
             count = integer_of(word)
             if count < 1:
                 raise syntax_error()
-        elif option.upper() == b"MATCH":
-            pattern = globs.compiled(word) if word != b"*" else None
-        elif option.upper() == b"TYPE":
-            is_empty = word.lower() != b"string"
+        elif option == b"MATCH":
+            pattern = Glob(word) if word != b"*" else None
+        elif option == b"TYPE":
+            is_empty = upper(word) != b"STRING"
         else:
             raise syntax_error()
-    scan = Scan(connection, int(words[1]), min(count, MAX_PAGE_ROWS), pattern, is_empty)
+    scan = Scan(connection, cursor, min(count, MAX_PAGE_ROWS), pattern, is_empty)
     scan.begin()
     return scan.slot
 

@@ -3,14 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import Final
 
 from minka import __version__
 from minkad.config.addresses import split_address
-from minkad.data_port.resp import globs
-from minkad.data_port.resp.command import Command, Kind, Words, syntax_error, wrong_number
+from minkad.data_port.resp.command import Command, Kind, Words, syntax_error, upper, wrong_number
 from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.globs import Glob
 from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import OK, Reply, RespError, Simple, bulk, integer, reply
@@ -32,14 +31,14 @@ _CONFIG: Final = {
 
 
 def _config(connection: RespConnection, words: Words) -> bytes:
-    what = words[1].upper()
+    what = upper(words[1])
     if what == b"GET":
         if len(words) < 3:
             raise wrong_number("config|get")
-        patterns = [word.decode("utf-8", "replace").lower() for word in words[2:]]
+        patterns = [Glob(word.lower()) for word in words[2:]]
         settings = _CONFIG | _settings(connection)
         found: dict[str, Reply] = {
-            name: value for name, value in settings.items() if any(fnmatchcase(name, one) for one in patterns)
+            name: value for name, value in settings.items() if any(one.matches(name.encode()) for one in patterns)
         }
         return reply(found, connection.resp3)
     if what == b"RESETSTAT" and len(words) == 2:
@@ -61,7 +60,7 @@ def _settings(connection: RespConnection) -> dict[str, str]:
 
 
 def _info(connection: RespConnection, words: Words) -> bytes:
-    wanted = {word.decode("utf-8", "replace").lower() for word in words[1:]}
+    wanted = {upper(word).decode("utf-8", "replace").lower() for word in words[1:]}
     is_all = not wanted or bool(wanted & {"all", "default", "everything"})
     sections = [section(connection) for name, section in _SECTIONS.items() if is_all or name in wanted]
     return bulk("\r\n".join(sections).encode(), connection.resp3)
@@ -139,7 +138,7 @@ _SECTIONS: Final[dict[str, Callable[[RespConnection], str]]] = {
 
 
 def _latency(connection: RespConnection, words: Words) -> bytes:
-    what = words[1].upper()
+    what = upper(words[1])
     if what == b"RESET":
         return integer(0)
     if what == b"LATEST" and len(words) == 2:
@@ -162,23 +161,23 @@ def _command(connection: RespConnection, words: Words) -> bytes:
     names, resp3 = connection.service.names, connection.resp3
     if len(words) == 1:
         return reply([_described(command) for command in names.values()], resp3)
-    what = words[1].upper()
+    what = upper(words[1])
     if what == b"COUNT" and len(words) == 2:
         return integer(len(names))
     if what == b"LIST":
         return reply([command.name.lower() for command in _listed(names.values(), words[2:])], resp3)
     if what == b"INFO":
         chosen: Iterable[Command | None] = (
-            [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else names.values()
+            [names.get(upper(word)) for word in words[2:]] if len(words) > 2 else names.values()
         )
         return reply([_described(one) if one is not None else None for one in chosen], resp3)
     if what == b"DOCS":
-        found = [names.get(word.upper()) for word in words[2:]] if len(words) > 2 else list(names.values())
+        found = [names.get(upper(word)) for word in words[2:]] if len(words) > 2 else list(names.values())
         return reply({one.name.lower(): _documented(one) for one in found if one is not None}, resp3)
     if what == b"GETKEYS" and len(words) > 2:
-        return reply(_keys_of(names.get(words[2].upper()), words[2:]), resp3)
+        return reply(_keys_of(names.get(upper(words[2])), words[2:]), resp3)
     if what == b"GETKEYSANDFLAGS" and len(words) > 2:
-        keys = _keys_of(names.get(words[2].upper()), words[2:])
+        keys = _keys_of(names.get(upper(words[2])), words[2:])
         flags: list[Reply] = [Simple(flag) for flag in key_flags(words[2].decode().upper(), words[2:])]
         return reply([[key, flags] for key in keys], resp3)
     raise unknown_subcommand("COMMAND", words[1])
@@ -200,12 +199,12 @@ def _listed(commands: Iterable[Command], words: Words) -> Iterable[Command]:
     """Those that COMMAND LIST FILTERBY names, or all."""
     if not words:
         return commands
-    option = words[1].upper() if len(words) == 3 and words[0].upper() == b"FILTERBY" else b""
+    option = upper(words[1]) if len(words) == 3 and upper(words[0]) == b"FILTERBY" else b""
     if option == b"PATTERN":
-        pattern = globs.compiled(words[2].lower())
-        return [command for command in commands if pattern.fullmatch(command.name.lower().encode())]
+        pattern = Glob(words[2].lower())
+        return [command for command in commands if pattern.matches(command.name.lower().encode())]
     if option == b"ACLCAT":
-        category = "@" + words[2].decode("utf-8", "replace").lower()
+        category = "@" + upper(words[2]).decode("utf-8", "replace").lower()
         return [command for command in commands if category in _categories(command)]
     if option == b"MODULE":
         return []
@@ -251,9 +250,11 @@ def _size(connection: RespConnection, view: View) -> int:
 
 
 _FLAGS: Final = ("loading", "stale", "fast")
+_NAMES: Final = 1024  # words of COMMAND, such as the names of all commands
 
 COMMANDS: Final = (
-    Command("COMMAND", -1, _command, Kind.ANY, _FLAGS, "Describes the commands.", since="2.8.13", group="server"),
+    Command("COMMAND", -1, _command, Kind.ANY, _FLAGS, "Describes the commands.", since="2.8.13", group="server",
+            most=_NAMES),
     Command("CONFIG", -2, _config, Kind.ANY, _FLAGS, "Returns how Minka would be set as a Redis.", since="2.0.0",
             group="server"),
     Command("INFO", -1, _info, Kind.ANY, _FLAGS, "Describes the node.", group="server",

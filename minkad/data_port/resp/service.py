@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from minkad.data_port.resp.command import Command
+from minkad.data_port.resp.command import Command, upper
 from minkad.data_port.resp.errands import Means
 from minkad.data_port.resp.gets import Gets
 from minkad.data_port.resp.keyspaces import Keyspaces
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from minkad.data_port.resp.connection import RespConnection
     from minkad.data_port.resp.scanning import Cursors
     from minkad.data_port.resp.slot_keys import Walks
+
+TURN_S: Final = 0.005
+"""For so long commands are begun in a turn of the loop, and then those that waited; other work has its turn after that.
+"""
 
 
 class Service:
@@ -31,8 +36,9 @@ class Service:
         cursors: "Cursors",
         walks: "Walks",
         own_address: str,
+        knows_table: Callable[[], bool],
     ) -> None:
-        """`own_address`: that of this node's data port, for clients."""
+        """`own_address`: that of this node's data port, for clients. `knows_table`: see `RespPort`."""
         self.means = means
         self.memory = memory
         self.commands = dict(commands)  # by name, in each spelling that came
@@ -44,6 +50,7 @@ class Service:
         self.pipes = Pipes(means, memory.share())
         self.telemetry = means.telemetry
         self.own_address = own_address
+        self.knows_table = knows_table
         self.connections: dict[int, RespConnection] = {}
         self.cursors = cursors
         self.walks = walks
@@ -52,12 +59,15 @@ class Service:
         self.commands_done = 0
         self.connections_made = 0
         self._settling: list[RespConnection] = []
+        self._is_settling = False
+        self._until = 0.0
+        self._pieces: deque[Callable[[], None]] = deque()
         self.is_in_turn = False
         """Whether something has come in this turn of the loop."""
 
     def find(self, name: bytes) -> Command | None:
         """The command of this name in any spelling."""
-        command = self.names.get(name.upper())
+        command = self.names.get(upper(name))
         if command is not None:
             self.commands[bytes(name)] = command
         return command
@@ -73,7 +83,19 @@ class Service:
         """
         self.is_in_turn = True
         asyncio.get_running_loop().call_soon(self._end_turn)
+        if not self._is_settling:
+            self._until = time.perf_counter() + TURN_S
         self.keyspaces.refresh()
+
+    def is_late(self) -> bool:
+        """Whether commands have taken enough of this turn of the loop."""
+        return time.perf_counter() > self._until
+
+    def in_turn(self, piece: Callable[[], None]) -> None:
+        """Do a piece of a long command when it is its turn."""
+        self._pieces.append(piece)
+        if not self.is_in_turn:
+            self.begin_turn()
 
     def settle_soon(self, connection: "RespConnection") -> None:
         """Answers are there: they are sent at the end of this turn."""
@@ -83,10 +105,22 @@ class Service:
 
     def _end_turn(self) -> None:
         self.gets.end_turn()
-        self.is_in_turn = False
+        self.is_in_turn, self._is_settling = False, True
+        self._until = time.perf_counter() + TURN_S
         settling, self._settling = self._settling, []
-        for connection in settling:
+        for place, connection in enumerate(settling):
+            if self.is_late():
+                self._settling = settling[place:] + self._settling
+                break
             connection.settle()
+        for _ in range(len(self._pieces)):
+            if self.is_late():
+                break
+            self._pieces.popleft()()
+        self._is_settling = False
+        if (self._pieces or self._settling) and not self.is_in_turn:
+            self.begin_turn()
+        self._until = time.perf_counter() + TURN_S
 
     def close(self) -> None:
         """End all connections."""

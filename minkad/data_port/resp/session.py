@@ -4,12 +4,16 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from minkad.data_port.resp.command import Command, Kind, Run, Words, integer_of, syntax_error
+from minkad.data_port.resp.command import Command, Kind, Run, Words, integer_of, syntax_error, upper
 from minkad.data_port.resp.connection import DEFAULT_KEYSPACE, RespConnection
 from minkad.data_port.resp.replies import NULL, OK, PONG, RespError, bulk, integer, reply
 
 REDIS_VERSION: Final = "7.2.0"
 """The version of Redis whose commands and answers these are."""
+
+_NAME_BYTES: Final = 1024
+_INFO_BYTES: Final = 128
+_IDS: Final = 1024  # that CLIENT LIST takes
 
 
 def _ping(connection: RespConnection, words: Words) -> bytes:
@@ -61,7 +65,7 @@ def _hello(connection: RespConnection, words: Words) -> bytes:
             raise RespError("NOPROTO unsupported protocol version")
     at = 2
     while at < len(words):
-        option = words[at].upper()
+        option = upper(words[at])
         if option == b"AUTH" and at + 2 < len(words):
             keyspace, at = words[at + 1], at + 3
         elif option == b"SETNAME" and at + 1 < len(words):
@@ -86,13 +90,15 @@ def _hello(connection: RespConnection, words: Words) -> bytes:
 
 
 def _checked_name(name: bytes) -> bytes:
+    if len(name) > _NAME_BYTES:
+        raise RespError(f"ERR Client names cannot be longer than {_NAME_BYTES} bytes")
     if any(not 33 <= character <= 126 for character in name):
         raise RespError("ERR Client names cannot contain spaces, newlines or special characters.")
     return name
 
 
 def _client(connection: RespConnection, words: Words) -> bytes:
-    what = words[1].upper()
+    what = upper(words[1])
     resp3 = connection.resp3
     if what == b"ID" and len(words) == 2:
         return integer(connection.id)
@@ -109,10 +115,10 @@ def _client(connection: RespConnection, words: Words) -> bytes:
         shown = "".join(f"{describe(one)}\n" for one in _listed(connection, words[2:]))
         return bulk(shown.encode(), resp3)
     if what in (b"NO-EVICT", b"NO-TOUCH") and len(words) == 3:
-        if words[2].upper() not in (b"ON", b"OFF"):
+        if upper(words[2]) not in (b"ON", b"OFF"):
             raise syntax_error()
         return OK
-    if what == b"REPLY" and len(words) == 3 and words[2].upper() == b"ON":
+    if what == b"REPLY" and len(words) == 3 and upper(words[2]) == b"ON":
         return OK
     if what == b"GETREDIR" and len(words) == 2:
         return integer(-1)
@@ -121,13 +127,13 @@ def _client(connection: RespConnection, words: Words) -> bytes:
 
 def _listed(connection: RespConnection, words: Words) -> Iterable[RespConnection]:
     """The connections that CLIENT LIST is to show: all, those of a type, or some by id."""
-    connections, option = connection.service.connections, words[0].upper() if words else b""
+    connections, option = connection.service.connections, upper(words[0]) if words else b""
     if not words:
         return connections.values()
     if option == b"TYPE" and len(words) == 2:
-        if words[1].lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+        if upper(words[1]) not in (b"NORMAL", b"MASTER", b"REPLICA", b"SLAVE", b"PUBSUB"):
             raise RespError(f"ERR Unknown client type '{words[1][:64].decode('utf-8', 'replace')}'")
-        return connections.values() if words[1].lower() == b"normal" else ()
+        return connections.values() if upper(words[1]) == b"NORMAL" else ()
     if option == b"ID" and len(words) > 1:
         try:
             ids = [integer_of(word) for word in words[1:]]
@@ -138,12 +144,13 @@ def _listed(connection: RespConnection, words: Words) -> Iterable[RespConnection
 
 
 def _set_info(connection: RespConnection, option: bytes, value: bytes) -> bytes:
-    name = option.upper()
+    name = upper(option)
     if name not in (b"LIB-NAME", b"LIB-VER"):
         raise RespError(f"ERR Unrecognized option '{option[:64].decode('utf-8', 'replace')}'")
+    value = value[:_INFO_BYTES]
     if any(not 33 <= character <= 126 for character in value):
         raise RespError(f"ERR {name.decode().lower()} cannot contain spaces, newlines or special characters.")
-    connection.library[name.decode().lower()] = value[:128]
+    connection.library[name.decode().lower()] = value
     return OK
 
 
@@ -176,7 +183,7 @@ _FLAGS: Final = ("noscript", "loading", "stale", "fast")
 
 
 def _command(name: str, arity: int, run: Run, kind: Kind, summary: str, since: str = "1.0.0") -> Command:
-    return Command(name, arity, run, kind, _FLAGS, summary, since=since, group="connection")
+    return Command(name, arity, run, kind, _FLAGS, summary, since=since, group="connection", most=_IDS)
 
 
 COMMANDS: Final = (

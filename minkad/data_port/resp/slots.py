@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from minka.operations import Outcome
+from minka.wire import MAX_ANSWER_BYTES
 from minkad.data_port.resp.replies import OK, RespError, internal
+from minkad.process.memory import Share
 
 
 class Owner(Protocol):
@@ -94,18 +96,36 @@ class Taker(Protocol):
 class Joined(Slot):
     """One answer out of the results of several parts, by position."""
 
-    __slots__ = ("_error", "_finish", "_missing", "results")
+    __slots__ = ("_error", "_finish", "_kept", "_missing", "_share", "results")
 
-    def __init__(self, owner: Owner, count: int, finish: Callable[[list[object]], bytes], *, is_write: bool) -> None:
-        """`count` results are to come; `finish` makes the answer of them, and may raise RespError."""
+    def __init__(
+        self,
+        owner: Owner,
+        count: int,
+        finish: Callable[[list[object]], bytes],
+        *,
+        is_write: bool,
+        share: Share | None = None,
+    ) -> None:
+        """`count` results are to come; `finish` makes the answer of them, and may raise RespError. Values that
+        have come and wait for others are taken from `share`.
+        """
         super().__init__(owner, is_write=is_write)
         self.results: list[object] = [None] * count
         self._missing = count
         self._finish = finish
         self._error: RespError | None = None
+        self._share = share
+        self._kept = 0
 
-    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
-        """Results have come."""
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
+        """Results have come, of so many bytes."""
+        if len(positions) < self._missing and self._share is not None:
+            self._kept += size
+            self._share.take_own(size)
+            if self._kept > MAX_ANSWER_BYTES:
+                self.results = [None] * len(self.results)
+                self._error = self._error or RespError("ERR TOO_LARGE: the answer would have more than 32 MiB")
         for position, result in zip(positions, results, strict=True):
             self.results[position] = result
         self._came(len(positions))
@@ -119,21 +139,30 @@ class Joined(Slot):
         self._missing -= count
         if self._missing:
             return
-        try:
-            if self._error is not None:
-                raise self._error
-            answer = self._finish(self.results)
-        except RespError as error:
-            answer = error.encoded
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
-            answer = internal(error).encoded
+        answer = self._error.encoded if self._error is not None else self._made()
+        if self._share is not None:
+            self._share.take_own(-self._kept)
+        # Who waited for this may know the slot: without these, nothing has to be found by the garbage collection.
+        self._finish, self.results = _is_over, []
         self.fill(answer)
+
+    def _made(self) -> bytes:
+        try:
+            return self._finish(self.results)
+        except RespError as error:
+            return error.encoded
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+            return internal(error).encoded
+
+
+def _is_over(_: list[object]) -> bytes:
+    return b""
 
 
 class Parts(Protocol):
     """What is made of several parts."""
 
-    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come."""
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
@@ -179,7 +208,7 @@ class Divided:
         self._outcomes: list[Outcome] = [Outcome(False)] * count
         self._errors: list[RespError] = []
 
-    def have(self, positions: Sequence[int], results: Sequence[object]) -> None:
+    def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Outcomes have come."""
         for position, result in zip(positions, results, strict=True):
             if isinstance(result, Outcome):

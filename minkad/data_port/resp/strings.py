@@ -19,34 +19,37 @@ from minka.operations import (
 from minka.wire import MAX_VALUE_BYTES
 from minkad.core.operations.numbers import decimal
 from minkad.data_port.resp.command import (
-    NOT_A_FLOAT,
-    NOT_AN_INTEGER,
+    MANY,
     Command,
     Kind,
     Words,
+    float_of,
     integer_of,
+    not_a_float,
+    not_an_integer,
     syntax_error,
+    upper,
     wrong_number,
 )
-from minkad.data_port.resp.connection import RespConnection, too_large
+from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.lifetimes import KEPT, UNLIMITED, lifetime_of
+from minkad.data_port.resp.many import PIECE_WORDS, all_done, by_pieces, together
+from minkad.data_port.resp.refusals import check_keys, too_large
 from minkad.data_port.resp.replies import NULL, OK, RespError, bulk, integer, values
-from minkad.data_port.resp.slots import Slot
+from minkad.data_port.resp.slots import Owner, Slot
 
-_NO_INTEGER: Final = NOT_AN_INTEGER
 _IF: Final = {b"NX": If.ABSENT, b"XX": If.PRESENT}
 _TIMES: Final = (b"EX", b"PX", b"EXAT", b"PXAT")
-_OVERFLOW: Final = RespError("ERR increment or decrement would overflow")
 
 
 def refused(outcome: Outcome) -> None:
     """Raises RespError if the value that is there doesn't allow the operation."""
     if outcome.refusal is Refusal.NOT_AN_INTEGER:
-        raise _NO_INTEGER
+        raise not_an_integer()
     if outcome.refusal is Refusal.OVERFLOW:
-        raise _OVERFLOW
+        raise RespError("ERR increment or decrement would overflow")
     if outcome.refusal is Refusal.NOT_A_FLOAT:
-        raise NOT_A_FLOAT
+        raise not_a_float()
     if outcome.refusal is Refusal.TOO_LARGE:
         raise too_large()
 
@@ -68,10 +71,10 @@ def _get(connection: RespConnection, words: Words) -> bytes | Slot:
 
 def _set(connection: RespConnection, words: Words) -> bytes | Slot:
     if len(words) == 3:
-        return connection.set(words[1], words[2])
+        return connection.set_all([(words[1], words[2])])
     condition, wants_value, timing, at = If.ALWAYS, False, list[bytes](), 3
     while at < len(words):
-        option = words[at].upper()
+        option = upper(words[at])
         if option in _IF and condition in (If.ALWAYS, _IF[option]):
             condition = _IF[option]
         elif option == b"GET":
@@ -92,7 +95,7 @@ def _timing(words: Words, at: int, before: Words, flag: bytes) -> Words:
     """The option about expiry at this place, which is `flag` or one with a time, in as many words as it has. `before`:
     the one that was there so far, which may come again. Raises RespError.
     """
-    option = words[at].upper()
+    option = upper(words[at])
     if before[:1] in ([], [option]):
         if option == flag:
             return [option]
@@ -172,9 +175,9 @@ def _refused_if_present(resp3: bool, error: RespError) -> Callable[[list[Outcome
     return finish
 
 
-def _mget(connection: RespConnection, words: Words) -> bytes | Slot:
+def _mget(connection: RespConnection, words: Words, owner: Owner | None) -> bytes | Slot:
     resp3 = connection.resp3
-    return connection.read(words[1:], lambda found: values(found, resp3))
+    return connection.read(words[1:], lambda found: values(found, resp3), owner=owner)
 
 
 def _pairs(words: Words, name: str) -> list[tuple[bytes, bytes]]:
@@ -184,14 +187,20 @@ def _pairs(words: Words, name: str) -> list[tuple[bytes, bytes]]:
     return list(pairs.items())
 
 
-def _mset(connection: RespConnection, words: Words) -> bytes | Slot:
-    return connection.set_all(_pairs(words, "mset"))
+def _mset(connection: RespConnection, words: Words, owner: Owner | None) -> Slot:
+    return connection.set_all(_pairs(words, "mset"), owner)
+
+
+def _mset_all(connection: RespConnection, words: Words) -> bytes | Slot:
+    if len(words) % 2 == 0:
+        raise wrong_number("mset")
+    return _set_all(connection, words)
 
 
 def _msetnx(connection: RespConnection, words: Words) -> bytes | Slot:
     pairs = _pairs(words, "msetnx")
     keys = [key for key, _ in pairs]
-    connection.check_keys(keys)
+    check_keys(keys, connection.view)
     for _, value in pairs:
         _check_value(value)
     routes = [connection.view.route(key) for key in keys]
@@ -250,18 +259,13 @@ def _increment(sign: int, by: int | None) -> Callable[[RespConnection, Words], S
 
 
 def _incrbyfloat(connection: RespConnection, words: Words) -> bytes | Slot:
-    try:
-        number = float(words[2])
-    except ValueError:
-        raise NOT_A_FLOAT from None
-    if words[2] != words[2].strip() or b"_" in words[2] or number != number:
-        raise NOT_A_FLOAT
+    number = float_of(words[2])
     key, is_infinite = words[1], number in (float("inf"), float("-inf"))
 
     def finish(outcomes: list[Outcome]) -> bytes:
         outcome = outcomes[0]
         if is_infinite and outcome.value is not None and decimal(outcome.value) is None:
-            raise NOT_A_FLOAT
+            raise not_a_float()
         if is_infinite or outcome.refusal is Refusal.OVERFLOW:
             raise RespError("ERR increment would produce NaN or Infinity")
         refused(outcome)
@@ -269,6 +273,9 @@ def _incrbyfloat(connection: RespConnection, words: Words) -> bytes | Slot:
 
     return connection.operate([(key, _unchanged(key) if is_infinite else AddFloat(key, words[2]), 20)], finish)
 
+
+_get_all: Final = by_pieces(_mget, together, is_write=False)
+_set_all: Final = by_pieces(_mset, all_done, is_write=True)
 
 _R, _W = Kind.READ, Kind.WRITE
 _READ: Final = ("readonly", "fast")
@@ -285,12 +292,12 @@ COMMANDS: Final = (
     Command("GETSET", 3, _getset, _W, _WRITE, "Sets a value, and returns the former one.", 1, 1, 1),
     Command("GETDEL", 2, _getdel, _W, ("write", "fast"), "Returns a value, and deletes the key.", 1, 1, 1, "6.2.0"),
     Command("GETEX", -2, _getex, _W, ("write", "fast"), "Returns a value, and sets when it expires.", 1, 1, 1, "6.2.0"),
-    Command("MGET", -2, _mget, _R, _READ, "Returns the values of keys.", 1, -1, 1,
-            tips=("request_policy:multi_shard",)),
-    Command("MSET", -3, _mset, _W, ("write", "denyoom"), "Sets the values of keys.", 1, -1, 2, "1.0.1",
-            tips=("request_policy:multi_shard", "response_policy:all_succeeded")),
+    Command("MGET", -2, _get_all, _R, _READ, "Returns the values of keys.", 1, -1, 1,
+            tips=("request_policy:multi_shard",), most=MANY),
+    Command("MSET", -3, _mset_all, _W, ("write", "denyoom"), "Sets the values of keys.", 1, -1, 2, "1.0.1",
+            tips=("request_policy:multi_shard", "response_policy:all_succeeded"), most=MANY),
     Command("MSETNX", -3, _msetnx, _W, ("write", "denyoom"), "Sets the values of keys if none of them has one.",
-            1, -1, 2, "1.0.1"),
+            1, -1, 2, "1.0.1", most=2 * PIECE_WORDS + 1),
     Command("STRLEN", 2, _strlen, _R, _READ, "Returns the length of a value.", 1, 1, 1, "2.2.0"),
     Command("APPEND", 3, _append, _W, _WRITE, "Appends to a value.", 1, 1, 1, "2.0.0"),
     Command("SETRANGE", 4, _setrange, _W, ("write", "denyoom"), "Overwrites a part of a value.", 1, 1, 1, "2.2.0"),

@@ -16,9 +16,10 @@ from minka.wire import Group, GroupResult, Op
 from minkad.core.state import State
 from minkad.core.state.changes import Changed
 from minkad.data_port.resp import slot_keys
-from minkad.data_port.resp.commit_delay import CommitDelay
 from minkad.data_port.resp.elsewhere import Elsewhere
+from minkad.data_port.resp.errands import Asked
 from minkad.data_port.resp.port import RespPort
+from minkad.data_port.resp.service import Service
 from minkad.replication.partition_log import PartitionLog
 from minkad.replication.requests import MAX_PAGE_ROWS
 from tests.integration.replication.harness import Cluster, cluster
@@ -42,15 +43,15 @@ def table_of(c: Cluster, keyspace: Keyspace) -> State:
 
 
 @asynccontextmanager
-async def client(node: TestNode, state: State) -> AsyncIterator["Client"]:
+async def client(node: TestNode, state: State, *, knows_table: bool = True) -> AsyncIterator["Client"]:
     """A connection to the node, by this table."""
-    async with clients(node, state, 1) as (one,):
+    async with clients(node, state, 1, knows_table=knows_table) as (one,):
         yield one
 
 
 @asynccontextmanager
 async def clients(
-    node: TestNode, state: State, count: int, patience_s: float | None = None
+    node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
     """So many of them. `patience_s`: how long a batch of writes waits for clients that were just answered."""
     memory, requests = node.clients_memory, node.manager.requests
@@ -64,13 +65,14 @@ async def clients(
         node.telemetry,
         memory,
         lambda: None,
+        lambda: knows_table,
     )
     if patience_s is not None:
         port.service.pipes.patience_s = patience_s
     server = await asyncio.get_running_loop().create_server(port.protocol, "127.0.0.1", 0)
     made = [Client(*await asyncio.open_connection(*server.sockets[0].getsockname())) for _ in range(count)]
     for one in made:
-        one.commit_delay = port.service.pipes.commit_delay
+        one.service, one.address = port.service, server.sockets[0].getsockname()
     try:
         yield made
     finally:
@@ -83,7 +85,8 @@ async def clients(
 class Client:
     """Sends inline commands."""
 
-    commit_delay: CommitDelay  # of the node
+    service: Service  # of the node
+    address: tuple[str, int]  # of the port
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -103,6 +106,16 @@ class Client:
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
+    async def lines(self, commands: bytes, count: int) -> list[bytes]:
+        """Send commands of any form, and read so many lines of answers meanwhile."""
+        self._writer.write(commands)
+        return [(await self._reader.readline()).strip() for _ in range(count)]
+
+    async def all_bulks(self, command: str, keys: list[bytes]) -> list[bytes | None]:
+        """Send it for each key, all at once, and read a value for each."""
+        self._writer.write(b"".join(b"%b %b\r\n" % (command.encode(), key) for key in keys))
+        return [await self._bulk() for _ in keys]
+
     async def say_last(self, commands: bytes) -> bytes:
         """Send these, and nothing more, and read until the node ends the connection."""
         self._writer.write(commands)
@@ -120,8 +133,7 @@ class Client:
 
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
         """GET each of them, all at once."""
-        self._writer.write(b"".join(b"GET %b\r\n" % key for key in keys))
-        return [await self._bulk() for _ in keys]
+        return await self.all_bulks("GET", keys)
 
     async def _bulk(self) -> bytes | None:
         size = int((await self._reader.readline())[1:])
@@ -184,7 +196,7 @@ async def test_writes_do_not_wait_for_long(tmp_path: Path) -> None:
         async with clients(athens, table_of(c, RANGES), 2) as (first, second):
             await until_two_are_awaited(athens.replica(1).log, first, second)
             assert await first.say("SET 1 b") == [b"+OK"]
-            assert first.commit_delay.awaited(2, 0) == 0, "the next batch doesn't wait"
+            assert first.service.pipes.commit_delay.awaited(2, 0) == 0, "the next batch doesn't wait"
 
 
 async def test_writes_that_wait_find_their_partitions_after_a_split(tmp_path: Path) -> None:
@@ -285,13 +297,14 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         await c.create("byzantium", 1)
         elsewhere, address = Elsewhere("test", lambda: None), f"127.0.0.1:{byzantium.port}"
         group = Group(Op.OPERATE, 1, c.rows[1].generation, wire.encode([Add(b"n", 1)]))
+        share = byzantium.clients_memory.share()
         results: list[GroupResult] = []
         # Without an answer before it there is no connection yet, and what was asked in this turn is not sent yet.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
-            elsewhere.ask(address, group, 5000, results.append)
+            elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
             await until(lambda waits_for=waits_for: len(results) >= waits_for)  # type: ignore[misc]
-            elsewhere.ask(address, group, 5000, results.append)
+            elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
             if is_sent:
                 await asyncio.sleep(0)
             elsewhere.keep([])
@@ -299,9 +312,9 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
             assert [one.error for one in results] == [None, None]
             await until(lambda: not byzantium.data_port.connections)
         assert await byzantium.get(1, b"n") == [b"6"]
-        elsewhere.ask(address, group, 5000, results.append)
+        elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
         await until(lambda: len(results) == 3)
-        elsewhere.ask(address, group, 5000, results.append)
+        elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
         await asyncio.sleep(0)
         elsewhere.keep([])
         elsewhere.close()

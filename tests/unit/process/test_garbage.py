@@ -27,7 +27,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "_POLL_S", 0.001)
     monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
-    blocks, looks = [1000], [0]
+    blocks, looks, is_flooded = [1000], [0], False
 
     def allocated() -> int:
         looks[0] += 1
@@ -36,7 +36,7 @@ async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monke
     monkeypatch.setattr(sys, "getallocatedblocks", allocated)
     cycle = Cycle()
     gone = weakref.ref(cycle)
-    collector = asyncio.create_task(garbage.collect())
+    collector = asyncio.create_task(garbage.collect(lambda: is_flooded))
     try:
         await _until(lambda: looks[0] > 0)  # it was set aside
         del cycle
@@ -44,7 +44,12 @@ async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monke
         blocks[0] = 1250
         await _until(lambda: looks[0] >= seen + 3)
         assert gone() is not None
-        blocks[0] = 1251
+        blocks[0], is_flooded = 1251, True
+        seen = looks[0]
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert looks[0] == seen, "what clients take is not looked at"
+        is_flooded = False
         await _until(lambda: gone() is None)
     finally:
         collector.cancel()

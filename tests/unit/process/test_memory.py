@@ -34,7 +34,7 @@ def soon(work: Any) -> "asyncio.Task[Any]":
     return asyncio.get_running_loop().create_task(work)
 
 
-def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
+async def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
     pool = Memory(256 * MIB, Clock())
     greedy = [pool.share() for _ in range(200)]
     for share in greedy * 500:
@@ -45,7 +45,7 @@ def test_many_greedy_shares_leave_room_for_one_that_has_nothing() -> None:
     assert not greedy[0].has_room(4 * MIB)
 
 
-def test_what_is_larger_than_all_goes_alone() -> None:
+async def test_what_is_larger_than_all_goes_alone() -> None:
     pool = Memory(64 * MIB, Clock())
     assert pool.share().has_room(100 * MIB)
     pool.share().take(40 * MIB)
@@ -127,7 +127,7 @@ async def test_streams_that_take_nothing_end_when_others_wait(monkeypatch: pytes
     assert pool.ended == len(ended)
 
 
-def test_there_is_a_limit_to_how_many_are_open() -> None:
+async def test_there_is_a_limit_to_how_many_are_open() -> None:
     pool = Memory(64 * MIB, Clock())
 
     def open_many() -> None:
@@ -138,6 +138,23 @@ def test_there_is_a_limit_to_how_many_are_open() -> None:
         open_many()
     assert caught.value.code is Code.OVERLOADED
     assert pool.used <= 17 * MIB
+
+
+async def test_memory_comes_back_after_much_of_it_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_RELIEF_S", 0.001)
+    trimmed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def trim() -> None:
+        loop.call_soon_threadsafe(trimmed.set)
+
+    pool = Memory(64 * MIB, Clock(), trim)
+    share = pool.share()
+    share.take(8 * MIB)
+    await asyncio.sleep(0.01)  # several looks
+    assert not trimmed.is_set()
+    share.give(8 * MIB)
+    await trimmed.wait()
 
 
 def test_what_is_closed_counts_no_more() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from minka.errors import MinkaError
 from minka.operations import (
     MAX_EXPIRY_MS,
     Add,
@@ -21,7 +22,7 @@ from minka.operations import (
     SetRange,
 )
 from minka.stored import LOADED, head
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire import MAX_ANSWER_BYTES, MAX_VALUE_BYTES
 from minkad.core.operations import Decision, decide, keys_of
 
 NOW = 1_000_000
@@ -166,3 +167,16 @@ def test_all_pairs_are_put_if_none_of_the_keys_is_there() -> None:
         {b"x": put(b"1"), b"over": put(b"2")}, [Outcome(True, NEW)]
     )
     assert keys_of([SetAllIfAbsent([b"x", b"y"], [b"1", b"2"]), Add(b"z", 1)]) == [b"x", b"y", b"z"]
+
+
+def test_what_returns_writes_or_moves_too_much_at_once_is_refused() -> None:
+    value = bytes(MAX_VALUE_BYTES - 10)
+    rows = {b"k%d" % number: head(5) + value for number in range(3)}
+    for several, most in (
+        ([Expire(key, Lifetime.KEPT, 0, OnlyIf.LATER, wants_value=True) for key in rows], MAX_VALUE_BYTES),
+        ([Append(key, b"x") for key in rows], MAX_ANSWER_BYTES),
+        ([Append(b"k0", b"x")] * 9, MAX_ANSWER_BYTES),
+    ):
+        with pytest.raises(MinkaError, match="TOO_LARGE"):
+            decide(several, rows.get, 0, 7, 0, max_answer_bytes=most)
+        assert decide(several[:1], rows.get, 0, 7, 0, max_answer_bytes=most).outcomes

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minkad.data_port.resp.command import integer_of
-from minkad.data_port.resp.globs import compiled
+from minkad.data_port.resp.command import MANY, cursor_of, float_of, integer_of
+from minkad.data_port.resp.globs import Glob
 from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.replies import NULL, Reply, RespError, Simple, bulk, reply
 from minkad.data_port.resp.table import COMMANDS
@@ -111,11 +111,53 @@ def test_values() -> None:
     ],
 )
 def test_patterns(pattern: bytes, yes: list[bytes], no: list[bytes]) -> None:
-    match = compiled(pattern)
-    assert [key for key in yes if not match.fullmatch(key)] == []
-    assert [key for key in no if match.fullmatch(key)] == []
+    match = Glob(pattern)
+    assert [key for key in yes if not match.matches(key)] == []
+    assert [key for key in no if match.matches(key)] == []
 
 
 @pytest.mark.timeout(10)
-def test_no_pattern_takes_for_ever() -> None:
-    assert compiled(b"*a" * 40 + b"b").fullmatch(b"a" * 65_536) is None
+@pytest.mark.parametrize("pattern", [b"*a" * 40 + b"b", b"?*" * 511 + b"b", b"*a?" * 300 + b"b", b"*[^b]" * 200 + b"b"])
+def test_no_pattern_takes_for_ever(pattern: bytes) -> None:
+    assert not Glob(pattern).matches(b"a" * 65_536)
+
+
+def test_a_pattern_has_a_limit() -> None:
+    assert Glob(b"x" * 1024).matches(b"x" * 1024)
+    with pytest.raises(RespError, match="pattern is too long"):
+        Glob(b"x" * 1025)
+
+
+@pytest.mark.parametrize("word", [b"1" * 5000, b"-1", b"1.0", b"", b"18446744073709551616", "١".encode()])
+def test_cursors_that_redis_does_not_take(word: bytes) -> None:
+    with pytest.raises(RespError, match="ERR invalid cursor"):
+        cursor_of(word)
+
+
+def test_cursors() -> None:
+    assert cursor_of(b"18446744073709551615") == 2**64 - 1
+
+
+@pytest.mark.parametrize("word", [b"1" * 6000, b"nan", b"1_0", b" 1", b"", b"x"])
+def test_texts_that_are_no_floats(word: bytes) -> None:
+    with pytest.raises(RespError, match="value is not a valid float"):
+        float_of(word)
+
+
+def test_an_error_that_is_raised_again_and_again_takes_no_more_memory() -> None:
+    errors = []
+    for _ in range(3):
+        with pytest.raises(RespError) as caught:
+            integer_of(b"x")
+        errors.append(len(caught.traceback))
+    assert errors[0] == errors[2]
+
+
+def test_only_commands_about_any_number_of_keys_have_any_number_of_words() -> None:
+    assert {name for name, command in COMMANDS.items() if command.most == MANY} == {
+        b"DEL", b"EXISTS", b"MGET", b"MSET", b"TOUCH", b"UNLINK"
+    }  # fmt: skip
+    for command in COMMANDS.values():
+        most = command.most if command.arity < 0 else command.arity
+        with pytest.raises(RespError, match="wrong number of arguments"):
+            command.check([b"1"] * (most + 1))

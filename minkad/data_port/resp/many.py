@@ -1,0 +1,121 @@
+"""Commands with very many keys: done piece by piece, so that other work is done in between.
+
+While one is under way, its connection begins nothing else.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from minka.wire import MAX_ANSWER_BYTES
+from minkad.data_port.resp.command import Words, upper
+from minkad.data_port.resp.connection import RespConnection
+from minkad.data_port.resp.refusals import check_keys
+from minkad.data_port.resp.replies import OK, RespError, integer, internal
+from minkad.data_port.resp.slots import Owner, Slot
+
+PIECE_WORDS: Final = 1000
+"""In a piece; a command with fewer is done at once."""
+
+_CHECKED_WORDS: Final = 4000
+
+Run = Callable[[RespConnection, Words, Owner | None], bytes | Slot]
+"""Does a piece as if it were the command; the owner of the answer is another one then."""
+Finish = Callable[[list[bytes]], bytes]
+
+
+def by_pieces(run: Run, finish: Finish, *, is_write: bool) -> Callable[[RespConnection, Words], bytes | Slot]:
+    """The command that `run` does, whatever number of keys it has. `finish` makes its answer of those of the pieces."""
+
+    def command(connection: RespConnection, words: Words) -> bytes | Slot:
+        if len(words) <= PIECE_WORDS:
+            return run(connection, words, None)
+        many = Many(connection, words, run, finish, is_write=is_write)
+        connection.is_busy = True
+        connection.service.in_turn(many.check)
+        return many
+
+    return command
+
+
+class Many(Slot):
+    """One command under way. It owns the answers of its pieces."""
+
+    def __init__(self, connection: RespConnection, words: Words, run: Run, finish: Finish, *, is_write: bool) -> None:
+        super().__init__(connection, is_write=is_write)
+        self.reads = self.writes = 0  # as an owner
+        self._connection = connection
+        self._words = words
+        self._run = run
+        self._finish = finish
+        self._step = connection.service.names[upper(words[0])].step
+        self._at = 1
+        self._answers: list[bytes] = []
+        self._kept = 0  # bytes of these
+
+    def check(self) -> None:
+        """Look at some of the keys, before anything is done."""
+        end = self._at + _CHECKED_WORDS
+        try:
+            check_keys([self._words[1], *self._words[self._at : end : self._step]], self._connection.view)
+        except RespError as error:
+            self._end(error.encoded)
+            return
+        self._at = end if end < len(self._words) else 1
+        self._connection.service.in_turn(self.check if self._at > 1 else self._next)
+
+    def _next(self) -> None:
+        connection, start, end = self._connection, self._at, self._at + PIECE_WORDS
+        if connection.service.connections.get(connection.id) is not connection:
+            self._end(b"")
+            return
+        piece = self._words[start:end]
+        self._words[start:end] = [b""] * len(piece)  # what is done is freed now, and not all of it at the end
+        self._at = end
+        try:
+            answer = self._run(connection, [self._words[0], *piece], self)
+        except RespError as error:
+            answer = error.encoded
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+            answer = internal(error).encoded
+        if isinstance(answer, bytes):
+            self._came(answer)
+
+    def filled(self, slot: Slot) -> None:
+        """A piece is answered."""
+        self._came(slot.answer or b"")
+
+    def _came(self, answer: bytes) -> None:
+        if answer.startswith(b"-"):
+            self._end(answer)
+            return
+        self._answers.append(answer)
+        self._kept += len(answer)
+        self._connection.share.take_own(len(answer))
+        if self._kept > MAX_ANSWER_BYTES:
+            self._end(RespError("ERR TOO_LARGE: the answer would have more than 32 MiB").encoded)
+        elif self._at < len(self._words):
+            self._connection.service.in_turn(self._next)
+        else:
+            self._end(self._finish(self._answers))
+
+    def _end(self, answer: bytes) -> None:
+        self._connection.share.take_own(-self._kept)
+        self._connection.is_busy = False
+        self._answers, self._words = [], []
+        self.fill(answer)
+
+
+def added(answers: list[bytes]) -> bytes:
+    """The sum of numbers."""
+    return integer(sum(int(answer[1:]) for answer in answers))
+
+
+def together(answers: list[bytes]) -> bytes:
+    """One array of all their values."""
+    counts = [int(answer[1 : answer.index(b"\r")]) for answer in answers]
+    return b"*%d\r\n" % sum(counts) + b"".join([answer[answer.index(b"\n") + 1 :] for answer in answers])
+
+
+def all_done(_: list[bytes]) -> bytes:
+    """Of what has no other answer."""
+    return OK

@@ -1,0 +1,203 @@
+"""Whatever a Redis client sends: what a node holds for it is counted and bounded, and others are served in between."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minka import wire
+from minka.wire import Op, ScanBody
+from minkad.data_port.resp.many import PIECE_WORDS, Many
+from minkad.data_port.resp.scanning import Scan
+from minkad.data_port.resp.slots import Joined
+from minkad.replication import requests
+from tests.integration.replication.harness import Cluster, cluster
+from tests.integration.replication.node import TestNode, until
+from tests.integration.replication.test_redis_clients import RANGES, client, clients, table_of
+
+MIB = 1024 * 1024
+
+
+async def led_by_byzantium(c: Cluster, rows: dict[bytes, bytes | None]) -> TestNode:
+    """A partition with these rows. Returns a node that does not lead it."""
+    athens, byzantium = await c.add("athens", "byzantium")
+    await c.create("byzantium", 1)
+    for key, value in rows.items():
+        await byzantium.put(1, {key: value})
+    return athens
+
+
+async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_counted(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 16 * MIB
+        athens = await led_by_byzantium(c, {b"k%d" % number: bytes(MIB) for number in range(3)})
+        memory, most = athens.clients_memory, 0
+        async with clients(athens, table_of(c, RANGES), 8) as greedy:
+            for one in greedy:
+                one.ask("\r\n".join(["GET k0", "SCAN 0", "GETRANGE k1 0 -1", "MGET k0 k1 k2"] * 50))
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                held = sum(connection.unsent for connection in greedy[0].service.connections.values())
+                assert held <= memory.used
+                most = max(most, memory.used)
+            async with client(athens, table_of(c, RANGES)) as other:
+                assert await other.say("STRLEN k0") == [b":%d" % MIB]
+        assert most < 1.5 * memory.limit, f"{most / MIB:.0f} MiB"
+        await until(lambda: memory.used < MIB)
+
+
+async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * MIB for number in range(9)}
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, rows)
+        async with clients(athens, table_of(c, RANGES), 3) as many:
+            found = await asyncio.gather(*[one.get([*rows, b"none"]) for one in many])
+        assert found == [[*rows.values(), None]] * 3
+        assert athens.clients_memory.used < MIB
+
+
+async def test_several_values_that_are_too_much_together_are_deleted_one_by_one(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * 9 * MIB for number in range(4)}
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, rows)
+        for node in (athens, c.nodes["byzantium"]):
+            async with client(node, table_of(c, RANGES)) as redis:
+                assert await redis.all_bulks("GETDEL", list(rows)) == list(rows.values())
+                assert await redis.say("EXISTS k0 k1 k2 k3") == [b":0"]
+            for key, value in rows.items():
+                await c.nodes["byzantium"].put(1, {key: value})
+
+
+async def test_a_scan_for_keys_has_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_PAGE_SECONDS", 30.0)  # a page ends early on a slow machine
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"a": bytes(MIB), b"b": b"1", b"c": bytes(MIB)})
+        byzantium = c.nodes["byzantium"]
+        body = wire.encode(ScanBody(b"", b"", False, 1000, 1000, True))
+        for durable in (False, True):
+            if durable:
+                await byzantium.manager.replicas[1].data.flush()
+            page = wire.decode_page(await byzantium.ask(Op.SCAN, 1, 1, body))
+            assert (page.keys, page.values, page.end) == ([b"a", b"b", b"c"], [], b"")
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert (await redis.lines(b"SCAN 0\r\n", 10))[3::2] == [b"*3", b"a", b"b", b"c"]
+
+
+async def test_nothing_is_left_for_the_garbage_collector(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"a": b"1"})
+        gc.collect()
+        gc.disable()
+        try:
+            for node in (athens, c.nodes["byzantium"]):
+                async with client(node, table_of(c, RANGES)) as redis:
+                    await redis.lines(b"SCAN 0\r\n" * 50, 50 * 6)
+                    await redis.say(*["EXISTS a b"] * 50, *["INCR a"] * 50, *["SET k v EX x"] * 50)
+            left = [type(one).__name__ for one in gc.get_objects() if isinstance(one, (Joined, Scan, Many))]
+            assert left == []
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("commands", "answers", "last"),
+    [
+        (lambda: b"EXISTS " + b"k " * 30_000 + b"\r\n", 1, b":0"),
+        (lambda: array(b"EXISTS", *[b"k"] * (100 * PIECE_WORDS)), 1, b":0"),
+        (lambda: array(b"DEL", *[b"k"] * (20 * PIECE_WORDS)), 1, b":0"),
+        (lambda: array(b"MSET", *[b"k", b"v"] * (20 * PIECE_WORDS)), 1, b"+OK"),
+        (lambda: b"INCR n\r\n" * 30_000, 30_000, b":30000"),
+        (lambda: b"PING\r\n" * 100_000, 100_000, b"+PONG"),
+    ],
+)
+async def test_others_are_served_in_between(
+    tmp_path: Path, commands: Callable[[], bytes], answers: int, last: bytes
+) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with clients(athens, table_of(c, RANGES), 2) as (greedy, other):
+            asked = asyncio.ensure_future(greedy.lines(commands(), answers))
+            meanwhile = 0
+            while not asked.done():
+                assert await other.say("PING") == [b"+PONG"]
+                meanwhile += not asked.done()
+            assert (await asked)[-1] == last
+        assert meanwhile >= 3
+
+
+async def test_very_many_keys(tmp_path: Path) -> None:
+    keys = [b"k%d" % number for number in range(3 * PIECE_WORDS)]
+    pairs = [word for number, key in enumerate(keys) for word in (key, b"%d" % number)]
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with client(athens, table_of(c, RANGES)) as redis:
+            asked = [[b"MSET", *pairs], [b"EXISTS", *keys, b"none"], [b"SET", b"k0", b"new"], [b"MGET", *keys, b"none"]]
+            said = await redis.lines(b"".join([array(*words) for words in asked]), 3 + 1 + 2 * len(keys) + 1)
+            assert said[:6] == [b"+OK", b":3000", b"+OK", b"*3001", b"$3", b"new"]
+            assert said[6:-1:2] == [b"$%d" % len(b"%d" % number) for number in range(1, len(keys))]
+            assert said[7:-1:2] == [b"%d" % number for number in range(1, len(keys))]
+            assert said[-1] == b"$-1"
+            assert await redis.lines(array(b"DEL", *keys) + array(b"EXISTS", *keys), 2) == [b":3000", b":0"]
+            assert await redis.lines(array(b"MSET", *keys, b"", b"v") + array(b"GET", b"k0"), 2) == [
+                b"-ERR a key is empty: a key of Minka has 1 to 65536 bytes",
+                b"$-1",
+            ]
+
+
+async def test_nothing_of_a_transaction_is_carried_out(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with client(athens, table_of(c, RANGES)) as redis:
+            said: list[bytes] = []
+            for end, answer in (
+                ("EXEC", b"-EXECABORT Transaction discarded because of previous errors."),
+                ("DISCARD", b"+OK"),
+                ("RESET", b"+RESET"),
+            ):
+                said = await redis.say("MULTI", "SET n 1", "incr n", "GET n", "none", end, "GET n", "INCR m")
+                assert said[0].startswith(b"-ERR unknown command 'MULTI'")
+                assert {one[:22] for one in said[1:5]} == {b"-ERR MULTI was refused"}
+                assert said[5:7] == [answer, b"$-1"]
+            assert said[7] == b":3"
+            assert await redis.say("EXEC", "DISCARD") == [b"-ERR EXEC without MULTI", b"-ERR DISCARD without MULTI"]
+
+
+async def test_a_node_that_does_not_know_its_table_yet_says_so(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with client(athens, table_of(c, RANGES), knows_table=False) as redis:
+            said = await redis.say("AUTH none x", "HELLO 3 AUTH none x", "SET a 1")
+            assert [one.split()[0] for one in said] == [b"-LOADING", b"-LOADING", b"+OK"]
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert (await redis.say("AUTH none x"))[0].startswith(b"-WRONGPASS there is no keyspace 'none'")
+
+
+async def test_long_words_are_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"text": b"x"})
+        long = b"1" * 200_000
+        async with client(athens, table_of(c, RANGES)) as redis:
+            for command, answer in {
+                (b"SCAN", long): b"-ERR invalid cursor",
+                (b"SCAN", b"0", b"COUNT", long): b"-ERR value is not an integer or out of range",
+                (b"SCAN", b"0", b"MATCH", long): b"-ERR pattern is too long: one has at most 1024 bytes",
+                (b"CONFIG", b"GET", long): b"-ERR pattern is too long: one has at most 1024 bytes",
+                (b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", long): b"-ERR pattern is too long",
+                (b"INCRBY", b"n", long): b"-ERR value is not an integer or out of range",
+                (b"INCRBYFLOAT", b"n", long): b"-ERR value is not a valid float",
+                (b"SET", b"n", b"1", b"EX", long): b"-ERR value is not an integer or out of range",
+                (b"SET", b"n", b"1", *[b"GET"] * 1000): b"-ERR wrong number of arguments for 'set' command",
+                (b"CLIENT", b"SETNAME", long): b"-ERR Client names cannot be longer than",
+                (b"INCR", b"text"): b"-ERR value is not an integer or out of range",
+                (long, b"a"): b"-ERR unknown command '1111",
+            }.items():
+                (said,) = await redis.lines(array(*command), 1)
+                assert said.startswith(answer), said[:100]
+                assert len(said) < 500
+
+
+def array(*words: bytes) -> bytes:
+    """A command as clients send it."""
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])

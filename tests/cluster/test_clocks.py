@@ -57,8 +57,8 @@ def test_keys_outlive_a_leader_whose_clock_is_ahead(tmp_path: Path) -> None:
         wait_settled(control, live=3)
         told = "the clock of cyrene is 1 h 00 min ahead of those of most nodes"
         eventually(f"status says that {told}", lambda: problems(cluster) == [told])
-        assert round(offset_of(cluster, "cyrene")) == HOUR_S
-        assert abs(offset_of(cluster, "athens")) < 1
+        eventually("cyrene is told", lambda: abs(offset_of(cluster, "cyrene") - HOUR_S) < 1)
+        eventually("athens is told", lambda: abs(offset_of(cluster, "athens")) < 1)
         client.put_many(dict.fromkeys(KEYS, b"here"), ttl=HOUR_S / 2)
         for other in ("athens", "byzantium"):
             control.drain(other, requested_by="test", reason="cyrene is to lead all")

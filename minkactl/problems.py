@@ -284,7 +284,7 @@ class _Problems:
     def clocks(self) -> None:
         """Clocks that are more than a second off."""
         known = self._asked.clocks_ms
-        most = of_most(known.values())
+        most = of_most(known.values(), self._up)
         off = [node for node, ms in known.items() if most is not None and abs(ms - most) > OFF_MS]
         for node in off[:MAX_COMMANDS]:
             ahead = (known[node] - (most or 0)) / 1000

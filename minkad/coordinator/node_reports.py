@@ -54,7 +54,9 @@ class NodeReports:
 
     def clocks_of_most(self) -> int | None:
         """How far the clocks of most nodes that are up are ahead; None if that isn't known."""
-        return of_most([ms for node, ms in self.clocks_ms.items() if is_up(self._committed.nodes.get(node))])
+        nodes = self._committed.nodes
+        known = [ms for node, ms in self.clocks_ms.items() if is_up(nodes.get(node))]
+        return of_most(known, sum(map(is_up, nodes.values())))
 
     def _note_changes(self, node: str, request: HeartbeatRequest) -> None:
         progress, damaged = self._progress[node], self._damaged[node]

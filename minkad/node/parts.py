@@ -154,6 +154,7 @@ class Parts:
             self.telemetry,
             boottime,
             unix_ms,
+            cluster_clock.is_checked,
             self._load_sources(),
         )
         replication = ReplicationSettings(lag_timeout=config.replication.lag_timeout_ms / 1000)

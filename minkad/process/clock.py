@@ -36,7 +36,10 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_UNKNOWN_NS: Final = 5_000_000_000
+_OFF_NS: Final = OFF_MS * 1_000_000
+_UNKNOWN_NS: Final = 5_000_000_000  # what was known counts for so long
+_AGREE_NS: Final = 1_000_000_000  # between two answers that agree; the controller looks at the clocks more often
+_UNCHECKED_NS: Final = 5_000_000_000  # from the first answer on, where nobody knows whose clock is right
 
 
 class Reading(NamedTuple):
@@ -50,8 +53,9 @@ class ClusterClock:
     """Unix time by the clocks of most nodes.
 
     As long as this machine's clock is at most a second off, it is that clock, and a `SteadyClock`. If it is further
-    off, it is corrected by as much. That is known from the answers to heartbeats, so a jump ahead of more than a second
-    counts only once such an answer confirms it: else keys would have expired until then.
+    off, it is corrected by as much, and again once that correction is more than a second off. All that is known from
+    the answers to heartbeats, so a jump ahead of more than a second counts only once they confirm it: else keys would
+    have expired until then.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
@@ -60,6 +64,10 @@ class ClusterClock:
         self._boot_ns: Final = boot_ns
         self._correction_ns = 0
         self._confirmed: Reading | None = None  # the corrected time, when it was last known to be right
+        self._first_told_ns: int | None = None  # by the clock that nobody sets
+        self._is_checked = False
+        self._last: Reading | None = None  # that of the last answer
+        self._proposed: tuple[int, int] | None = None  # a jump ahead: the correction, and since when answers agree
         self._steady = SteadyClock(self._corrected_ns, boot_ns)
         self.ahead_ms: int | None = None  # how far this machine's clock is ahead of most nodes'; None: not known
 
@@ -76,26 +84,67 @@ class ClusterClock:
         if self._confirmed is None:
             return now
         expected = self._confirmed.wall_ns + self._boot_ns() - self._confirmed.boot_ns
-        return expected if now - expected > OFF_MS * 1_000_000 else now
+        return expected if now - expected > _OFF_NS else now
+
+    def is_checked(self) -> bool:
+        """Whether the time was compared with other nodes' clocks, or nobody can say whose clock is right."""
+        if not self._is_checked and self._first_told_ns is not None:
+            self._is_checked = self._boot_ns() - self._first_told_ns > _UNCHECKED_NS
+        return self._is_checked
 
     def told(self, ahead_ms: int | None, at: Reading) -> None:
         """How far the machine's clock was ahead of most nodes' at a reading of it; None: nobody knows. A new controller
         doesn't for a moment, so what was confirmed counts for some seconds more.
         """
         self.ahead_ms = ahead_ms
+        if self._first_told_ns is None:
+            self._first_told_ns = at.boot_ns
+        last, self._last = self._last, at
         if ahead_ms is None:
-            if self._confirmed is not None and at.boot_ns - self._confirmed.boot_ns > _UNKNOWN_NS:
-                self._confirmed = None
+            self._forget_confirmed(at)
+            if last is not None:
+                self._keep_time(at.wall_ns - last.wall_ns - (at.boot_ns - last.boot_ns))
             return
-        self._confirmed = None
-        if abs(ahead_ms * 1_000_000 - self._correction_ns) > OFF_MS * 1_000_000:
-            self._correction_ns = ahead_ms * 1_000_000 if abs(ahead_ms) > OFF_MS else 0
-            self._steady = SteadyClock(self._corrected_ns, self._boot_ns)
+        wanted_ns = ahead_ms * 1_000_000 if abs(ahead_ms) > OFF_MS else 0
+        if abs(ahead_ms * 1_000_000 - self._correction_ns) > _OFF_NS:
+            if not self._is_believed(wanted_ns, at):
+                self._forget_confirmed(at)
+                return
+            self._correct_by(wanted_ns)
             text = "this machine's clock is off by the clocks of most nodes, so its node goes by those"
             if not self._correction_ns:
                 text = "this machine's clock agrees with those of most nodes again"
             log.warning(text, extra={"ahead_s": ahead_ms / 1000})
+        self._proposed, self._is_checked = None, True
         self._confirmed = Reading(at.wall_ns - self._correction_ns, at.boot_ns)
+
+    def _forget_confirmed(self, at: Reading) -> None:
+        if self._confirmed is not None and at.boot_ns - self._confirmed.boot_ns > _UNKNOWN_NS:
+            self._confirmed = None
+
+    def _is_believed(self, correction_ns: int, at: Reading) -> bool:
+        """A correction that moves the time ahead lets keys expire for good, so one answer isn't enough: a new
+        controller may know the clocks of a few nodes only.
+        """
+        time_ns = at.wall_ns - self._correction_ns
+        if self._confirmed is not None:
+            time_ns = self._confirmed.wall_ns + at.boot_ns - self._confirmed.boot_ns
+        if at.wall_ns - correction_ns - time_ns <= _OFF_NS:
+            return True
+        if self._proposed is None or abs(self._proposed[0] - correction_ns) > _OFF_NS:
+            self._proposed = correction_ns, at.boot_ns
+        return at.boot_ns - self._proposed[1] >= _AGREE_NS
+
+    def _keep_time(self, step_ns: int) -> None:
+        """Somebody has set a clock that is corrected while nobody knows better: most likely he set it right."""
+        if self._correction_ns and abs(step_ns) > _OFF_NS:
+            correction_ns = self._correction_ns + step_ns
+            self._correct_by(correction_ns if abs(correction_ns) > _OFF_NS else 0)
+
+    def _correct_by(self, correction_ns: int) -> None:
+        self._correction_ns = correction_ns
+        self._confirmed = None
+        self._steady = SteadyClock(self._corrected_ns, self._boot_ns)
 
 
 cluster_clock: Final = ClusterClock(time.time_ns, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME))

@@ -95,7 +95,7 @@ class LoadSources:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the data plane gets from the rest of the node. `clock` is monotonic, in seconds; `unix_ms` is the wall
-    clock, in milliseconds since 1970.
+    clock, in milliseconds since 1970; `clock_is_checked`: whether that was compared with other nodes' clocks.
     """
 
     node_id: str
@@ -108,4 +108,5 @@ class Surroundings:
     observer: Observer
     clock: Callable[[], float]
     unix_ms: Callable[[], int]
+    clock_is_checked: Callable[[], bool]
     loads: LoadSources | None = None  # None: this node takes in no loads

@@ -1,7 +1,8 @@
 """Removes what has expired, in the background. Nobody sees it before that, either: see `Requests`.
 
 The leader of a partition knows which of its keys expire next. It finds those that were there before it led by reading
-its rows once, a page at a time, and only if some row was ever written that expires.
+its rows once, a page at a time, and only if some row was ever written that expires. It removes nothing while its
+node's clock is unchecked: after a start it may be an hour ahead.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ log: Final = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 5.0  # between looks at all replicas, and at the most between looks at what expires
 _LOOKED_AT_ONCE: Final = 500  # replicas, before other tasks get a turn
+_UNCHECKED_SECONDS: Final = 0.2  # between looks whether the clock is checked
 _STEP_SECONDS: Final = 0.05  # between two pages of one partition, or two removals
 _MAX_KNOWN: Final = 10_000  # keys of a partition, those that expire next
 _REMOVED_AT_ONCE: Final = 1000
@@ -99,6 +101,7 @@ class Expiring(BackgroundTask):
         self._writing = writing
         self._open_data = open_data
         self._unix_ms = around.unix_ms
+        self._clock_is_checked = around.clock_is_checked
         self._schedules: dict[int, _Schedule] = {}  # by partition
         self._is_changed = asyncio.Event()
 
@@ -121,9 +124,11 @@ class Expiring(BackgroundTask):
             until = asyncio.get_running_loop().time() + _LOOK_SECONDS
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 self._is_changed.clear()
-                for partition_id in list(self._schedules):
-                    await self._step(partition_id)
-                wait = min((one.wait(self._unix_ms()) for one in self._schedules.values()), default=left)
+                wait = _UNCHECKED_SECONDS
+                if self._clock_is_checked():
+                    for partition_id in list(self._schedules):
+                        await self._step(partition_id)
+                    wait = min((one.wait(self._unix_ms()) for one in self._schedules.values()), default=left)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._is_changed.wait(), min(wait, left))
 

@@ -257,6 +257,7 @@ class Process(Endpoint):
             Telemetry(),
             self.now,
             lambda: world.unix_ms() + self.machine.wall_skew_ms,
+            lambda: True,
             world.load_sources(self),
         )
         settings = ReplicationSettings(

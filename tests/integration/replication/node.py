@@ -113,6 +113,8 @@ class TestNode:
         self.is_mute = False  # no answer of it reaches anybody
         self.port = free_port()
         self.unix_ms = 1_000_000  # its wall clock
+        self.clock_is_checked = True
+        self.clock_questions = 0  # whether it is checked
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
@@ -133,6 +135,7 @@ class TestNode:
             self,
             time.monotonic,
             lambda: self.unix_ms,
+            self._is_clock_checked,
         )
         self.manager = TestedManager(around, self.cluster.settings, self.cluster.storage)
         await self.manager.start()
@@ -150,6 +153,10 @@ class TestNode:
         self.cluster.ports[self.id] = self.port
 
     # What the data plane needs of the rest of the node
+
+    def _is_clock_checked(self) -> bool:
+        self.clock_questions += 1
+        return self.clock_is_checked
 
     def has_clearance(self) -> bool:
         return self.clearance

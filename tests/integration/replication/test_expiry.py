@@ -127,6 +127,26 @@ async def test_it_is_removed_although_nobody_reads_it(tmp_path: Path) -> None:
         assert has(byzantium, b"later")
 
 
+async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiring, "_UNCHECKED_SECONDS", 0.001)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await put_for(athens, b"k")
+        await athens.stop()
+        athens.unix_ms += TTL_MS
+        athens.clock_is_checked, athens.clock_questions = False, 0
+        await athens.start()
+        c.elect(1, "athens")
+        await c.tell_all(1)
+        await athens.put(1, {b"other": b"w"})
+        asked = athens.clock_questions
+        await until(lambda: athens.clock_questions > asked + 3)
+        assert has(athens, b"k")
+        athens.clock_is_checked = True
+        await until(lambda: not has(athens, b"k"))
+
+
 @pytest.mark.parametrize("how", ["restart", "kill", "another leader"])
 async def test_the_next_leader_finds_what_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(expiring, "_LOOK_SECONDS", 0.1)

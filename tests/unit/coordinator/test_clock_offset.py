@@ -64,6 +64,9 @@ def test_one_that_is_off_is_corrected_whoever_it_is(world: World, node: str, ahe
     world.new_controller()
     for _ in range(3):
         world.heartbeats()
+    if ahead < 0:
+        world.right_ms += 1000  # a jump ahead needs answers that agree for a second
+        world.heartbeats()
     assert world.errors() == [0, 0, 0]
     offsets = [clock.ahead_ms for clock in world.clocks.values()]
     assert offsets == [ahead if one == node else 0 for one in "abc"]
@@ -105,3 +108,13 @@ def test_two_of_three_say_who_is_right_and_one_that_is_gone_says_nothing(world: 
         world.heartbeats()
     world.reports._committed.nodes["c"].state = NodeState.NODE_STATE_FAILED
     assert world.reports.clocks_of_most() is None
+
+
+def test_a_new_controller_says_nothing_while_it_knows_less_than_most_of_the_nodes_that_are_up(world: World) -> None:
+    for _ in range(3):
+        world.heartbeats()
+    for node in "defg":
+        world.reports._committed.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
+    assert world.reports.clocks_of_most() is None
+    world.reports._committed.nodes["g"].state = world.reports._committed.nodes["f"].state = NodeState.NODE_STATE_LEFT
+    assert world.reports.clocks_of_most() is not None

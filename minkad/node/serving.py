@@ -67,22 +67,22 @@ class Serving:
         await data_port.start()
         self._data_port = data_port
         runner = await self._listen_http()
-        tasks = self._tasks()
+        works = self._tasks()
         try:
-            await _wait_for_end(tasks.values(), stopped)
+            await _wait_for_end(works.values(), stopped)
             await server.announce_stop()
-            await self._drain(tasks["member"])
+            await self._drain(works["member"])
         except MinkaError as error:
             if error.code is Code.DATA_DIRECTORY_ROLLED_BACK:
                 parts.log_db.forget_start()
             if parts.log_db.error is not None:
-                await self._end_by_failure(tasks["member"], parts.log_db.error)
+                await self._end_by_failure(works["member"], parts.log_db.error)
             raise
         finally:
             stopped.cancel()
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            for work in works.values():
+                work.cancel()
+            await asyncio.gather(*works.values(), return_exceptions=True)
             data_port.close()
             await server.stop(_STOP_SECONDS)
             await runner.cleanup()
@@ -204,7 +204,12 @@ class Serving:
         """Raises the MinkaError for which the log database takes no more writes: the node must stop."""
         log_db = self._parts.log_db
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        log_db.on_failure = failed.set_exception  # called once
+
+        def fail(error: MinkaError) -> None:
+            if not failed.done():  # else the node ends already
+                failed.set_exception(error)
+
+        log_db.on_failure = fail
         if log_db.error is not None:
             raise log_db.error
         await failed
@@ -285,9 +290,9 @@ class Serving:
             await asyncio.sleep(0.01)
 
 
-async def _wait_for_end(tasks: Iterable[asyncio.Task[None]], stopped: "asyncio.Task[bool]") -> None:
-    running: set[asyncio.Task[None] | asyncio.Task[bool]] = {*tasks, stopped}
+async def _wait_for_end(works: Iterable[asyncio.Task[None]], stopped: "asyncio.Task[bool]") -> None:
+    running: set[asyncio.Task[None] | asyncio.Task[bool]] = {*works, stopped}
     while not stopped.done():
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            await task  # raises what ended it
+        for work in done:
+            await work  # raises what ended it

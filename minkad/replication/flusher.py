@@ -104,7 +104,7 @@ class Flusher:
             return
         self._flushing.add(replica.id)
         self.forget(replica)
-        task = tasks.start(self._flush(replica), f"flush {replica.id}")
+        task = tasks.start(self._flush(replica), f"flush {replica.id}", replica.broke)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

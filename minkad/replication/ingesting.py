@@ -99,10 +99,10 @@ class Ingesting:
     async def close(self) -> None:
         """Stop; what is half done is begun again after the next start."""
         single = (self._reporting, self._looking, self._timer)
-        tasks = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
-        for task in tasks:
+        under_way = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     # What is due
 
@@ -152,7 +152,7 @@ class Ingesting:
     def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
         name = f"load {part.load_number} of {replica.id}"
-        task = self._preparing[key] = tasks.start(self._prepare(replica, leader, part), name)
+        task = self._preparing[key] = tasks.start(self._prepare(replica, leader, part), name, tasks.told)
         task.add_done_callback(lambda ended: self._prepared(key, ended))
 
     def _prepared(self, key: Key, task: asyncio.Task[None]) -> None:
@@ -231,7 +231,9 @@ class Ingesting:
     def make(self, replica: Replica, mark: IngestMark) -> None:
         """The next entry to apply is this mark: applying goes on after it when the file is taken in."""
         entry = replica.begin_mark()
-        task = tasks.start(self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}")
+        task = tasks.start(
+            self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}", replica.broke
+        )
         self._making[replica.id] = task
         task.add_done_callback(lambda ended: self._made(replica, ended))
 

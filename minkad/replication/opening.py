@@ -46,7 +46,7 @@ class Opening:
         """Open the replica's data soon."""
         if replica.id in self._under_way or self._closed:
             return
-        task = tasks.start(self._open(replica), f"opening the data of {replica.id}")
+        task = tasks.start(self._open(replica), f"opening the data of {replica.id}", replica.broke)
         self._under_way[replica.id] = task
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 
@@ -60,6 +60,8 @@ class Opening:
             await asyncio.wait([task])
         if task is None or task.cancelled():
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
+        if task.exception() is not None:
+            return  # the replica is condemned
         if (failure := task.result()) is not None and failure.code is Code.STORAGE_FAILED:
             raise failure
 
@@ -76,6 +78,9 @@ class Opening:
             await self.open_data(replica)
         except MinkaError as error:
             failure = error
+        except Exception as error:
+            log.exception("the data could not be opened", extra={"partition": replica.id})
+            replica.broke(error)
         if self._replicas.get(replica.id) is not replica:
             return failure
         try:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire import GroupResult, WriteBody
 from minkad.core.replication.entries import Mark, SlowMark, TrimToRange, decode_entry
@@ -156,6 +157,12 @@ class Replica(ReplicaCore):
         place or is about to, for which the log was emptied.
         """
         return self.role is not Role.REMOVED and self.data is data and self.is_complete
+
+    def broke(self, error: BaseException) -> None:
+        """What was done to this replica failed by a bug. It is taken for damaged, so that the node goes on with all
+        others: after a mark of the log, each node with a replica would end again and again.
+        """
+        self.data.condemn(MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: it can't go on: {error!r}"))
 
     async def log_first(self) -> None:
         """Make the log durable. To be awaited before the data is: the data must not be durable before the log. Raises

@@ -164,7 +164,7 @@ class Snapshots:
     def make(self, replica: Replica, mark: SnapshotMark) -> None:
         """The next entry to apply is this mark: applying goes on when the snapshot is kept."""
         entry = replica.begin_mark()
-        task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}")
+        task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}", replica.broke)
         self._making.add(task)
         task.add_done_callback(self._making.discard)
 

@@ -76,17 +76,17 @@ class Splitting:
     async def close(self) -> None:
         """Stop; what is half made is made again after the next start."""
         self._closing = True
-        tasks = [*self._making.values(), *self._detaching]
-        for task in tasks:
+        under_way = [*self._making.values(), *self._detaching]
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     # Each replica
 
     def make(self, parent: Replica) -> None:
         """The next entry to apply is a marker: applying goes on after it when the child is made."""
         entry = parent.begin_mark()
-        task = tasks.start(self._make(parent, entry), f"split of {parent.id}")
+        task = tasks.start(self._make(parent, entry), f"split of {parent.id}", parent.broke)
         self._making[parent.id] = task
         task.add_done_callback(lambda ended: self._made(parent, ended))
 
@@ -166,10 +166,10 @@ class Splitting:
     # A database of its own
 
     def _detach_soon(self, child: Replica, parent_id: int) -> None:
-        self._begin(self._detach(child, parent_id), f"detaching {child.id}")
+        self._begin(child, self._detach(child, parent_id), f"detaching {child.id}")
 
-    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = tasks.start(work, name)
+    def _begin(self, child: Replica, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = tasks.start(work, name, child.broke)
         self._detaching.add(task)
         task.add_done_callback(self._detaching.discard)
 
@@ -199,7 +199,7 @@ class Splitting:
             return  # it is attached again at the next start, or its deletion lets go
         child.lose_data()
         child.stage_meta(self._log_db)
-        self._begin(self._let_go(child, child.data, parent_id), f"giving up {child.id}")
+        self._begin(child, self._let_go(child, child.data, parent_id), f"giving up {child.id}")
 
     async def _let_go(self, child: Replica, data: DataDatabase, parent_id: int) -> None:
         with suppress(MinkaError):  # the log database has failed, and the node ends

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
 from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Keyspace, Migration, Node, NodeState, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace
@@ -317,9 +318,10 @@ def _stays(state: State, node_id: str) -> Iterator[Blocker]:
     live = {node.id for node in state.nodes.values() if node.state == _LIVE}
     for row in _left_behind(state, node_id):
         reason = "each LIVE node has a replica of it" if live <= {*row.replicas} else "no node has room for it"
+        remedy = "let a node join, then drain again"
         if not row.leader:
-            reason = f"it is OFFLINE, and its data is on {', '.join(row.isr)}"
-        remedy = f"start {row.isr[0]}" if not row.leader and row.isr else "let a node join, then drain again"
+            have = has_everything(row)
+            reason, remedy = f"it is OFFLINE, and its data is on {', '.join(have)}", f"start {' or '.join(have)}"
         name = partition_name(state.keyspaces, row)
         yield Blocker(partition_id=row.id, partition=name, reason=f"it stays on {node_id}: {reason}", remedy=remedy)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
 from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Partition
@@ -281,7 +282,7 @@ def load_blockers(state: State, load: Load) -> Iterator[Blocker]:
         row = state.partitions.get(part.partition_id)
         if part.done or row is None or row.leader:
             continue
-        yield blocker(state, row, "no live node can lead it", f"start {', '.join(row.isr)}")
+        yield blocker(state, row, "no live node can lead it", f"start {' or '.join(has_everything(row))}")
 
 
 def blocker(state: State, row: Partition, reason: str, remedy: str = "") -> Blocker:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from minka.errors import Code, MinkaError
+from minka.in_sync import has_everything
 from minka.ranges import check_split_point, is_by_ranges, readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
@@ -222,7 +223,7 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
     if not ignore_merge and (row.merge_from or row.merge_into):
         yield Obstacle("it is being merged", watch)
     if row.state not in _HAS_LEADER:
-        yield Obstacle("it has no leader", f"start {', '.join(row.isr) or ', '.join(row.replicas)}")
+        yield Obstacle("it has no leader", f"start {' or '.join(has_everything(row) or row.replicas)}")
     if row.target_replicas:
         yield Obstacle("it is being reassigned", "minkactl operations")
     if row.successor:

@@ -153,7 +153,10 @@ class RaftTransport:
             if address is not None:
                 await self._deliver_snapshot(address, message)
                 ok = True
+                self.reached(message.to, address, True)
         except MinkaError as error:
+            if address is not None and error.code is Code.UNREACHABLE:
+                self.reached(message.to, address, False)
             log.info("a snapshot was not delivered", extra={"to": address, "reason": str(error)})
         finally:
             del self._snapshots[message.to]

@@ -85,7 +85,8 @@ class RaftReceiver(RaftServicer):
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
         """Take in a snapshot, as a whole or not at all. Raises OVERLOADED while another one is received,
-        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA.
+        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA; UNREACHABLE if it is meant for another node, which was at this
+        address before.
         """
         if self._receives_snapshot:
             raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
@@ -98,6 +99,9 @@ class RaftReceiver(RaftServicer):
         if message.type != MessageType.MSG_SNAP:
             raise MinkaError(Code.INVALID_ARGUMENT, "the message has no snapshot")
         self._check([message], set())
+        if self._located.raft_id not in (0, message.to):
+            text = f"here is the node with raft id {self._located.raft_id} now, not that with {message.to}"
+            raise MinkaError(Code.UNREACHABLE, text)
         self._receive([message])
         return RaftSendResponse()
 

@@ -41,6 +41,24 @@ def has_all(control: Control) -> bool:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("port", ["address", "data_address"])
+@pytest.mark.parametrize("who", ["voter", "controller"])
+def test_a_voter_that_moved_gets_the_log_and_votes(cluster: LocalCluster, who: str, port: str) -> None:
+    keyspace = f"{who}-{port.replace('_', '-')}"
+    with Control(cluster.endpoints) as control:
+        coordinator = control.status().coordinator
+        controller = coordinator.controller
+        name = controller if who == "controller" else next(v for v in coordinator.voters if v != controller)
+    move(cluster, name, port)
+    with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+        control.create_keyspace(keyspace, 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)
+        eventually("its table is the controller's", lambda: keyspace in keyspaces(cluster, name))
+        client.put_many({b"%d" % i: b"" for i in range(100)})
+        eventually("it has all that is written", lambda: has_all(control))
+        assert set(cluster.endpoints) == {node.address for node in control.table().nodes}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("port", ["address", "data_address"])
 def test_a_learner_that_moved_gets_the_logs(cluster: LocalCluster, port: str) -> None:
     keyspace = port.replace("_", "-")
     with Control(cluster.endpoints) as control:

@@ -360,3 +360,17 @@ async def test_nothing_is_sent_to_another_node_at_the_address(monkeypatch: pytes
 def sent_until_received(sender: Sender, peer: Peer) -> bool:
     sender.transport.send([heartbeat(2)])
     return peer.count > 0
+
+
+async def test_a_snapshot_for_the_node_that_was_at_the_address_before_is_refused_and_goes_to_the_other_address() -> None:
+    other, moved = Peer(), Peer()
+    other.raft_id, moved.raft_id = 3, 2
+    async with other.listening(), moved.listening(), Sender({2: moved.address}) as sender:
+        sender.transport.heard_from(2, other.address)
+        sender.transport.send([snapshot(2, 1000)])
+        await until(lambda: sender.snapshots == [(2, False)])
+        assert not other.count
+        sender.transport.send([snapshot(2, 1000)])
+        await until(lambda: sender.snapshots == [(2, False), (2, True)])
+        assert moved.last.type == MessageType.MSG_SNAP
+        assert sender.transport.where(2) == moved.address

@@ -139,6 +139,7 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
     c.fail("athens")
     old = c.state.nodes["athens"]
     node = Node(id="athens", data_id=old.data_id, incarnation="2", starts=2, address=old.address)
+    node.data_address = old.data_address
     with refused(Code.LOG_UNCHECKED):
         c.run(Register(node, holder_alive=False, log_unchecked=True))
     assert c.state.nodes["athens"].incarnation == "1"
@@ -147,6 +148,9 @@ def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
     moved = Node(id="athens", data_id=node.data_id, incarnation="3", starts=3, address="athens:2")
     c.run(Register(moved, holder_alive=False, log_unchecked=True))
     assert c.state.nodes["athens"].address == "athens:2"
+    moved.incarnation, moved.starts, moved.data_address = "4", 4, "athens:3"
+    c.run(Register(moved, holder_alive=False, log_unchecked=True))
+    assert c.state.nodes["athens"].data_address == "athens:3"
 
 
 def test_leaving_counts_only_for_the_present_process() -> None:

@@ -33,7 +33,7 @@ from minkad.storage.disk_guard import DiskGuard
 log: Final = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 2.0
-GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node whose disk has failed
+GOODBYE_SECONDS: Final = 0.5  # for the goodbye of a node that can't go on
 FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 _STREAMS_PART: Final = 0.625  # of clients' memory
@@ -179,7 +179,7 @@ class Serving:
         return {name: tasks.awaited(work, name) for name, work in works.items()}
 
     async def _close(self) -> None:
-        """Take the parts down in the reverse order of their layers; after a failure of the disk, end instead."""
+        """Take the parts down in the reverse order of their layers; after a failure that the node can't go on with, end instead."""
         parts = self._parts
         await parts.payloads.close()
         if parts.log_db.error is None:
@@ -215,8 +215,8 @@ class Serving:
         await failed
 
     async def _end_by_failure(self, membership: asyncio.Task[None], error: MinkaError) -> NoReturn:
-        """The disk has failed: serve nothing from now on, let others lead what this node led, and end. Nothing is
-        closed, since each of the databases would try to write first, and wait.
+        """The disk has failed, or something that the node can't do without: serve nothing from now on, let others lead
+        what this node led, and end. Nothing is closed, since each of the databases would try to write first, and wait.
         """
         log.error("the node can't go on, and ends", extra={"reason": str(error)})
         membership.cancel()

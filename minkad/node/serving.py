@@ -179,7 +179,7 @@ class Serving:
         return {name: tasks.awaited(work, name) for name, work in works.items()}
 
     async def _close(self) -> None:
-        """Take the parts down in the reverse order of their layers; after a failure that the node can't go on with, end instead."""
+        """Take the parts down in the reverse order of their layers; a node that can't go on ends instead."""
         parts = self._parts
         await parts.payloads.close()
         if parts.log_db.error is None:

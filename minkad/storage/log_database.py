@@ -273,8 +273,8 @@ class LogDatabase:
         return failure
 
     def fail(self, error: MinkaError) -> None:
-        """Make every later `sync` fail with `error`: the node can't go on, since its disk can't be trusted any longer, or
-        something failed that it can't do without.
+        """Make every later `sync` fail with `error`: the node can't go on, since its disk can no longer be trusted, or
+        something has failed that it can't do without.
         """
         if self._error is not None:
             return

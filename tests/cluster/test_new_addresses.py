@@ -20,11 +20,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def move(cluster: LocalCluster, name: str, port: str) -> None:
-    """Stop the node, and start it again with another address of its gRPC or its data port."""
+    """Stop the node, and start it again with another address of its gRPC or its data port. The configurations go on
+    naming the founders' former addresses.
+    """
     node = cluster.node(name)
-    node.config = {"cluster": cluster.configuration(node)["cluster"]}
+    known = cluster.configuration(node)["cluster"]
     cluster.terminate(name)
     setattr(node, port, free_addresses(1)[0])
+    node.config = {"cluster": known, "advertise": {"grpc": node.address}}
     cluster.restart(name)
 
 

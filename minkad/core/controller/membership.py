@@ -28,9 +28,8 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
     node = command.node
     if old is not None:
         # If an older copy of the data directory registered, the newest copy, started after it, would look like a
-        # process of the same start. But the leader may not reach a node that has moved before it has registered.
-        has_moved = (old.address, old.data_address) != (node.address, node.data_address)
-        if command.log_unchecked and not has_moved:
+        # process of the same start. But the leader can't reach a node that has moved before it has registered.
+        if command.log_unchecked and old.address == node.address:
             raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {node.id} has not been found whole yet")
         yield from _replaced(state, old, now_ms)
     row = Node()

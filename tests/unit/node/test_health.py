@@ -102,7 +102,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """gRPC answers a registration before Raft has brought what was decided while the node was down."""
+    """A registration is answered before Raft has brought what was decided while the node was down."""
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

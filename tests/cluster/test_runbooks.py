@@ -26,8 +26,9 @@ BACKUP = "(set -eu -- athens byzantium cyrene; at="
 RESTORE = "(set -eu -- athens byzantium cyrene; backup="
 REBUILD = "minkactl node rebuild cyrene &&"
 EXPORT = "minkactl data export flights /backup/flights"  # tests/pipeline/test_runbook_export.py, which has Spark
+LOST = "minkactl partitions --state offline"  # tests/cluster/test_last_copies.py
 CREATE = "$ minkactl keyspace create flights"
-TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, CREATE)
+TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, LOST, CREATE)
 LOOKS = ("$ curl -s localhost:7401/readyz", "$ minkactl nodes", "$ minkactl status  ", "$ minkactl status\n")
 NO_COMMANDS = {
     "node:": "a file of configuration",

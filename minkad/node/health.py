@@ -58,6 +58,15 @@ class Health:
         applied: int = self._coordinator.driver.applied_index
         return applied >= self._replay_to
 
+    def knows_table(self) -> bool:
+        """Whether this node has all that was decided before it registered, and hears a controller: gRPC answers that it
+        is registered, and its row comes by Raft, after what was decided while it was down.
+        """
+        own = self._member.node
+        row = self._coordinator.state.nodes.get(own.id)
+        is_own = row is not None and row.incarnation == own.incarnation
+        return is_own and self.is_replayed() and self._member.registered.is_set()
+
     def is_live(self) -> bool:
         """Whether the process works: it answers this on its event loop, and its log can be written."""
         return all(check.ok for check in self.checks() if check.needed_for_live)

@@ -89,8 +89,8 @@ class Serving:
             await self._close()
 
     def _clients_memory(self) -> tuple[Memory, Memory, Memory]:
-        """The memory of clients' streams, that of their single calls, and that of what comes in many answers to a call
-        (snapshots, changes). Answers to calls can't be taken back, so they don't have that of keys and values.
+        """The memory of clients' streams, that of their calls, and that of the readers of whole keyspaces (snapshots,
+        changes). Answers to calls can't be taken back, so they don't have that of keys and values.
         """
         telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
         most = descriptors.for_clients(descriptors.raise_limit())
@@ -98,7 +98,7 @@ class Serving:
         feeds = Memory(int(size * _FEEDS_PART), time.monotonic, malloc_trim)
         calls = Memory(size - streams.limit - feeds.limit, time.monotonic)
         telemetry.clients_memory = lambda: streams.used + calls.used + feeds.used
-        telemetry.clients_ended = lambda: streams.ended + feeds.ended
+        telemetry.clients_ended = lambda: streams.ended + calls.ended + feeds.ended
         return streams, calls, feeds
 
     def _is_flooded(self) -> bool:
@@ -117,7 +117,7 @@ class Serving:
             telemetry,
             memory,
             parts.channels.tls_context,
-            lambda: parts.health.is_replayed() and parts.member.registered.is_set(),
+            parts.health.knows_table,
         )
         raft = RaftService(parts.raft_receiver.begin)
         return DataPort(

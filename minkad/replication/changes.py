@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -56,14 +57,15 @@ class Changes:
             del batch  # for as long as a reader takes nothing there is one copy
             yield encoded.pop()
             if mark is not None:
-                async for taken_in in self._taken_in(replica, after + 1, mark):
-                    yield taken_in
+                async with aclosing(self._taken_in(replica, after + 1, mark)) as batches:
+                    async for taken_in in batches:
+                        yield taken_in
                 after += 1
                 yield ChangeBatch(next_offset=after)
 
     async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
         """The rows of a load's file, as puts. Their offset counts as read only with the batch after the last of
-        them.
+        them. The first batch is empty: then the scan of the file waits for its turn.
         """
         if await self._was_taken_in(replica, offset, mark.load_number):
             return
@@ -72,17 +74,19 @@ class Changes:
             text = f"partition {replica.id}: the file of the load at offset {offset} is no longer here"
             raise MinkaError(Code.CHANGES_GONE, text, partitions=[replica.row])
         request = ScanRequest(str(path), b"", b"", "rows", batch_bytes=_READ_BYTES)
-        async for answer in self._scanner.scan(request):
-            rows = RowBatch.FromString(answer)
-            yield ChangeBatch(
-                offsets=[offset] * rows.rows,
-                key_offsets=rows.key_offsets,
-                keys=rows.keys,
-                value_offsets=rows.value_offsets,
-                values=rows.values,
-                deleted=bytes(rows.rows),
-                next_offset=offset - 1,
-            )
+        yield ChangeBatch()
+        async with aclosing(self._scanner.scan(request)) as answers:
+            async for answer in answers:
+                rows = RowBatch.FromString(answer)
+                yield ChangeBatch(
+                    offsets=[offset] * rows.rows,
+                    key_offsets=rows.key_offsets,
+                    keys=rows.keys,
+                    value_offsets=rows.value_offsets,
+                    values=rows.values,
+                    deleted=bytes(rows.rows),
+                    next_offset=offset - 1,
+                )
 
     async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
         """Whether an earlier mark has taken in the same load: then this one did nothing."""

@@ -156,8 +156,8 @@ class Snapshots:
 
     async def _cuts(self, kept: _Kept, part_bytes: int) -> list[bytes]:
         path, (start, end) = str(kept.taken.path), kept.range
-        answers = self._scan(kept, ScanRequest(path, start, end, "cuts", part_bytes=part_bytes))
-        return [cut async for answer in answers for cut in RowBatch.FromString(answer).cuts]
+        async with aclosing(self._scan(kept, ScanRequest(path, start, end, "cuts", part_bytes=part_bytes))) as answers:
+            return [cut async for answer in answers for cut in RowBatch.FromString(answer).cuts]
 
     # Each replica
 
@@ -214,8 +214,8 @@ class Snapshots:
     # Readers
 
     async def read(self, snapshot_id: str, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Scan a part of the snapshot; the request's `path` is filled in here. Raises SNAPSHOT_GONE, OVERLOADED,
-        CORRUPT_DATA, STORAGE_FAILED.
+        """Scan a part of the snapshot; the request's `path` is filled in here. The first answer is empty: then the scan
+        waits for its turn. Raises SNAPSHOT_GONE, OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
         """
         kept = self._kept.get(snapshot_id)
         if kept is None:
@@ -228,14 +228,18 @@ class Snapshots:
             *(request.kind, request.batch_bytes, request.buckets, request.wanted),
             at_ms=kept.taken_ms,
         )
-        async for answer in self._scan(kept, asked):
-            yield answer
+        async with aclosing(self._scan(kept, asked)) as answers:
+            async for answer in answers:
+                yield answer
 
     async def _scan(self, kept: _Kept, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Read a snapshot, which stays until this ends: a scan of a folder that is gone would make it again."""
+        """Read a snapshot, which stays until this ends: a scan of a folder that is gone would make it again. The first
+        answer is empty, see `read`.
+        """
         kept.readers += 1
         try:
             if not request.end or request.start < request.end:
+                yield b""
                 async with aclosing(self._scanner.scan(request)) as answers:
                     async for answer in answers:
                         if kept.is_released:

@@ -14,9 +14,10 @@ from google.protobuf.message import DecodeError, Message
 
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import ERROR_METADATA
+from minka.loads import FETCH_METHOD
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
-from minkad.process.memory import Memory
+from minkad.process.memory import Memory, Share
 from minkad.process.turns import turn
 from minkad.rpc.channels import CLUSTER_METADATA, NODE_METADATA
 from minkad.rpc.rules import MAX_REQUEST_BYTES
@@ -26,20 +27,19 @@ log: Final = logging.getLogger(__name__)
 
 _ROOM_S: Final = 2.0  # how long a call waits for memory
 _CHUNK_BYTES: Final = 1024 * 1024  # the size that the first answer of a stream is expected to have
+_FORGETS: Final = 5  # with each smaller answer, what is expected falls by a 32th of the difference
+_CHUNKS_AT_LEAST: Final = 4  # the next answers of so many streams find memory at once
 _UNTAKEN_S: Final = 30.0  # a caller that takes nothing of a stream for so long loses it
 
 # What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
-_BETWEEN_NODES: Final = tuple(
-    f"/minka.v1.{name}/"
-    for name in (
-        "Coordinator",
-        "ReplicaControl",
-        "Raft",
-        "DutyControl",
-        "ShardCoordinator",
-        "LoadControl",
-    )
+_BETWEEN_NODES: Final = (
+    *(
+        f"/minka.v1.{name}/"
+        for name in ("Coordinator", "ReplicaControl", "Raft", "DutyControl", "ShardCoordinator", "LoadControl")
+    ),
+    FETCH_METHOD,
 )
+_FEEDS: Final = ("/minka.v1.Snapshots/", "/minka.v1.Changes/")  # whole keyspaces, for readers that may be slow
 _JOINING: Final = "/minka.v1.Coordinator/Register"
 
 if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
@@ -53,15 +53,15 @@ class Interceptor(grpc.aio.ServerInterceptor):
     """Wraps the handler of each call. Calls of people and clients may come without `minka-cluster`."""
 
     def __init__(self, cluster_id: str, memory: Memory, feeds: Memory) -> None:
-        """`memory` is for the calls of people and clients and what is answered to them, `feeds` for answers that come
-        one after the other.
+        """`memory` is for the calls of people and clients and what is answered to them, `feeds` for the readers of
+        whole keyspaces.
         """
         self._cluster_id = cluster_id
         self._memory = memory
         self._feeds = feeds
         self._seldom = Seldom(log)
         self._sizes: dict[str, int] = {}  # of the last answer of each method
-        self._largest: dict[str, int] = {}  # of the answers of a stream
+        self._chunks: dict[str, int] = {}  # the size that the next answer of a stream of each method may have
 
     async def intercept_service(
         self,
@@ -129,39 +129,48 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Write the answers as fast as they are taken. Each counts as memory from before it is made until then, and one
         that is never taken until the connection ends: gRPC takes nothing back. Raises OVERLOADED if there are too many
         streams, no memory in time, or if none is taken: soon if others wait for memory.
+
+        An empty answer says that the next one waits for its turn. Nothing is held meanwhile: who has the turn may need
+        it. That next one counts only once it is made, so turns bound how many of those there are.
         """
-        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        serving = asyncio.current_task()
         assert serving is not None
-        share = self._feeds.share(serving.cancel)
+        memory = self._feeds if method.startswith(_FEEDS) else self._memory
+        share = memory.share(serving.cancel)
         on_done: Any = lambda _: share.close()  # noqa: E731 - as above
         context.add_done_callback(on_done)
+        waits = False
         async with aclosing(answers):
             while True:
                 await turn()  # so one is made after the other, and the next knows how large it was
-                expected = self._largest.get(method, _CHUNK_BYTES)
-                if not await share.reserve(expected, loop.time() + _UNTAKEN_S):
-                    raise MinkaError(Code.OVERLOADED, "answers that are not taken leave no memory for this stream")
+                expected = 0 if waits else self._chunks.get(method, _CHUNK_BYTES)
+                await _reserve(share, expected)
                 answer = await anext(answers, None)
                 if answer is None:
                     return
                 answer = encode(answer)
                 size = len(answer)
-                self._largest[method] = max(expected, size)
-                share.take(size - expected)
-                share.sending_since = self._feeds.now
-                try:
-                    async with asyncio.timeout(_UNTAKEN_S):
-                        await context.write(answer)
-                except TimeoutError as error:
-                    raise MinkaError(Code.OVERLOADED, f"an answer was not taken for {_UNTAKEN_S:g} s") from error
-                except asyncio.CancelledError:
-                    if not share.is_revoked:
-                        raise
-                    serving.uncancel()
-                    text = "answers were not taken while others waited for memory"
-                    raise MinkaError(Code.OVERLOADED, text) from None
+                waits, waited = not size, waits
+                if waits:
+                    share.give(expected)
+                    continue
+                self._learn_chunk(method, size, memory)
+                if waited:
+                    await _reserve(share, size)
+                else:
+                    share.take(size - expected)
+                share.sending_since = memory.now
+                await _write(context, answer, share, serving)
                 answer, share.sending_since = None, None
                 share.give(size)
+
+    def _learn_chunk(self, method: str, size: int, memory: Memory) -> None:
+        """Expect as much of the next answers soon, and less only slowly; and never so much that few fit."""
+        expected = self._chunks.get(method, _CHUNK_BYTES)
+        if size < expected:
+            self._chunks[method] = max(1, expected - ((expected - size) >> _FORGETS))
+        else:
+            self._chunks[method] = min(size, memory.limit // _CHUNKS_AT_LEAST)
 
     def refused(self, method: str, error: MinkaError) -> None:
         """Log a caller's mistake, at most once in 10 s."""
@@ -272,3 +281,23 @@ async def abort(context: "_Context", error: MinkaError) -> None:
         raise
     except grpc.aio.BaseError as failure:
         raise asyncio.CancelledError from failure
+
+
+async def _reserve(share: Share, size: int) -> None:
+    """Take memory for a stream's next answer. Raises OVERLOADED."""
+    if size and not await share.reserve(size, asyncio.get_running_loop().time() + _UNTAKEN_S):
+        raise MinkaError(Code.OVERLOADED, "answers that are not taken leave no memory for this stream")
+
+
+async def _write(context: "_Context", answer: bytes, share: Share, serving: asyncio.Task[Any]) -> None:
+    """Write a stream's answer. Raises OVERLOADED if it isn't taken, or once the share is revoked."""
+    try:
+        async with asyncio.timeout(_UNTAKEN_S):
+            await context.write(answer)
+    except TimeoutError as error:
+        raise MinkaError(Code.OVERLOADED, f"an answer was not taken for {_UNTAKEN_S:g} s") from error
+    except asyncio.CancelledError:
+        if not share.is_revoked:
+            raise
+        serving.uncancel()
+        raise MinkaError(Code.OVERLOADED, "answers were not taken while others waited for memory") from None

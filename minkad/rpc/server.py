@@ -126,7 +126,7 @@ class Server:
         is_replayed: Callable[[], bool],
     ) -> None:
         """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients'
-        streams, of their single calls, and of long answers to these. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
+        streams, of their calls, and of the readers of whole keyspaces. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
         it can't listen on the address for another reason.
         """
         self._address = address

@@ -1,6 +1,7 @@
 """Snapshots of partitions over gRPC."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -49,8 +50,9 @@ class SnapshotService(SnapshotsServicer):
         """Compute the digest by reading all of it."""
         asked = ScanRequest("", request.start_key, request.end_key, "digest", buckets=request.buckets or 1)
         found = SnapshotDigest()
-        async for answer in self._snapshots.read(request.snapshot_id, asked):
-            found.MergeFromString(answer)
+        async with aclosing(self._snapshots.read(request.snapshot_id, asked)) as answers:
+            async for answer in answers:
+                found.MergeFromString(answer)
         return found
 
     async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:

@@ -64,7 +64,7 @@ class Scanner:
                     yield answer
                     scan.untaken_since = None
                     if scan.is_ended:
-                        text = f"an answer was not taken for {_UNTAKEN_S:g} s while other scans waited"
+                        text = f"an answer was not taken or found no memory for {_UNTAKEN_S:g} s while scans waited"
                         raise MinkaError(Code.OVERLOADED, text)
                 is_done = True
             finally:

@@ -30,7 +30,8 @@ _COMMANDS: Final = (
 )
 
 _SSH: Final = """#!/bin/sh
-# ssh NODE COMMAND...: a shell of the node's own, with the node's folders.
+# ssh [-n] NODE COMMAND...: a shell of the node's own, with the node's folders. Without -n it takes what is typed next.
+if [ "$1" = -n ]; then shift; else cat >/dev/null; fi
 export NODE="$1"; shift
 command=$(printf '%s\\n' "$*" | sed -e "s#/var/lib/minka#$CLUSTER/$NODE/data#g" -e "s#/backup#$CLUSTER/$NODE/backup#g")
 exec sh -c "$command" </dev/null
@@ -69,13 +70,19 @@ class Machine:
         self._environment: Final = environment
 
     def type(self, text: str) -> Ended:
-        """What an interactive bash does with it."""
+        """What bash does with it when it is pasted: a command that reads its input takes the lines that follow."""
         if self._cluster is not None:
             text = text.replace("localhost:7401", self._cluster.node("athens").http_address)
         ended = subprocess.run(
-            ["bash", "-c", text], cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=170, check=False,
-        )  # fmt: skip
+            ["bash"],
+            cwd=self.folder,
+            env=self._environment,
+            input=f"{text}\n",
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def stand_in(self, name: str, script: str) -> None:

@@ -26,8 +26,9 @@ BACKUP = "(set -eu -- athens byzantium cyrene; at="
 RESTORE = "(set -eu -- athens byzantium cyrene; backup="
 REBUILD = "minkactl node rebuild cyrene &&"
 EXPORT = "minkactl data export flights /backup/flights"  # tests/pipeline/test_runbook_export.py, which has Spark
+LOST = "minkactl partitions --state offline"  # tests/cluster/test_last_copies.py
 CREATE = "$ minkactl keyspace create flights"
-TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, CREATE)
+TYPED = (INSTALL, AUTHORITY, CERTIFICATE, RESTART, BACKUP, RESTORE, REBUILD, EXPORT, LOST, CREATE)
 LOOKS = ("$ curl -s localhost:7401/readyz", "$ minkactl nodes", "$ minkactl status  ", "$ minkactl status\n")
 NO_COMMANDS = {
     "node:": "a file of configuration",
@@ -189,7 +190,9 @@ def test_backups_and_restores(cluster: LocalCluster, operator: Machine) -> None:
     for count in (1, 2, 3):
         put(cluster, AFTER)
         ended = operator.type(restore)
-        assert "restored; " in ended.stdout, ended  # its status is that of the cluster, which has just been started
+        # What follows was typed, too. Its status is that of the cluster, which has just been started.
+        assert "restored; " in ended.stdout, ended
+        assert ended.stdout.count("\n") > 1 or ended.stderr, ended
         assert rows(cluster) == BEFORE, f"after restore {count}"
         assert [len(one) for one in beside(cluster, "data.before-*")] == [count] * 3
     assert beside(cluster, "data.new-*") == [[], [], []]
@@ -210,20 +213,40 @@ def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machin
     assert rows(cluster) == BEFORE
 
 
+_REAL = 'PATH=${{PATH#*:}}\nexec {} "$@"\n'
+
+
+def _fails_before_a_stop(cluster: LocalCluster, operator: Machine, text: str) -> str:
+    """What the restore says, which stops no node, and leaves nothing."""
+    ended = operator.type(text)
+    assert "nothing has changed: no node was stopped" in ended.stderr, ended
+    assert all(cluster.node(name).running for name in NODES)
+    assert beside(cluster, "data.new-*") == [[], [], []]
+    return ended.stderr
+
+
 def test_a_restore_that_fails_can_be_typed_again(cluster: LocalCluster, operator: Machine) -> None:
     made = operator.type(block(BACKUP)).stdout.split()[0]
     put(cluster, AFTER)
     text = block(RESTORE)
-    unknown = operator.type(text)  # there is no such backup
-    assert unknown.status != 0 or "NOT RESTORED" in unknown.stderr
+    assert "byzantium: there is no " in _fails_before_a_stop(cluster, operator, text.replace("-- athens", "--"))
+    text = text.replace("20261126T200000Z", Path(made).name)
+    for name, script, reason in (
+        ("df", "echo Avail; echo 10; exit 0", "cyrene: /var/lib has no room for a copy"),
+        ("mountpoint", "exit 0", "cyrene: a file system is mounted on"),
+        ("cp", 'mkdir -p "$3" && echo full >&2; exit 1', "full"),
+        ("sync", "echo no disk >&2; exit 1", "no disk"),
+    ):
+        operator.stand_in(name, f'#!/bin/sh\n[ "$NODE" != cyrene ] || {{ {script}; }}\n{_REAL.format(name)}')
+        assert reason in _fails_before_a_stop(cluster, operator, text)
+        operator.stand_in(name, "")
     assert rows(cluster) == BEFORE | AFTER
     # The second `mv` of the second node fails.
     operator.stand_in(
         "mv", '#!/bin/sh\n[ "$NODE" != byzantium ] || case "$2" in *.new-*) exit 1 ;; esac\nexec /bin/mv "$@"\n'
     )
-    text = text.replace("20261126T200000Z", Path(made).name)
     ended = operator.type(text)
-    assert "NOT RESTORED" in ended.stderr
+    assert "NOT RESTORED: start no node by hand" in ended.stderr
     assert not any(cluster.node(name).running for name in NODES)
     operator.stand_in("mv", "")
     ended = operator.type(text)

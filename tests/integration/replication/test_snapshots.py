@@ -96,6 +96,7 @@ async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: P
         snapshot = await snapshots.open(1, 1, 0)
         everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
         reading = snapshots.read(snapshot.snapshot_id, everything)
+        assert await anext(reading) == b""  # nothing has waited for its turn yet
         slots = snapshots._scanner._slots
         if begins == "before its turn":
             for _ in range(PROCESSES):
@@ -156,7 +157,7 @@ async def test_a_reader_that_stands_still_holds_up_nobody(tmp_path: Path, monkey
         everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
         still = [snapshots.read(snapshot.snapshot_id, everything) for _ in range(PROCESSES)]
         for reading in still:
-            await anext(reading)
+            assert (await anext(reading), bool(await anext(reading))) == (b"", True)
         rows = [RowBatch.FromString(some).rows async for some in snapshots.read(snapshot.snapshot_id, everything)]
         assert sum(rows) == 1000
         for reading in still:

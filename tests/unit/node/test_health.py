@@ -37,6 +37,7 @@ def health(state: State) -> Health:
     member.running_migrations = lambda: 0
     member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list, serving=lambda: 0)
+    manager.copies, manager.stale_reads = lambda partitions: [], lambda: None
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
     counting = TableCounting(cast(Any, coordinator))
@@ -98,3 +99,18 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
     await seen.refresh()
     now = seen.snapshot()
     assert (now.elections, now.unclean_elections) == (10, 3)
+
+
+async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
+    """A registration is answered before Raft has brought what was decided while the node was down."""
+    state = State()
+    own = health(state)
+    own._member.node.incarnation = "this process"
+    own._member.registered.set()
+    assert not own.knows_table()
+    state.nodes["a"] = Node(id="a", incarnation="the one before")
+    assert not own.knows_table()
+    state.nodes["a"] = Node(id="a", incarnation="this process")
+    assert own.knows_table()
+    own._member.registered.clear()
+    assert not own.knows_table()

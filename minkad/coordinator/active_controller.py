@@ -51,7 +51,6 @@ from minkad.core.controller import (
     check_caller,
     facts,
     isr_refusal,
-    process_of,
 )
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
@@ -107,7 +106,7 @@ class ActiveController:
         update_replicas: UpdateReplicas,
         logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
-        hand_over: Callable[[str], None] = lambda _: None,
+        hand_over: Callable[[str], None],
         now: Callable[[], float],
         jitter: random.Random,
         in_thread: InThread,
@@ -136,8 +135,6 @@ class ActiveController:
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
-        self._withheld: dict[str, bool] = {}  # nodes that are heard and get no clearance: whether they have none left
-        self._not_serving: dict[str, str] = {}  # by node: the process that was failed because it served nothing
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
@@ -227,14 +224,12 @@ class ActiveController:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
         while the process can't be reached for which the node has just failed.
         """
-        self._refuse_unserving(node)
+        self.data_ports.refuse_unserving(node)
 
         async def perform() -> asyncio.Future[None] | None:
             proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
             self.detector.heard(node.id, self._now())
             self.data_ports.began(node.id, self._now())
-            self._withheld.pop(node.id, None)
-            self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
                 proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
@@ -501,12 +496,15 @@ class ActiveController:
         if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
             self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
         self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered})
-        remaining = self.confirmed_at + self.settings.clearance - now
-        if withheld := self._why_withheld(node):
+        # An active controller never fails its own node, but hands over.
+        withheld = "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
+        if withheld:
             remaining = 0.0
-            self._note_withheld(request)
+            self.data_ports.withheld_from(request)
+            self._judge_soon()
         else:
-            self._withheld.pop(node.id, None)
+            remaining = self.confirmed_at + self.settings.clearance - now
+            self.data_ports.granted_to(request)
             self.detector.heard(node.id, now)
         return HeartbeatResponse(
             sequence=request.sequence,
@@ -518,23 +516,6 @@ class ActiveController:
             clocks_ahead_ms=self._clocks_ms,
             withheld=withheld,
         )
-
-    # Nodes that are heard, and serve nothing
-
-    def _why_withheld(self, node: Node) -> str:
-        """Why the node gets no clearance. An active controller never fails its own node, but hands over."""
-        return "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
-
-    def _note_withheld(self, request: HeartbeatRequest) -> None:
-        """A node that serves nothing need not be waited for once it says that it has no clearance: it gets none."""
-        self._withheld[request.node_id] = request.without_clearance
-        self._judge_soon()
-
-    def _refuse_unserving(self, node: Node) -> None:
-        """Raises NOT_SERVING. Another process of the node may serve, since it listens anew."""
-        is_same = self._not_serving.get(node.id) == process_of(node)
-        if is_same and (reason := self.data_ports.withheld(node.id)):
-            raise MinkaError(Code.NOT_SERVING, f"{node.id}: {reason}", node=node.id)
 
     def _judge_data_ports(self, now: float) -> None:
         nodes = self.decided.nodes
@@ -593,7 +574,8 @@ class ActiveController:
         """
         others = self._others()
         silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
-        silent |= dict.fromkeys(n for n in others if self._withheld.get(n) and self.data_ports.withheld(n))
+        if self.confirmed_at >= self.detector.clearances_end:
+            silent |= dict.fromkeys(filter(self.data_ports.has_given_up, others))
         return [node for node in silent if not self._is_registering(node)]
 
     def _others(self) -> list[str]:
@@ -608,16 +590,12 @@ class ActiveController:
             if self._is_closed or self.failed or not (silent := self._silent_nodes()):
                 return
             now = self._now()
-            reasons = {node: self._why_silent(node, now) for node in silent}
-            for node, reason in reasons.items():
-                log.warning("node failed", extra={"node_id": node, "reason": reason})
+            reasons: dict[str, str] = {}
+            for node in silent:
+                silence = f"no heartbeat for {self.detector.silence(node, now):.1f} s"
+                reasons[node] = self.data_ports.failed(self.decided.nodes[node]) or silence
+                log.warning("node failed", extra={"node_id": node, "reason": reasons[node]})
             await self._perform(FailNodes(reasons))
-
-    def _why_silent(self, node: str, now: float) -> str:
-        if node in self._withheld and (withheld := self.data_ports.withheld(node)):
-            self._not_serving[node] = process_of(self.decided.nodes[node])
-            return withheld
-        return f"no heartbeat for {self.detector.silence(node, now):.1f} s"
 
     def _balance(self) -> None:
         reports = self.reports

@@ -53,6 +53,7 @@ class Harness:
         self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
         self.confirms = True  # a quorum says at once that this node leads
         self.batches: list[RecordBatch] = []
+        self.hand_overs: list[str] = []  # the reasons
         self.controller = ActiveController(
             self.state,
             1,
@@ -65,6 +66,7 @@ class Harness:
             update_replicas=self.update_replicas,
             logged=self.logged,
             before_tick=self.count_tick,
+            hand_over=self.hand_overs.append,
             now=lambda: self.now,
             jitter=random.Random(0),
             in_thread=asyncio.to_thread,
@@ -500,12 +502,10 @@ async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None
 
 async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody() -> None:
     watched = Watched()
-    reasons: list[str] = []
-    watched.h.controller._hand_over = reasons.append
     await watched.begin()
     watched.silent = "a"
     await watched.beats(1.0)
-    assert "does not answer b, c, d and the node itself" in reasons[0]
+    assert "does not answer b, c, d and the node itself" in watched.h.hand_overs[0]
     assert watched.state("a") == NodeState.NODE_STATE_LIVE
     watched.h.controller.close()
 

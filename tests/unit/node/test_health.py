@@ -37,10 +37,11 @@ def health(state: State) -> Health:
     member.running_migrations = lambda: 0
     member.registered, member.has_clearance = asyncio.Event(), lambda: clearance.holds(LATER)
     manager = SimpleNamespace(follower_lags=lambda: {"b": (3, 0.5)}, damaged=list, serving=lambda: 0)
+    manager.copies, manager.stale_reads = lambda _: (), lambda: None
     disk = SimpleNamespace(space=DiskSpace(total_bytes=1000, free_bytes=40), is_low=True)
     log_db = SimpleNamespace(unsynced_s=lambda: 0.25)
     counting = TableCounting(cast(Any, coordinator))
-    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None, counting)
+    parts = (coordinator, member, manager, Telemetry(), 0, disk, log_db, lambda raft_id: None, counting, dict)
     return Health(*cast(Any, parts))
 
 

@@ -20,7 +20,8 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
-from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.core.controller import (
     ApplyPlan,
     CreateCluster,

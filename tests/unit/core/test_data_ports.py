@@ -16,8 +16,9 @@ def nodes(names: str, failed: str = "", left: str = "") -> dict[str, Node]:
 
 
 def beat(sequence: int, answered: int, without: bool, incarnation: str = "1") -> HeartbeatRequest:
-    said = {"answered_sequence": answered, "without_clearance": without, "incarnation": incarnation}
-    return HeartbeatRequest(node_id="a", sequence=sequence, **said)
+    said = HeartbeatRequest(node_id="a", sequence=sequence, answered_sequence=answered, incarnation=incarnation)
+    said.without_clearance = without
+    return said
 
 
 def watched(names: str, own: str, **others: str) -> str:

@@ -322,7 +322,7 @@ async def test_a_controller_with_a_task_that_has_died_ends(
     def die() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(h.controller, "_balance", die)
+    monkeypatch.setattr(h.controller, "_before_tick", die)
     await until(lambda: h.controller.failed)
     assert "a task failed" in caplog.text
     h.controller.close()

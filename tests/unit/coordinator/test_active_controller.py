@@ -454,6 +454,18 @@ async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_sile
     watched.h.controller.close()
 
 
+async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_failed() -> None:
+    watched = Watched()
+    await watched.begin()
+    watched.h.controller.detector.clearances_end = watched.h.now + 0.4
+    watched.silent = "c"
+    await watched.beats(0.3)
+    assert watched.state("c") == NodeState.NODE_STATE_LIVE
+    await watched.beats(0.2)
+    assert watched.state("c") == NodeState.NODE_STATE_FAILED
+    watched.h.controller.close()
+
+
 async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
     watched = Watched()
     await watched.begin()

@@ -354,6 +354,7 @@ class HeartbeatRequest(_message.Message):
     MENDED_IDS_FIELD_NUMBER: _builtins.int
     UNANSWERED_FIELD_NUMBER: _builtins.int
     WITHOUT_CLEARANCE_FIELD_NUMBER: _builtins.int
+    ANSWERED_SEQUENCE_FIELD_NUMBER: _builtins.int
     CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     incarnation: _builtins.str
@@ -363,7 +364,9 @@ class HeartbeatRequest(_message.Message):
     from_start: _builtins.bool
     """what the node has said of migrations and damage before is void"""
     without_clearance: _builtins.bool
-    """the process has none, and takes none from an earlier answer"""
+    """the process has none; later answers to earlier heartbeats may bring one"""
+    answered_sequence: _builtins.int
+    """of the last heartbeat, on any stream, whose answer the process has taken"""
     clock_ahead_ms: _builtins.int
     """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
@@ -406,11 +409,12 @@ class HeartbeatRequest(_message.Message):
         mended_ids: _abc.Iterable[_builtins.int] | None = ...,
         unanswered: _abc.Iterable[Global___UnansweredPort] | None = ...,
         without_clearance: _builtins.bool = ...,
+        answered_sequence: _builtins.int = ...,
         clock_ahead_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "clock_ahead_ms", b"clock_ahead_ms", "disk", b"disk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence", "unanswered", b"unanswered", "without_clearance", b"without_clearance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms", "answered_sequence", b"answered_sequence", "applied_index", b"applied_index", "clock_ahead_ms", b"clock_ahead_ms", "damaged", b"damaged", "disk", b"disk", "ended_migrations", b"ended_migrations", "from_start", b"from_start", "incarnation", b"incarnation", "mended_ids", b"mended_ids", "migrations", b"migrations", "node_id", b"node_id", "replicas", b"replicas", "sequence", b"sequence", "unanswered", b"unanswered", "without_clearance", b"without_clearance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clock_ahead_ms: _TypeAlias = _typing.Literal["clock_ahead_ms"]  # noqa: Y015
     _WhichOneofArgType__clock_ahead_ms: _TypeAlias = _typing.Literal["_clock_ahead_ms", b"_clock_ahead_ms"]  # noqa: Y015

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -23,16 +23,15 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Duty, Pallet, Shard
 from minka.v1.records_pb2 import Record, RecordBatch
 from minkad.coordinator.acknowledgements import Acknowledgements, pieces_of
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
-from minkad.coordinator.shard_control import ShardControl, ShardSettings
-from minkad.coordinator.stalls import Stalls
+from minkad.coordinator.shard_control import ShardControl
 from minkad.coordinator.table_lags import TableLags
+from minkad.coordinator.upkeep import Upkeep
 from minkad.core.clearance import CLOCK_RATIO
 from minkad.core.controller import (
-    BALANCERS,
     AlterIsr,
-    BeginQueued,
     ChangeDuties,
     ChangePallets,
     Command,
@@ -42,16 +41,13 @@ from minkad.core.controller import (
     DataPortJudge,
     FailNodes,
     FailureDetector,
-    MigrationCaps,
     Register,
     RegisterShard,
     ReportReplicas,
     Scheduler,
-    View,
     check_caller,
     facts,
     isr_refusal,
-    process_of,
 )
 from minkad.core.controller.at_once import AtOnce
 from minkad.core.controller.keyspaces import Creation
@@ -72,22 +68,7 @@ TICK: Final = 0.05  # seconds between looks at the failure detector
 LOOK_INTERVAL_S: Final = 2 * TICK  # between looks at what has stalled, waits or is out of balance
 CLOCKS_INTERVAL_S: Final = 0.5  # between looks at the clocks of all nodes
 CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
-QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same operations run
 FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
-    """The settings of the controller. Times are in seconds."""
-
-    clearance: float
-    failure_timeout: float
-    stall_timeout: float
-    caps: MigrationCaps
-    max_replicas_per_node: int = 0  # a new keyspace may bring no node to more in all; 0: no limit
-    merge_after: float = 0.0  # neighbours that are small and cold for so long are merged; 0: never
-    abandon_loads_after: float = 0.0  # a load that nobody has touched for so long is aborted; 0: never
-    shards: ShardSettings = field(default_factory=ShardSettings)
 
 
 class ActiveController:
@@ -107,7 +88,7 @@ class ActiveController:
         update_replicas: UpdateReplicas,
         logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
-        hand_over: Callable[[str], None] = lambda _: None,
+        hand_over: Callable[[str], None],
         now: Callable[[], float],
         jitter: random.Random,
         in_thread: InThread,
@@ -136,18 +117,13 @@ class ActiveController:
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
-        self._withheld: dict[str, bool] = {}  # nodes that are heard and get no clearance: whether they have none left
-        self._not_serving: dict[str, str] = {}  # by node: the process that was failed because it served nothing
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
         self._schedule_due = False
         self._schedule_missed = False  # another caller had the turn
         self._schedule_from = float("-inf")  # no look for next steps before this time
-        self._stalls = Stalls()
-        self._balancers = [balancer() for balancer in BALANCERS]
-        self._queue_looked_at = float("-inf")
-        self._ran: list[int] = []  # the operations that ran when the queue was last looked at
+        self._upkeep = Upkeep(self.decided, self.reports, self._act, now, settings)
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
         self.data_ports = DataPortJudge(settings.failure_timeout)
@@ -227,14 +203,12 @@ class ActiveController:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
         while the process can't be reached for which the node has just failed.
         """
-        self._refuse_unserving(node)
+        self.data_ports.refuse_unserving(node)
 
         async def perform() -> asyncio.Future[None] | None:
             proposal = await self._perform(Register(node, self.detector.is_alive(node.id, self._now()), log_unchecked))
             self.detector.heard(node.id, self._now())
             self.data_ports.began(node.id, self._now())
-            self._withheld.pop(node.id, None)
-            self._not_serving.pop(node.id, None)
             if proposal is not None:
                 self._registrations[node.id] = proposal
                 proposal.add_done_callback(lambda _: self.detector.heard(node.id, self._now()))
@@ -412,6 +386,12 @@ class ActiveController:
     def _decide(self, command: Command) -> Iterable[Record]:
         return facts(self.decided, command, unix_ms())
 
+    def _act(self, command: Command) -> bool:
+        """Decide and record at once. True if anything follows from the command. Raises MinkaError."""
+        records = list(self._decide(command))
+        self._record(records)
+        return bool(records)
+
     def _record(self, records: list[Record]) -> None:
         if not records:
             return
@@ -497,16 +477,19 @@ class ActiveController:
         now = self._now()
         is_known = self.reports.note(node, request)
         self.table_lags.note(node.id, request.applied_index, now)
-        self._stalls.note(node.id, request.migrations, now)
+        self._upkeep.stalls.note(node.id, request.migrations, now)
         if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
             self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
         self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered})
-        remaining = self.confirmed_at + self.settings.clearance - now
-        if withheld := self._why_withheld(node):
+        # An active controller never fails its own node, but hands over.
+        withheld = "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
+        if withheld:
             remaining = 0.0
-            self._note_withheld(request)
+            self.data_ports.withheld_from(request)
+            self._judge_soon()
         else:
-            self._withheld.pop(node.id, None)
+            remaining = self.confirmed_at + self.settings.clearance - now
+            self.data_ports.granted_to(request)
             self.detector.heard(node.id, now)
         return HeartbeatResponse(
             sequence=request.sequence,
@@ -518,23 +501,6 @@ class ActiveController:
             clocks_ahead_ms=self._clocks_ms,
             withheld=withheld,
         )
-
-    # Nodes that are heard, and serve nothing
-
-    def _why_withheld(self, node: Node) -> str:
-        """Why the node gets no clearance. An active controller never fails its own node, but hands over."""
-        return "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
-
-    def _note_withheld(self, request: HeartbeatRequest) -> None:
-        """A node that serves nothing need not be waited for once it says that it has no clearance: it gets none."""
-        self._withheld[request.node_id] = request.without_clearance
-        self._judge_soon()
-
-    def _refuse_unserving(self, node: Node) -> None:
-        """Raises NOT_SERVING. Another process of the node may serve, since it listens anew."""
-        is_same = self._not_serving.get(node.id) == process_of(node)
-        if is_same and (reason := self.data_ports.withheld(node.id)):
-            raise MinkaError(Code.NOT_SERVING, f"{node.id}: {reason}", node=node.id)
 
     def _judge_data_ports(self, now: float) -> None:
         nodes = self.decided.nodes
@@ -564,9 +530,7 @@ class ActiveController:
         while not self.failed:
             async with self._turn:
                 self._before_tick()
-                self._cancel_stalled()
-                self._balance()
-                self._begin_queued()
+                self._upkeep.look()
                 self.reports.forget_gone()
             self._schedule_soon()
             await asyncio.sleep(LOOK_INTERVAL_S)
@@ -593,7 +557,8 @@ class ActiveController:
         """
         others = self._others()
         silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
-        silent |= dict.fromkeys(n for n in others if self._withheld.get(n) and self.data_ports.withheld(n))
+        if self.confirmed_at >= self.detector.clearances_end:
+            silent |= dict.fromkeys(filter(self.data_ports.has_given_up, others))
         return [node for node in silent if not self._is_registering(node)]
 
     def _others(self) -> list[str]:
@@ -608,52 +573,12 @@ class ActiveController:
             if self._is_closed or self.failed or not (silent := self._silent_nodes()):
                 return
             now = self._now()
-            reasons = {node: self._why_silent(node, now) for node in silent}
-            for node, reason in reasons.items():
-                log.warning("node failed", extra={"node_id": node, "reason": reason})
+            reasons: dict[str, str] = {}
+            for node in silent:
+                silence = f"no heartbeat for {self.detector.silence(node, now):.1f} s"
+                reasons[node] = self.data_ports.failed(self.decided.nodes[node]) or silence
+                log.warning("node failed", extra={"node_id": node, "reason": reasons[node]})
             await self._perform(FailNodes(reasons))
-
-    def _why_silent(self, node: str, now: float) -> str:
-        if node in self._withheld and (withheld := self.data_ports.withheld(node)):
-            self._not_serving[node] = process_of(self.decided.nodes[node])
-            return withheld
-        return f"no heartbeat for {self.detector.silence(node, now):.1f} s"
-
-    def _balance(self) -> None:
-        reports = self.reports
-        after, abandon_after = self.settings.merge_after, self.settings.abandon_loads_after
-        view = View(self.decided, reports.leader_stats, self._now(), reports.disks, after, abandon_after)
-        for balancer in self._balancers:
-            if (command := balancer.due(view)) is None:
-                continue
-            name = type(balancer).__name__
-            try:
-                records = list(self._decide(command))
-            except MinkaError as error:
-                log.info("a balancer's command is refused", extra={"balancer": name, "reason": str(error)})
-                continue
-            if records:
-                log.info("a balancer acts", extra={"balancer": name, "operation": self.decided.next_operation_id})
-                self._record(records)
-
-    def _begin_queued(self) -> None:
-        """Begin queued operations that nothing blocks any longer. This is looked at when the running operations have
-        changed, and once a second, since other things can block them, too.
-        """
-        if not self.decided.queued_operations():
-            return
-        running = [operation.id for operation in self.decided.running_operations()]
-        if running == self._ran and self._now() - self._queue_looked_at < QUEUE_INTERVAL_S:
-            return
-        self._ran, self._queue_looked_at = running, self._now()
-        if records := list(self._decide(BeginQueued(self.reports.sizes(), self.reports.disks))):
-            self._record(records)
-
-    def _cancel_stalled(self) -> None:
-        progress = self.reports.progress
-        for command in self._stalls.due(self.decided, progress, self._now(), self.settings.stall_timeout):
-            if records := list(self._decide(command)):
-                self._record(records)
 
     def data_port_problem(self, node: str) -> tuple[str, float]:
         """What those who watch the node's data port say, and for how many seconds; "" while it answers."""

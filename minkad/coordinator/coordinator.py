@@ -14,7 +14,8 @@ from minka.v1.admin_pb2 import SeatMove
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.records_pb2 import RecordBatch
-from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.duty_history import DutyHistory
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.controller import (

@@ -148,9 +148,9 @@ class Member:
         log_is_checked: Callable[[], bool],
         now: Callable[[], float],
         clock: ClusterClock,
-        disk: Callable[[], DiskSpace] = DiskSpace,
-        disk_stalled: Callable[[], bool] = lambda: False,
-        unanswered: Callable[[], Mapping[str, str]] = dict,
+        disk: Callable[[], DiskSpace],
+        disk_stalled: Callable[[], bool],
+        unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
         """`answer_here` answers this node's heartbeats while it is the active controller itself, and `hand_over_here`
         its requests for hand-overs, since writes wait for these; else they raise MinkaError. `unanswered` names the
@@ -183,6 +183,7 @@ class Member:
         self._unanswered = unanswered
         self.withheld = ""  # why the active controller gives no clearance
         self._sequence = 0
+        self._answered = 0  # the sequence number of the last answer
         self._stream = 0
         self._sent_at: dict[int, float] = {}
         self._problem = ""
@@ -362,6 +363,7 @@ class Member:
                 heard_at = self._now()
                 self._in_touch(address)
                 self.clearance.grant(self._sent_at.pop(response.sequence), response.clearance_ms / 1000)
+                self._answered = response.sequence
                 if not response.clearance_ms:
                     self._ungranted.set()
                 offset.answered(response)
@@ -410,6 +412,7 @@ class Member:
                 disk=self._disk(),
                 unanswered=[UnansweredPort(node_id=node, reason=why) for node, why in self._unanswered().items()],
                 without_clearance=not self.has_clearance(),
+                answered_sequence=self._answered,
             )
             reports.add_to(request)
             offset.add_to(request)

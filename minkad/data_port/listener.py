@@ -14,7 +14,8 @@ from minkad.process.listening import cannot_listen
 _BACKLOG: Final = 1024
 _FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is a Redis client's, or is closed
 _HANDSHAKE_S: Final = 10.0
-_MOST_SILENT: Final = 128  # connections on which nothing has come; with more, the oldest has waited long enough
+_MOST_SILENT: Final = 128  # connections on which nothing has come; with more, the oldest wait no longer than:
+_LEAST_WAIT_S: Final = 1.0  # what came on a connection is read only after all that were made with it are accepted
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]
@@ -68,10 +69,12 @@ class Listener:
         return _Arrival(self)
 
     def is_silent(self, arrival: "_Arrival") -> None:
-        """Nothing has come yet on a new connection. These count for no client, so there may only be some of them."""
+        """Nothing has come yet on a new connection. These count for no client, so few of them may stay for long."""
         self._silent[arrival] = None
         if len(self._silent) > _MOST_SILENT:
-            next(iter(self._silent)).has_waited()
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.hurry()
 
     def is_heard(self, arrival: "_Arrival") -> None:
         """Something has come, or the connection is over."""
@@ -105,12 +108,23 @@ class _Arrival(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport = cast("asyncio.Transport", None)
+        self._made_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_BYTE_S, self.has_waited)
+        self._made_at = asyncio.get_running_loop().time()
+        self._wait(_FIRST_BYTE_S)
         self._listener.is_silent(self)
+
+    def hurry(self) -> None:
+        """Others wait, too."""
+        self._wait(_LEAST_WAIT_S)
+
+    def _wait(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(self._made_at + seconds, self.has_waited)
 
     def data_received(self, data: bytes) -> None:
         self._stop_timer()

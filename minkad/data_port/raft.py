@@ -97,7 +97,7 @@ class RaftTransport:
         self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
-        self._unreached: dict[int, str] = {}  # the address at which the node could not be reached last
+        self._unreached: dict[int, str] = {}  # of those in `_heard`: where the node could not be reached last
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}
 
@@ -120,6 +120,7 @@ class RaftTransport:
         if len(self._heard) > _MAX_HEARD:
             first = next(iter(self._heard))
             del self._heard[first], self._heard_at[first]
+            self._unreached.pop(first, None)
 
     def last_heard(self, raft_id: int) -> float | None:
         """When a node last sent messages, in seconds of `boottime`; None: not yet."""
@@ -134,12 +135,13 @@ class RaftTransport:
 
     def reached(self, raft_id: int, address: str, is_reached: bool) -> None:
         """Note whether the node was reached at this address."""
-        if not is_reached:
-            self._unreached[raft_id] = address
-            return
-        self._unreached.pop(raft_id, None)
-        if raft_id in self._heard:
+        if raft_id not in self._heard:
+            return  # then there is no choice
+        if is_reached:
             self._heard[raft_id] = address
+            self._unreached.pop(raft_id, None)
+        else:
+            self._unreached[raft_id] = address
 
     def _link(self, raft_id: int) -> "_Link":
         link = self._links.get(raft_id)

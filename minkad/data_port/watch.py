@@ -1,7 +1,8 @@
 """Watches data ports: this node's own, at the address that clients use, and those of some others.
 
 An answer needs all that a client's request needs but the data: the listener, TLS, the protocol and the loop. A
-connection is kept and made anew every few seconds, so that a listener that takes none is found, too.
+connection is kept and made anew every few seconds, so that a listener that takes none is found, too; until the new one
+has brought an answer the old one is asked.
 """
 
 import asyncio
@@ -21,14 +22,17 @@ from minkad.process import tasks
 log: Final = logging.getLogger(__name__)
 
 _RENEW_BEATS: Final = 10  # a connection serves so many questions
-_REFUSED_TIMES: Final = 2  # in a row; one alone may be of a moment in which a process starts
+_TRIES: Final = 3  # new connections of which none brings an answer, while the old one still does
+_AT_ONCE_TIMES: Final = 2  # in a row; one alone may be of a moment in which a process starts
 _NO_ANSWER: Final = "no answer"
+_REFUSED: Final = "connection refused"
 _OUT_OF_FILES: Final = "no file descriptors are left"
 
 
 class Watch:
     """Asks each watched data port once in `interval` seconds; one is silent `timeout` seconds after the last question
-    that it answered, not counting time in which this process stood still, or as soon as it refuses connections.
+    that it answered, not counting time in which this process stood still. One that answers on the old connection, and
+    on no new one, is silent after several tries, or as soon as it refuses them.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Watch:
         self.tls = tls
         self.timeout = timeout
         self.now = now
-        self.detector = FailureDetector(timeout, now(), float("-inf"), interval)
+        self.answers = FailureDetector(timeout, now(), float("-inf"), interval)
+        patience = (_RENEW_BEATS + 1) * interval + _TRIES * timeout
+        self.listens = FailureDetector(patience, now(), float("-inf"), interval)  # answers on new connections
         self._nodes = nodes
         self._interval = interval
         self._probes: dict[str, _Probe] = {}
@@ -61,7 +67,8 @@ class Watch:
         """Ask until cancelled."""
         try:
             while True:
-                self.detector.turn(self.now())
+                for detector in (self.answers, self.listens):
+                    detector.turn(self.now())
                 if self._changed:
                     self._changed = False
                     self._choose()
@@ -87,85 +94,150 @@ class Watch:
 
 
 class _Probe:
-    """The questions to one data port: a `Receiver`."""
+    """The questions to one data port."""
 
     def __init__(self, watch: Watch, node: str, address: str) -> None:
         self.address = address
-        self._watch = watch
+        self.watch = watch
         self._node = node
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._beats = 0  # since the connection was made
-        self._asked_at: float | None = None  # the question that is not answered yet
-        self._refused = 0
+        self._is_own = node == watch.own
+        self._line: _Line | None = None  # on which questions are answered
+        self._trying: asyncio.Task[None] | None = None  # a new one, until it has brought an answer
+        self._beats = 0  # since the line was made
+        self._failed_at_once = 0  # connections in a row
+        self._has_answered = False
         self._reason = _NO_ANSWER
-        watch.detector.heard(node, watch.now())
+        self._heard_now()
 
     def problem(self, now: float) -> str:
         """What comes instead of an answer; "" while it answers."""
-        if self._refused >= _REFUSED_TIMES:
-            return "connection refused"
-        return "" if self._watch.detector.is_alive(self._node, now) else self._reason
+        if self._failed_at_once >= _AT_ONCE_TIMES:
+            return self._reason
+        if self._is_own and not self._has_answered:
+            return ""  # behind address translation a node may never reach its own address
+        is_silent = not (self.watch.answers.is_alive(self._node, now) and self.watch.listens.is_alive(self._node, now))
+        return self._reason if is_silent else ""
 
     def beat(self) -> None:
-        """Ask, or connect."""
-        if self._connecting is not None:
-            if not self._connecting.done():
-                return
-            self._connecting = None
+        """Ask, and try a new line if this one is old, or there is none."""
         self._beats += 1
-        late = self._asked_at is not None and self._watch.now() - self._asked_at > self._watch.timeout
-        if self._connection is None or late or self._beats > _RENEW_BEATS:
-            self._connecting = tasks.start(self._connect(), f"watching the data port of {self._node}")
-        elif self._asked_at is None:
-            self._asked_at = self._watch.now()
-            self._connection.send_at_once(b"")
+        if self._line is not None:
+            self._line.ask()
+        is_due = self._line is None or self._line.is_late() or self._beats > _RENEW_BEATS
+        if is_due and (self._trying is None or self._trying.done()):
+            name = f"watching the data port of {self._node}"
+            self._trying = tasks.start(self._try_line(), name, self._broken)
 
-    async def _connect(self) -> None:
-        """A new connection takes the place of the old one, which ends afterwards: it would leave its file descriptor to
-        the new one, and hide that the node has none for a client.
+    async def _try_line(self) -> None:
+        """A line that has brought an answer takes the place of the old one. Meanwhile questions go on there: a lost
+        packet, or a queue of connections that is full for a moment, is no silence. The old one ends afterwards: it
+        would leave its file descriptor to the new one, and hide that the node has none for a client.
         """
-        asked_at = self._watch.now()
+        began, line = self.watch.now(), _Line(self)
+        over: _Line | None = line
         try:
-            async with asyncio.timeout(self._watch.timeout):
-                connection = await connect(split_address(self.address), self._watch.tls(), self._watch.hello, self)
+            async with asyncio.timeout(self.watch.timeout):
+                await line.open()
+            over, self._line = self._line, None if line.is_over else line
+            self._reason, self._failed_at_once, self._beats = _NO_ANSWER, 0, 0
+            self.watch.listens.heard(self._node, began)
         except TimeoutError:
-            self._reason = _NO_ANSWER
+            self._reason, self._failed_at_once = _NO_ANSWER, 0
         except MinkaError as error:
             self._failed(error)
-        else:
-            self._end()
-            self._connection, self._beats, self._asked_at, self._refused = connection, 0, asked_at, 0
-            connection.send(b"")
+        finally:
+            if over is not None:
+                over.end()
 
     def _failed(self, error: MinkaError) -> None:
         cause = error.__cause__
-        self._reason = error.message.removeprefix(f"{self.address}: ")
+        is_at_once = isinstance(cause, ConnectionRefusedError)
+        self._reason = _REFUSED if is_at_once else error.message.removeprefix(f"{self.address}: ")
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
             self._reason = _OUT_OF_FILES
-            if self._node != self._watch.own:  # the fault is here
-                self._watch.detector.heard(self._node, self._watch.now())
-        self._refused = self._refused + 1 if isinstance(cause, ConnectionRefusedError) else 0
+            if self._is_own:
+                is_at_once = True
+            else:
+                self._heard_now()  # the fault is here
+        self._failed_at_once = self._failed_at_once + 1 if is_at_once else 0
 
-    def _end(self) -> None:
-        if self._connection is not None:
-            self._connection.drop()
-            self._connection = None
-        self._asked_at = None
+    def _broken(self, _error: BaseException) -> None:
+        """After a bug the next beat tries again: this node doesn't end by what another one sends."""
+        self._reason = _NO_ANSWER
+
+    def _heard_now(self) -> None:
+        for detector in (self.watch.answers, self.watch.listens):
+            detector.heard(self._node, self.watch.now())
+
+    def answered(self, asked_at: float) -> None:
+        """A question was answered."""
+        self._has_answered = True
+        self.watch.answers.heard(self._node, asked_at)
+
+    def lost(self, line: "_Line", error: MinkaError | None) -> None:
+        """A connection is over."""
+        if line is self._line:
+            self._line = None
+            self._reason = _NO_ANSWER if error is None else error.message
 
     def close(self) -> None:
         """Watch it no longer."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-        self._end()
+        if self._trying is not None:
+            self._trying.cancel()
+        if self._line is not None:
+            self._line.end()
+
+
+class _Line:
+    """A connection on which questions are asked, one after the other: a `Receiver`."""
+
+    def __init__(self, probe: _Probe) -> None:
+        self._probe = probe
+        self._connection: Connection | None = None
+        self._asked_at: float | None = None  # the question that is not answered yet
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self) -> None:
+        """Connect, and wait for the first answer. Raises UNREACHABLE."""
+        watch = self._probe.watch
+        self._asked_at = watch.now()
+        self._connection = await connect(split_address(self._probe.address), watch.tls(), watch.hello, self)
+        self._connection.send(b"")
+        await self._first
+
+    def ask(self) -> None:
+        """Ask, if there is an answer to the question before."""
+        if self._connection is not None and self._asked_at is None:
+            self._asked_at = self._probe.watch.now()
+            self._connection.send_at_once(b"")
+
+    def is_late(self) -> bool:
+        """Whether a question has waited too long for its answer."""
+        watch = self._probe.watch
+        return self._asked_at is not None and watch.now() - self._asked_at > watch.timeout
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be asked on it."""
+        return self._connection is None
+
+    def end(self) -> None:
+        """Close it, if it is open."""
+        if not self._first.cancel() and not self._first.cancelled():
+            self._first.exception()  # nobody may have asked for it
+        if self._connection is not None:
+            self._connection.drop()
+            self._connection = None
 
     # The receiver
 
     def received(self, content: bytes) -> None:
         """The answer."""
         if self._asked_at is not None:
-            self._watch.detector.heard(self._node, self._asked_at)
-            self._asked_at, self._reason = None, _NO_ANSWER
+            self._probe.answered(self._asked_at)
+            self._asked_at = None
+        if not self._first.done():
+            self._first.set_result(None)
 
     def ended(self) -> None:
         """The other side is about to close."""
@@ -175,9 +247,9 @@ class _Probe:
         self._connection = None
         if error is not None and error.code is Code.INVALID_ARGUMENT:
             self.received(b"")
-        elif error is not None:
-            self._reason = error.message
-        self._asked_at = None
+        if not self._first.done():
+            self._first.set_exception(error or MinkaError(Code.UNREACHABLE, "the connection was closed"))
+        self._probe.lost(self, error)
 
     def paused(self) -> None:
         """Nothing waits for room."""

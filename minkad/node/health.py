@@ -40,7 +40,7 @@ class Health:
         log_db: LogDatabase,
         last_heard: Callable[[int], float | None],
         counting: TableCounting,
-        unanswered: Callable[[], Mapping[str, str]] = dict,
+        unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
         self.telemetry = telemetry
         self._coordinator = coordinator

@@ -7,7 +7,7 @@ from typing import Final
 import minka
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minkad.config import Config
-from minkad.coordinator.active_controller import ControllerSettings
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.coordinator.member import MemberSettings
 from minkad.coordinator.shard_control import ShardSettings

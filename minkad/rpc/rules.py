@@ -198,7 +198,7 @@ _NUMBERS: Final = (
     *("registered_ms", "penalty", "crash_penalty", "penalty_ms", "version_since_ms", "wanted_buckets", "part_bytes"),
     *("after_offset", "until_offset", "find_child"),
     *("from_ms", "to_ms", "migrations_limit"),
-    *("slots", "whole_up_to", "clock_ahead_ms"),
+    *("slots", "whole_up_to", "clock_ahead_ms", "answered_sequence"),
 )
 _FLAGS: Final = (
     "is_low",

@@ -1,6 +1,7 @@
 """The listener of the data port: who has said nothing yet takes none of its room for ever."""
 
 import asyncio
+import socket
 
 from minkactl.playground import free_addresses
 from minkad.config.addresses import split_address
@@ -8,7 +9,7 @@ from minkad.data_port.listener import Listener
 from tests.integration.replication.node import until
 
 
-async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_at_once() -> None:
+async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_soon() -> None:
     made: list[str] = []
 
     def made_for(kind: str) -> asyncio.Protocol:
@@ -25,3 +26,24 @@ async def test_of_many_that_say_nothing_the_oldest_count_as_clients_of_redis_at_
     for writer in writers:
         writer.transport.abort()
     listener.stop()
+
+
+async def test_of_many_that_come_at_once_none_is_cut_that_has_said_something() -> None:
+    """All of them are accepted in one turn of the loop, before anything is read."""
+    made: list[str] = []
+
+    class Heard(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            made.append("minka")
+
+    address = free_addresses(1)[0]
+    listener = Listener(address, Heard, None, None)
+    await listener.start()
+    sockets = [socket.create_connection(split_address(address)) for _ in range(300)]
+    for one in sockets:
+        one.sendall(b"\x00minka\x01")
+    await until(lambda: len(made) == 300)
+    for one in sockets:
+        one.close()
+    listener.stop()
+    await asyncio.sleep(0)

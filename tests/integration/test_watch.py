@@ -22,6 +22,16 @@ from tests.integration.replication.node import until
 BEAT, TIMEOUT = 0.02, 0.2
 
 
+class Deaf(asyncio.Protocol):
+    """Takes what comes on a connection, and says nothing."""
+
+    def __init__(self, made: list[asyncio.BaseTransport]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._made.append(transport)
+
+
 class Port:
     """A data port that answers, or takes what comes and says nothing."""
 
@@ -29,13 +39,14 @@ class Port:
         self.address = free_addresses(1)[0]
         self.made = 0
         self.is_deaf = False
+        self._unheard: list[asyncio.BaseTransport] = []
         services = {Purpose.PING: Pings().serve}
         self._incoming = Incoming("cluster", "a", {purpose: services[purpose] for purpose in purposes})
         self._listener: Listener | None = None
 
     def _protocol(self) -> asyncio.Protocol:
         self.made += 1
-        return asyncio.Protocol() if self.is_deaf else self._incoming.protocol()
+        return Deaf(self._unheard) if self.is_deaf else self._incoming.protocol()
 
     async def open(self) -> None:
         self._listener = Listener(self.address, self._protocol, None, None)
@@ -45,6 +56,8 @@ class Port:
         if self._listener is not None:
             self._listener.stop()
         self._incoming.close()
+        for transport in self._unheard:
+            transport.close()
 
     def hang(self) -> None:
         """Answer nothing more, on connections that are there either."""
@@ -54,12 +67,12 @@ class Port:
 
 
 @asynccontextmanager
-async def watched(port: Port) -> AsyncIterator[Watch]:
-    """A watches the port, which is B's."""
+async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
+    """A, or B itself, watches the port, which is B's."""
     nodes = [Node(id="b", data_address=port.address, state=NodeState.NODE_STATE_LIVE)]
     nodes.append(Node(id="a", data_address="127.0.0.1:9", state=NodeState.NODE_STATE_FAILED))
     await port.open()
-    watch = Watch("a", "cluster", lambda: nodes, lambda: None, BEAT, TIMEOUT, boottime)
+    watch = Watch(own, "cluster", lambda: nodes, lambda: None, BEAT, TIMEOUT, boottime)
     task = asyncio.create_task(watch.run())
     try:
         await until(lambda: port.made > 0)
@@ -68,6 +81,7 @@ async def watched(port: Port) -> AsyncIterator[Watch]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         port.close()
+        await asyncio.sleep(0)  # in which they are closed
 
 
 def said(watch: Watch) -> str | None:
@@ -99,7 +113,7 @@ async def test_a_port_that_refuses_is_known_at_once() -> None:
     port = Port()
     async with watched(port) as watch:
         watch.timeout = 60.0
-        watch.detector.timeout = 60.0
+        watch.answers.timeout = watch.listens.timeout = 60.0
         await until(lambda: port.made >= 2)
         port.close()
         await until(lambda: said(watch) == "connection refused")
@@ -125,6 +139,49 @@ async def test_a_node_without_file_descriptors_accuses_itself_alone(monkeypatch:
         monkeypatch.setattr(watching, "connect", connect)
         await until(lambda: watch.unanswered().get("a") == "no file descriptors are left")
         assert said(watch) is None
+
+
+async def test_while_new_connections_bring_nothing_the_old_one_is_asked_and_the_port_is_silent_after_several() -> None:
+    port = Port()
+    async with watched(port) as watch:
+        await until(lambda: port.made >= 2)
+        port.is_deaf = True
+        made = port.made
+        await until(lambda: port.made >= made + 3)
+        assert said(watch) is None, "the old connection answers"
+        await until(lambda: said(watch) == "no answer")
+        port.is_deaf = False
+        await until(lambda: said(watch) is None)
+
+
+async def test_what_another_node_does_never_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = Port()
+    ended: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: ended.append(context))
+    async with watched(port) as watch:
+
+        async def connect(*_: object) -> object:
+            raise ValueError("a bug")
+
+        with monkeypatch.context() as bug:
+            bug.setattr(watching, "connect", connect)
+            await until(lambda: said(watch) == "no answer")
+        await until(lambda: said(watch) is None)
+    assert ended == []
+
+
+async def test_a_node_that_never_reached_its_own_address_does_not_accuse_itself() -> None:
+    """It may be behind address translation; a refusal, and silence after an answer, count."""
+    port = Port()
+    port.is_deaf = True
+    async with watched(port, own="b") as watch:
+        made = port.made
+        await until(lambda: port.made >= made + 3)
+        assert said(watch) is None
+        port.is_deaf = False
+        await until(lambda: watch._probes["b"]._has_answered)
+        port.hang()
+        await until(lambda: said(watch) == "no answer")
 
 
 def test_the_purpose_is_one_of_the_protocols() -> None:

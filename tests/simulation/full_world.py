@@ -13,7 +13,7 @@ from unittest import mock
 from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, Partition, PartitionState
 from minka.v1.raft_pb2 import ConfState
 from minkad.coordinator import active_controller, admin_requests, coordinator
-from minkad.coordinator.active_controller import ControllerSettings
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Bootstrap
 from minkad.core.controller import MigrationCaps, VoterSettings
 from minkad.core.state import OPERATIONS_UNENDED, State, is_up

@@ -205,6 +205,7 @@ class Process(Endpoint):
             clock=ClusterClock(
                 lambda: 1_000_000 * (world.unix_ms() + machine.wall_skew_ms), lambda: int(1e9 * self.now())
             ),
+            disk=DiskSpace,
             disk_stalled=lambda: self.disk_stalled,
             unanswered=self._unanswered,
         )

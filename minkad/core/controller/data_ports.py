@@ -2,15 +2,18 @@
 
 Clients, followers and the coordinator's log all use the data port, heartbeats don't. So each node asks its own data
 port, at the address that clients use, and those of some others, and its heartbeats say which ones don't answer. A node
-is judged by most of those that watch it, never by one alone: a watcher may be cut off, and a node behind address
-translation may not reach its own address.
+is judged by most of the others that watch it, since it may not reach its own address itself. If there is only one, that
+one may be cut off, so a node that is up has to say it, too.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.coordinator_pb2 import HeartbeatRequest
+from minkad.core.controller.membership import process_of
 from minkad.core.state import is_up
 
 WATCHERS: Final = 3  # other nodes that watch a data port
@@ -57,6 +60,9 @@ class DataPortJudge:
     _said: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by watcher: what it gets instead of an answer
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
     _silent: dict[str, Unanswered] = field(default_factory=dict)
+    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: the last one with a clearance
+    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that is heard: whether it has no clearance left
+    _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed since it served nothing
     _is_suspect: bool = False
 
     def note(self, watcher: str, said: Mapping[str, str]) -> None:
@@ -69,6 +75,8 @@ class DataPortJudge:
     def began(self, node: str, now: float) -> None:
         """A process of the node has registered."""
         self._began[node] = now
+        self._withheld.pop(node, None)
+        self._failed.pop(node, None)
 
     def turn(self, nodes: Mapping[str, Node], now: float) -> Collection[str]:
         """Judge by what was said. `nodes`: the table's. Returns those whose data ports don't answer."""
@@ -84,7 +92,7 @@ class DataPortJudge:
         found: dict[str, Unanswered] = {}
         for name, by in accused.items():
             node, is_new = nodes.get(name), now < self._began.get(name, float("-inf")) + self.grace
-            if node is None or is_new or 2 * len(by) <= _watching(node, up):
+            if node is None or is_new or not _is_silent(node, by, up):
                 continue
             old = self._silent.get(name)
             found[name] = Unanswered(_told(node, by), old.since if old is not None else now)
@@ -103,10 +111,52 @@ class DataPortJudge:
         found = self._silent.get(node)
         return found.reason if found is not None and not self._is_suspect else ""
 
+    def granted_to(self, request: HeartbeatRequest) -> None:
+        """A heartbeat is answered with a clearance."""
+        if request.sequence >= self._last_granted(request):
+            self._granted[request.node_id] = request
+        self._withheld.pop(request.node_id, None)
 
-def _watching(node: Node, up: int) -> int:
-    """How many nodes watch a data port; a node that is up watches its own."""
-    return 1 + min(WATCHERS, up - 1) if is_up(node) else min(WATCHERS, up)
+    def withheld_from(self, request: HeartbeatRequest) -> None:
+        """A heartbeat is answered without a clearance. That the node says it has none counts once it has taken all
+        answers that brought one: heartbeats don't wait for the answers to those before, so some may be on their way.
+        """
+        has_taken_all = request.answered_sequence >= self._last_granted(request)
+        self._withheld[request.node_id] = request.without_clearance and has_taken_all
+
+    def _last_granted(self, request: HeartbeatRequest) -> int:
+        """The sequence number of the last heartbeat of the same process that was granted a clearance."""
+        last = self._granted.get(request.node_id)
+        return last.sequence if last is not None and last.incarnation == request.incarnation else 0
+
+    def has_given_up(self, node: str) -> bool:
+        """Whether the node can be failed at once: it serves nothing, has no clearance and gets none."""
+        return self._withheld.get(node, False) and bool(self.withheld(node))
+
+    def failed(self, node: Node) -> str:
+        """The node fails now. Returns the reason if it is heard, and serves nothing; "" if it is silent."""
+        reason = self.withheld(node.id) if node.id in self._withheld else ""
+        if reason:
+            self._failed[node.id] = process_of(node)
+        return reason
+
+    def refuse_unserving(self, node: Node) -> None:
+        """Raises NOT_SERVING for a process that failed since it served nothing, until its data port answers. Another
+        process of the node may serve, since it listens anew.
+        """
+        is_same = self._failed.get(node.id) == process_of(node)
+        if is_same and (reason := self.withheld(node.id)):
+            raise MinkaError(Code.NOT_SERVING, f"{node.id}: {reason}", node=node.id)
+
+
+def _is_silent(node: Node, by: Mapping[str, str], up: int) -> bool:
+    """Whether a data port counts as dead, of which some watchers say so. The rule is the same for a node that FAILED,
+    whose own word is missing: else it would fail, register and fail again.
+    """
+    others = min(WATCHERS, up - is_up(node))
+    if others == 1 and is_up(node) and node.id not in by:
+        return False
+    return 2 * len(by.keys() - {node.id}) > others
 
 
 def _told(node: Node, by: Mapping[str, str]) -> str:

@@ -18,7 +18,8 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Cluster, Node, NodeState
 from minka.v1.raft_pb2 import ConfState, Snapshot, SnapshotMetadata
 from minkad.coordinator import active_controller, admin_requests, coordinator
-from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.coordinator.coordinator import Coordinator
 from minkad.core.controller import MigrationCaps, VoterSettings, keyspaces
 from minkad.core.state import State, is_up

@@ -20,7 +20,8 @@ from minka.v1.coordinator_pb2 import (
 from minka.v1.duties_pb2 import Shard
 from minka.v1.records_pb2 import RecordBatch
 from minkad.coordinator import active_controller
-from minkad.coordinator.active_controller import ActiveController, ControllerSettings
+from minkad.coordinator.active_controller import ActiveController
+from minkad.coordinator.controller_settings import ControllerSettings
 from minkad.core.controller import (
     ApplyPlan,
     CreateCluster,
@@ -53,6 +54,7 @@ class Harness:
         self.held: list[tuple[tuple[bytes, ...], asyncio.Future[None]]] | None = None
         self.confirms = True  # a quorum says at once that this node leads
         self.batches: list[RecordBatch] = []
+        self.hand_overs: list[str] = []  # the reasons
         self.controller = ActiveController(
             self.state,
             1,
@@ -65,6 +67,7 @@ class Harness:
             update_replicas=self.update_replicas,
             logged=self.logged,
             before_tick=self.count_tick,
+            hand_over=self.hand_overs.append,
             now=lambda: self.now,
             jitter=random.Random(0),
             in_thread=asyncio.to_thread,
@@ -319,7 +322,7 @@ async def test_a_controller_with_a_task_that_has_died_ends(
     def die() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(h.controller, "_balance", die)
+    monkeypatch.setattr(h.controller, "_before_tick", die)
     await until(lambda: h.controller.failed)
     assert "a task failed" in caplog.text
     h.controller.close()
@@ -451,6 +454,18 @@ async def test_while_it_may_hold_a_clearance_it_is_failed_no_earlier_than_a_sile
     watched.h.controller.close()
 
 
+async def test_while_a_clearance_of_a_former_controller_may_hold_nobody_is_failed() -> None:
+    watched = Watched()
+    await watched.begin()
+    watched.h.controller.detector.clearances_end = watched.h.now + 0.4
+    watched.silent = "c"
+    await watched.beats(0.3)
+    assert watched.state("c") == NodeState.NODE_STATE_LIVE
+    await watched.beats(0.2)
+    assert watched.state("c") == NodeState.NODE_STATE_FAILED
+    watched.h.controller.close()
+
+
 async def test_a_node_that_ended_failed_by_its_silence_though_its_data_port_is_silent_as_well() -> None:
     watched = Watched()
     await watched.begin()
@@ -500,12 +515,10 @@ async def test_a_restarted_process_is_not_held_back_for_the_one_before() -> None
 
 async def test_a_controller_whose_own_data_port_is_dead_hands_over_and_fails_nobody() -> None:
     watched = Watched()
-    reasons: list[str] = []
-    watched.h.controller._hand_over = reasons.append
     await watched.begin()
     watched.silent = "a"
     await watched.beats(1.0)
-    assert "does not answer b, c, d and the node itself" in reasons[0]
+    assert "does not answer b, c, d and the node itself" in watched.h.hand_overs[0]
     assert watched.state("a") == NodeState.NODE_STATE_LIVE
     watched.h.controller.close()
 

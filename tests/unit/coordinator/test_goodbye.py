@@ -10,7 +10,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
-from minka.v1.coordinator_pb2 import HandOverRequest, HandOverResponse, HeartbeatResponse, LeaveRequest
+from minka.v1.coordinator_pb2 import DiskSpace, HandOverRequest, HandOverResponse, HeartbeatResponse, LeaveRequest
 from minkad.coordinator.member import SHUTDOWN_POLL, Member, MemberSettings
 from tests.simulation.loop import ProcessLoop
 
@@ -56,6 +56,9 @@ class Coordinators:
             log_is_checked=lambda: True,
             now=lambda: self.seconds,
             clock=ClusterClock(lambda: 0, lambda: 0),
+            disk=DiskSpace,
+            disk_stalled=lambda: False,
+            unanswered=dict,
         )
         self.member.registered.set()
 

@@ -13,6 +13,7 @@ from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,
+    DiskSpace,
     HandOverRequest,
     HandOverResponse,
     HeartbeatRequest,
@@ -65,6 +66,7 @@ class Athens:
             log_is_checked=lambda: True,
             now=lambda: self.seconds,
             clock=ClusterClock(self.nanoseconds, self.nanoseconds),
+            disk=DiskSpace,
             disk_stalled=lambda: self.disk_stalled,
             unanswered=lambda: self.unanswered,
         )
@@ -264,6 +266,16 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
     athens.withheld = ""
     athens.run(BEAT)
     assert [athens.member.has_clearance(), athens.member.withheld] == [True, ""]
+
+
+def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> None:
+    """Also on another stream: an answer of the former one is taken no more."""
+    athens.run(BEAT)
+    athens.elect(NEXT)
+    athens.run(3 * BEAT)
+    said = [(request.sequence, request.answered_sequence) for request in athens.requests]
+    assert said[0] == (1, 0)
+    assert said[1:] == [(sequence, sequence - 1) for sequence, _ in said[1:]]
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:

@@ -1,6 +1,9 @@
 """Whose data ports count as dead, by what those who watch them say."""
 
+import pytest
+
 from minka.v1.cluster_pb2 import Node, NodeState
+from minka.v1.coordinator_pb2 import HeartbeatRequest
 from minkad.core.controller import DataPortJudge, watched_by
 
 LIVE, FAILED, LEFT = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT
@@ -10,6 +13,12 @@ GRACE = 0.8
 def nodes(names: str, failed: str = "", left: str = "") -> dict[str, Node]:
     states = {**dict.fromkeys(names, LIVE), **dict.fromkeys(failed, FAILED), **dict.fromkeys(left, LEFT)}
     return {name: Node(id=name, data_address=f"{name}:1", state=states[name]) for name in sorted(states)}
+
+
+def beat(sequence: int, answered: int, without: bool, incarnation: str = "1") -> HeartbeatRequest:
+    said = HeartbeatRequest(node_id="a", sequence=sequence, answered_sequence=answered, incarnation=incarnation)
+    said.without_clearance = without
+    return said
 
 
 def watched(names: str, own: str, **others: str) -> str:
@@ -53,8 +62,8 @@ def test_failed_nodes_are_watched_as_well_and_nodes_that_left_are_not() -> None:
 
 def test_most_of_those_who_watch_a_port_judge_it() -> None:
     judge = Judge(nodes("abcde"))
-    judge.say("a", "bc")
-    assert judge.withheld() == "", "two of four"
+    judge.say("a", "ab")
+    assert judge.withheld() == "", "one of three others"
     judge.say("a", "abc", "connection refused")
     assert judge.withheld() == "a"
     assert (
@@ -84,8 +93,21 @@ def test_of_two_nodes_both_have_to_say_it() -> None:
 
 def test_a_watcher_that_is_gone_does_not_count() -> None:
     judge = Judge(nodes("abde", failed="c"))
-    judge.say("a", "bcd")
+    judge.say("a", "bc")
     assert judge.withheld() == ""
+
+
+@pytest.mark.parametrize(("names", "by", "silent"), [("abc", "b", ""), ("abc", "bc", "a"), ("ab", "b", "a")])
+def test_a_node_that_does_not_reach_its_own_address_is_not_failed_and_registered_in_turns(
+    names: str, by: str, silent: str
+) -> None:
+    """Its own word, which is missing once it has failed, tips no balance."""
+    judge = Judge(nodes(names))
+    judge.say("a", f"a{by}")
+    assert judge.judge.unanswered("a") is not None if silent else judge.withheld() == ""
+    judge = Judge(nodes(names[1:], failed="a"))
+    judge.say("a", by)
+    assert judge.withheld() == silent
 
 
 def test_an_answer_ends_it() -> None:
@@ -133,3 +155,33 @@ def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
     assert judge.withheld() == "a"
     judge.say("", "bc")
     assert judge.withheld() == ""
+
+
+def test_a_node_has_given_up_its_clearance_when_it_has_taken_all_answers_that_brought_one() -> None:
+    """Its heartbeats don't wait for the answers to those before: a clearance may still be on its way."""
+    judge = Judge(nodes("abcde"))
+    judge.judge.granted_to(beat(7, 5, without=False))
+    judge.say("a", "abcd")
+    judge.judge.withheld_from(beat(8, 6, without=True))
+    assert not judge.judge.has_given_up("a")
+    judge.judge.withheld_from(beat(9, 7, without=False))
+    assert not judge.judge.has_given_up("a")
+    judge.judge.withheld_from(beat(10, 7, without=True))
+    assert judge.judge.has_given_up("a")
+
+
+def test_a_late_heartbeat_of_a_former_stream_hides_no_clearance_that_is_on_its_way() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.judge.granted_to(beat(7, 5, without=False))
+    judge.judge.granted_to(beat(3, 2, without=False))
+    judge.say("a", "abcd")
+    judge.judge.withheld_from(beat(8, 6, without=True))
+    assert not judge.judge.has_given_up("a")
+
+
+def test_what_was_granted_to_the_process_before_does_not_count() -> None:
+    judge = Judge(nodes("abcde"))
+    judge.judge.granted_to(beat(7, 5, without=False))
+    judge.say("a", "abcd")
+    judge.judge.withheld_from(beat(1, 0, without=True, incarnation="2"))
+    assert judge.judge.has_given_up("a")

@@ -88,12 +88,12 @@ class Alike(NamedTuple):
     """Suspects of one pallet that have failed equally often, all synthetic or none."""
 
     first: list[Duty]  # at most PIECE, in the order in which they are tried
-    count: int  # how many there are
+    total: int  # how many there are
 
     @property
     def together(self) -> int:
         """How many are tried together: so many that both the trials and the shards that may fail in them are few."""
-        return isqrt(self.count) if self.count > FEW else 1
+        return isqrt(self.total) if self.total > FEW else 1
 
 
 def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) -> list[Alike]:

@@ -7,7 +7,7 @@ import pytest
 from minka.v1.duties_pb2 import AssignmentState, Duty
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
 from minkad.core.controller import ChangeDuties
-from minkad.core.controller.duties import distribution, suspects, trials
+from minkad.core.controller.duties import distribution, placing, suspects, trials
 from minkad.core.controller.duties.distribution import TIMER_MS
 from minkad.core.controller.duties.rows import duties_in_pieces, duty_with
 from minkad.core.state import State
@@ -277,7 +277,7 @@ def test_many_suspects_that_wait_for_a_shard_cost_little(
     for record in duties_in_pieces(duty_with(row, lambda new: setattr(new.suspicion, "failures", 2)) for row in rows):
         world.apply(record)
     world.now_ms += suspects.SLOW_TRIAL_MS
-    original = trials.chosen
+    original = placing.chosen
 
     def counted(*arguments: Any) -> Any:
         asked.append(len(arguments[2]))

@@ -291,8 +291,8 @@ class ShardMachine:
         seconds = grant.clearance_ms / 1000
         self._clearance = max(self._clearance, seconds)
         self.until = max(self.until, sent_at + seconds)
-        if self._releasing and not self.hosting.live and now < self._release_at():
-            self._releasing = False
+        if self._releasing and now < self._release_at():
+            self._releasing = False  # though a detach may still hang: it holds up no other duty
 
     def _watch_clearance(self, now: float) -> None:
         """Release everything while there is still time, and end the process if the delegate doesn't do it in time."""

@@ -203,7 +203,8 @@ class ShardControl:
         for name, reason in reasons.items():
             log.warning("shard failed", extra={"shard": name, "reason": reason})
         self._failing = frozenset(reasons)
-        return FailShards(reasons) if reasons else None
+        unheard = frozenset(name for name in reasons if not self.detector.has_heard(name))
+        return FailShards(reasons, unheard) if reasons else None
 
     # Balance
 

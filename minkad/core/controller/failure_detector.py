@@ -52,6 +52,10 @@ class FailureDetector:
         """A heartbeat of this node has arrived, or it is known otherwise that the node was up at `at`."""
         self._heard[node] = at
 
+    def has_heard(self, node: str) -> bool:
+        """Whether the node was ever heard from."""
+        return node in self._heard
+
     def deadline(self, node: str) -> float:
         """When the node counts as failed if nothing is heard from it until then."""
         return max(self._heard.get(node, self._since) + self.timeout, self.clearances_end)

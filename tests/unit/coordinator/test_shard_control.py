@@ -192,3 +192,13 @@ async def test_a_shard_that_a_new_controller_has_heard_has_the_whole_timeout(h: 
     h.pass_time(3.5)
     await asyncio.sleep(0)
     assert not h.failed()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_verdict_says_who_was_never_heard(h: Harness, heard: bool) -> None:
+    if heard:
+        h.beat()
+    h.pass_time(12.0)
+    await asyncio.sleep(0)
+    [command] = [command for command in h.submitted if isinstance(command, FailShards)]
+    assert ("s1" in command.unheard) is not heard

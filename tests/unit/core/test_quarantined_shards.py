@@ -55,7 +55,7 @@ def test_a_process_that_is_restarted_once_is_trusted_at_once(world: DutyWorld) -
 def test_when_all_are_quarantined_they_take_the_duties(world: DutyWorld) -> None:
     crash(world, *TWO, times=3)
     assert all(shard(world, name).state == QUARANTINED for name in TWO)
-    assert shard(world, "s1").state_reason == "its processes end without a word again and again"
+    assert shard(world, "s1").state_reason == "it fell silent again and again"
     assert world.counts() == {"s1": 5, "s2": 5}
     before = {name: world.where(name) for name in TEN}
     world.wait(500)
@@ -109,6 +109,21 @@ def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> N
         world.kill("s1")
         world.join("s1")
     assert shard(world, "s1").state == ShardState.SHARD_STATE_LIVE
+
+
+def test_a_shard_that_a_new_controller_never_heard_has_not_crashed(world: DutyWorld) -> None:
+    """Its node may have lost the controller, as each time that the controller changes."""
+    for number in range(3):
+        world.create("feeds", [f"new{number}"])
+        world.follow()
+        world.do(FailShards(dict.fromkeys(TWO, "no heartbeat"), unheard=TWO))
+        for name in TWO:
+            assert shard(world, name).penalty > 0
+            world.processes.pop(name)
+            world.join(name)
+    world.settle()
+    assert all(shard(world, name).state == ShardState.SHARD_STATE_LIVE for name in TWO)
+    assert not world.duties.suspected, "what they were attaching isn't to blame"
 
 
 def test_crashes_are_forgotten_in_time(world: DutyWorld) -> None:

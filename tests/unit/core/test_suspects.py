@@ -1,11 +1,15 @@
 """A duty that ends the processes which attach it ends few of them; then it is kept away, and tried alone."""
 
+from typing import Any
+
 import pytest
 
 from minka.v1.duties_pb2 import AssignmentState, Duty
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
 from minkad.core.controller import ChangeDuties
-from minkad.core.controller.duties import suspects
+from minkad.core.controller.duties import distribution, placing, suspects, trials
+from minkad.core.controller.duties.distribution import TIMER_MS
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with
 from minkad.core.state import State
 from tests.unit.core.duty_world import DutyWorld, Process
 
@@ -253,3 +257,44 @@ def test_a_shard_that_was_about_to_stop_makes_no_suspects() -> None:
     fleet.world.leave("a")
     fleet.world.kill("a")
     assert not fleet.world.duties.suspected
+
+
+@pytest.mark.parametrize(("idle", "plans"), [("mail", 0), ("feeds", 1)])
+def test_many_suspects_that_wait_for_a_shard_cost_little(
+    monkeypatch: pytest.MonkeyPatch, idle: str, plans: int
+) -> None:
+    """One shard attaches something for a long time, and the idle one takes another pallet, or has no room for them."""
+    world, asked = DutyWorld(), list[int]()
+    world.pallet("feeds")
+    world.pallet("mail")
+    world.join("busy")
+    world.create("feeds", ["slow"])
+    world.follow()
+    world.join("idle", pallets=(idle,), capacity=1)
+    for first in range(0, 20_000, 1000):
+        world.create("feeds", ids(20_000)[first : first + 1000], weight=2)
+    rows = [row for row in world.duties.duties.values() if row.id != "slow"]
+    for record in duties_in_pieces(duty_with(row, lambda new: setattr(new.suspicion, "failures", 2)) for row in rows):
+        world.apply(record)
+    world.now_ms += suspects.SLOW_TRIAL_MS
+    original = placing.chosen
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(len(arguments[2]))
+        return original(*arguments)
+
+    monkeypatch.setattr(trials, "chosen", counted)
+    # All are known to be suspects after one look.
+    monkeypatch.setattr(distribution, "PIECE", len(rows))
+    monkeypatch.setattr(distribution, "WINDOW", 2 * len(rows))
+    for _ in range(3):
+        world.now_ms += TIMER_MS
+        asked.clear()
+        assert not world.look()
+        assert asked == [suspects.PIECE] * plans
+    assert len(world.distributor.unplaced["feeds"]) == len(rows), "all were looked at"
+    world.work(world.processes["busy"])
+    world.now_ms += TIMER_MS
+    [given] = [record.assignments_changed for record in world.look()]
+    assert given.shard == "busy"
+    assert len(given.duties) > suspects.FEW, "many are tried together"

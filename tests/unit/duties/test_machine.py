@@ -420,6 +420,36 @@ def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
     assert not world.ended
 
 
+def test_a_detach_that_hangs_while_the_clearance_is_short_holds_up_no_other(world: World) -> None:
+    """What was released in the meantime is reported, and new duties are attached, once the clearance is back."""
+    world.attach(*(held(number, 10 + number) for number in range(3, 6)))
+    world.end_calls()
+    world.record()
+    world.detach((1, 11))
+    (hanging,) = world.calls
+    world.pass_time(30.0)
+    world.tell(CallOverdue(hanging))
+    world.answers = False
+    world.pass_time(2.2)
+    for number in [number for number in world.calls if number != hanging]:
+        world.calls = {number: world.calls.pop(number), **world.calls}
+        world.end_call()
+    assert world.holds == {1: 11}
+    assert not world.reported("released")
+    world.answers = True
+    world.connect()
+    world.pass_time(0.5)
+    assert sorted(world.reported("released")) == [(2, 12), (3, 13), (4, 14), (5, 15)]
+    world.record()
+    world.attach(held(2, 22))
+    assert world.history[-1] == ("attach", [2])
+    world.end_calls()
+    assert world.holds == {2: 22}
+    assert not world.ended
+    world.record()
+    assert (1, 11) in world.reported("released")
+
+
 def test_the_more_duties_there_are_the_earlier_they_are_released() -> None:
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()

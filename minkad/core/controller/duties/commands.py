@@ -1,6 +1,6 @@
 """The commands about pallets, duties and shards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from minka.v1.duties_pb2 import Shard
@@ -34,9 +34,12 @@ class RegisterShard:
 
 @dataclass(frozen=True, slots=True)
 class FailShards:
-    """The failure detector has not heard from these shards for too long. `reasons`: by shard."""
+    """The failure detector has not heard from these shards for too long. `reasons`: by shard. `unheard`: those of them
+    that this controller has never heard: perhaps they have lost their connection to the cluster, not their process.
+    """
 
     reasons: Mapping[str, str]
+    unheard: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ longer needed are removed. A duty that can't be placed is remembered with the re
 room.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -17,23 +16,20 @@ from minkad.core.controller.duties import suspects
 from minkad.core.controller.duties.changes import removed_when_released
 from minkad.core.controller.duties.health import TRUSTED_FROM, score
 from minkad.core.controller.duties.mover import MOVES_PER_SHARD, PREPARED_WITHIN_MS
+from minkad.core.controller.duties.placing import besides, by_trusted, chosen, cleared
 from minkad.core.controller.duties.quarantines import last_failure, quarantine_of
 from minkad.core.controller.duties.rooms import (
-    balancer_of,
-    groups,
     may_be_placed,
-    newest_version,
-    placed_duty,
     refusal,
     rooms,
-    settings_of,
     with_quarantined,
-    without,
 )
 from minkad.core.controller.duties.rows import Epochs, duties_changed, in_state, shard_in_state
 from minkad.core.controller.duties.shards import is_registered, left, let_go
+from minkad.core.controller.duties.synthetic import lacking_on
+from minkad.core.controller.duties.trials import SUSPECT, next_trial
 from minkad.core.placement.duties import ShardRoom
-from minkad.core.state import Placed, State, duty_name, weight_of
+from minkad.core.state import Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
@@ -53,8 +49,6 @@ _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 FAILED_AND_LEFT: Final = (
     "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard or release it"
 )
-NO_SHARD: Final = "no shard takes duties of the pallet"
-SUSPECT: Final = "it is tried alone"
 
 
 class Distributor:
@@ -74,9 +68,16 @@ class Distributor:
         if seen == before and now_ms - at < TIMER_MS:
             return []
         self._forget_pallets(state)
+        trying = suspects.trying(state.duties, now_ms)
         # Released duties are placed before more are released: they may take the room.
-        steps = (_tidy, self._place, self._try_suspects, _waves, self._synthetic)
-        found = next(filter(None, (list(step(state, now_ms)) for step in steps)), [])
+        steps = (
+            _tidy(state, now_ms),
+            self._place(state, now_ms, trying),
+            () if trying else next_trial(state, self.unplaced, now_ms),
+            _waves(state, now_ms),
+            self._synthetic(state, now_ms, trying),
+        )
+        found = next(filter(None, map(list, steps)), [])
         if not found:
             self._looked = (seen, now_ms)
         return found
@@ -102,16 +103,16 @@ class Distributor:
         """Why the duty couldn't be placed; "" if no reason is known."""
         return self.unplaced.get(duty.pallet, {}).get(duty.number, "")
 
-    def _place(self, state: State, now_ms: int) -> Iterator[Record]:
+    def _place(self, state: State, now_ms: int, trying: set[str]) -> Iterator[Record]:
         for pallet_id, nowhere in state.duties.nowhere.items():
-            if nowhere and (found := list(self._place_of(state, state.duties.pallets[pallet_id], now_ms))):
+            if nowhere and (found := list(self._place_of(state, pallet_id, now_ms, trying))):
                 yield from found
                 return
 
-    def _place_of(self, state: State, pallet: Pallet, now_ms: int) -> Iterator[Record]:
+    def _place_of(self, state: State, pallet_id: str, now_ms: int, trying: set[str]) -> Iterator[Record]:
+        pallet = state.duties.pallets[pallet_id]
         nowhere, found = state.duties.nowhere[pallet.id], rooms(state, pallet.id, now_ms)
         open_ = [room.name for room in with_quarantined(state, found) if room.is_open]
-        trying = suspects.trying(state.duties, now_ms)
         room = (state.duties.room.get(pallet.id), open_, _emptied(state), trying)
         if self._room.get(pallet.id) != room:
             self._room[pallet.id] = room
@@ -134,55 +135,15 @@ class Distributor:
             elif suspects.is_suspect(duty):
                 unplaced[duty.number] = SUSPECT
         to_place = [duty for duty in duties if duty.number not in unplaced]
-        found = _besides(found, trying)
-        for number, shard, reason in _chosen(state, pallet, to_place, found, unplaced):
+        found = besides(found, trying)
+        for number, shard, reason in chosen(state, pallet, to_place, found, unplaced):
             given[shard, reason].append(number)
         epochs = Epochs(state.duties.next_epoch)
         for (shard, reason), numbers in sorted(given.items()):
-            yield from _cleared(state, numbers, shard, now_ms)
+            yield from cleared(state, numbers, shard, now_ms)
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
 
-    def _try_suspects(self, state: State, now_ms: int) -> Iterator[Record]:
-        """Give the next suspects to a shard that attaches nothing else."""
-        due = [row for row in suspects.due(state.duties, now_ms) if self._may_be_tried(state, row)]
-        if not due or suspects.trying(state.duties, now_ms):
-            return
-        busy = {name for _, name in (*state.duties.attaching, *state.duties.preparing)}
-        epochs = Epochs(state.duties.next_epoch)
-        for first in due:
-            some = suspects.group(first, due)
-            for shard, numbers, reason in self._tried_by(state, some, busy, now_ms):
-                yield from _cleared(state, numbers, shard, now_ms)
-                yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
-                return
-
-    def _may_be_tried(self, state: State, row: Duty) -> bool:
-        is_free = Placed.duty(row.number) not in state.under_way
-        return row.synthetic or (is_free and self.why_unplaced(row) == SUSPECT)
-
-    def _tried_by(
-        self, state: State, some: list[Duty], busy: set[str], now_ms: int
-    ) -> Iterator[tuple[str, list[int], str]]:
-        """(shard, duties, reason) if there is a shard for the first of these suspects; it gets the others as well, as
-        far as it takes them.
-        """
-        first, pallet = some[0], state.duties.pallets[some[0].pallet]
-        found = rooms(state, pallet.id, now_ms)
-        if first.synthetic:
-            idle = (shard for name, shard in state.duties.shards.items() if name not in busy)
-            takes = (one.name for one in idle if first.number in _lacking(state, one, (pallet.id,), with_suspects=True))
-            yield from ((name, [first.number], "it is synthetic, and tried alone") for name in takes)
-            return
-        unplaced: dict[int, str] = {}
-        chosen = list(_chosen(state, pallet, [first], _besides(found, busy), unplaced))
-        if not chosen and not any(room.name in busy for room in with_quarantined(state, found) if room.is_open):
-            self.unplaced[pallet.id].update(unplaced)
-        for _, shard, reason in chosen:
-            only = without(found, [shard], "is not asked")
-            others = [number for number, _, _ in _chosen(state, pallet, some[1:], only, unplaced)]
-            yield shard, [first.number, *others], f"it is tried alone; {reason}"
-
-    def _synthetic(self, state: State, now_ms: int) -> Iterator[Record]:
+    def _synthetic(self, state: State, now_ms: int, trying: set[str]) -> Iterator[Record]:
         """Give the next synthetic duties to shards that take their pallet, whatever their capacity."""
         balance = state.duties.balance
         due = {pallet: balance[pallet] for pallet, some in state.duties.synthetic.items() if some}
@@ -190,11 +151,10 @@ class Distributor:
         if not due or _is_full(state, now_ms):
             return
         epochs, most = Epochs(state.duties.next_epoch), PIECE
-        trying = suspects.trying(state.duties, now_ms)
         for shard in state.duties.shards.values():
             if shard.name in trying:
                 continue
-            lacking = list(islice(_lacking(state, shard, due), most))
+            lacking = list(islice(lacking_on(state, shard, due), most))
             most -= len(lacking)
             reason = "it is synthetic: on every shard"
             yield from epochs.given(shard.name, _A.ASSIGNMENT_STATE_ASSIGNED, lacking, now_ms, reason)
@@ -232,92 +192,6 @@ def _is_full(state: State, now_ms: int) -> bool:
     first_too_many = next(islice(reversed(state.duties.attaching), WINDOW - PIECE, None), None)
     one = None if first_too_many is None else state.duties.assignment(*first_too_many)
     return one is not None and now_ms - one.since_ms < SLOW_MS
-
-
-def _cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
-    """The records by which no shard but this one prepares for the duties."""
-    others: dict[str, list[int]] = {}
-    for number in numbers:
-        for one in state.duties.of_duty.get(number, ()):
-            if one.shard != shard:
-                others.setdefault(one.shard, []).append(number)
-    for name, some in others.items():
-        yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, some, now_ms)
-
-
-def _besides(found: list[ShardRoom], busy: Collection[str]) -> list[ShardRoom]:
-    """The same rooms, but these shards accept nothing for now."""
-    return without(found, {room.name for room in found} - set(busy), "is attaching what may end its process")
-
-
-def _chosen(
-    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
-) -> Iterator[tuple[int, str, str]]:
-    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`. What no trusted shard
-    takes goes to a quarantined one.
-    """
-    chosen = list(_by_trusted(state, pallet, duties, found, unplaced))
-    yield from chosen
-    resort, rest = with_quarantined(state, found), [duty for duty in duties if duty.number in unplaced]
-    if rest and resort != found:
-        for duty in rest:
-            del unplaced[duty.number]
-        for some, rooms_of in groups(state, pallet, rest, _with_more(state, resort, chosen)):
-            yield from _by_balancer(state, pallet, some, rooms_of, unplaced)
-
-
-def _with_more(state: State, found: list[ShardRoom], chosen: list[tuple[int, str, str]]) -> list[ShardRoom]:
-    """The same rooms, when these shards have been given these duties."""
-    count, weight = Counter[str](), Counter[str]()
-    for number, shard, _ in chosen:
-        count[shard] += 1
-        weight[shard] += weight_of(state.duties.duties[number])
-    return [replace(one, count=one.count + count[one.name], weight=one.weight + weight[one.name]) for one in found]
-
-
-def _by_trusted(
-    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
-) -> Iterator[tuple[int, str, str]]:
-    """The same, without quarantined shards."""
-    open_ = [room.name for room in found if room.accepts]
-    if not found:
-        unplaced.update((duty.number, NO_SHARD) for duty in duties)
-        return
-    prepared = [(duty, _prepared_on(state, duty, open_)) for duty in duties]
-    yield from ((duty.number, shard, "it is prepared for it") for duty, shard in prepared if shard)
-    rest = [duty for duty, shard in prepared if not shard]
-    for some, rooms_of in groups(state, pallet, rest, found):
-        yield from _by_balancer(state, pallet, some, rooms_of, unplaced)
-
-
-def _prepared_on(state: State, duty: Duty, open_: list[str]) -> str:
-    for one in state.duties.of_duty.get(duty.number, ()):
-        if one.state == _A.ASSIGNMENT_STATE_PREPARING and one.shard in open_:
-            return one.shard
-    return ""
-
-
-def _by_balancer(
-    state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
-) -> Iterator[tuple[int, str, str]]:
-    """The same, by the pallet's balancer. While two versions of the application run, the shards with the newer one come
-    first: their duties needn't move again.
-    """
-    balancer, settings = balancer_of(pallet), settings_of(pallet.balancer)
-    open_ = [room.name for room in found if room.accepts]
-    newest = newest_version(state, open_)
-    preferred = [name for name in open_ if state.duties.shards[name].version == newest]
-    asked = [placed_duty(state, duty) for duty in duties]
-    if len(preferred) < len(open_):
-        plan = balancer.place(asked, without(found, preferred), settings)
-        yield from ((move.number, move.target, move.reason) for move in plan.moves)
-        left_over = {one.number for one in plan.unplaced}
-        asked = [one for one in asked if one.number in left_over]
-        found = without(found, [name for name in open_ if name not in preferred])
-    if asked:
-        plan = balancer.place(asked, found, settings)
-        yield from ((move.number, move.target, move.reason) for move in plan.moves)
-        unplaced.update((one.number, one.reason) for one in plan.unplaced)
 
 
 # Releases
@@ -487,11 +361,11 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
     ]
     before = [row for row in on_their_way if row.pallet == pallet.id and not (row.deleting or row.synthetic)]
     unplaced: dict[int, str] = {}
-    chosen = list(_by_trusted(state, pallet, [*before, *duties], rooms(state, pallet.id, now_ms), unplaced))
+    found = list(by_trusted(state, pallet, [*before, *duties], rooms(state, pallet.id, now_ms), unplaced))
     if any(row.number in unplaced for row in before):
         return {}
     new = {row.number for row in duties}
-    return {number: target for number, target, _ in chosen if number in new}
+    return {number: target for number, target, _ in found if number in new}
 
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
@@ -514,29 +388,6 @@ def _takes(state: State, duty: Duty, name: str) -> bool:
     shard = state.duties.shards.get(name)
     takes = shard is not None and any(one.pallet == duty.pallet for one in shard.pallets)
     return shard is not None and takes and not refusal(state, shard) and quarantine_of(state, duty, shard) is None
-
-
-# Synthetic duties
-
-
-def _lacking(state: State, shard: Shard, pallets: Collection[str], *, with_suspects: bool = False) -> Iterator[int]:
-    """The synthetic duties of these pallets that the shard is to get."""
-    held = state.duties.on_shard.get(shard.name, {})
-    for pallet in (one.pallet for one in shard.pallets if one.pallet in pallets):
-        some = state.duties.synthetic[pallet]
-        # Most shards have all, and this is the quickest way to see it.
-        if not some.keys() <= held.keys() and _is_trusted_with(state, shard, pallet):
-            rows = (state.duties.duties[number] for number in some if number not in held)
-            meant = (row for row in rows if with_suspects or not suspects.is_suspect(row))
-            yield from (row.number for row in meant if not row.deleting and quarantine_of(state, row, shard) is None)
-
-
-def _is_trusted_with(state: State, shard: Shard, pallet: str) -> bool:
-    """Whether the shard is live, or quarantined like every shard that takes the pallet."""
-    if shard.state != _S.SHARD_STATE_QUARANTINED:
-        return shard.state == _LIVE
-    others = (one for one in state.duties.shards.values() if one.state == _LIVE)
-    return not any(said.pallet == pallet for one in others for said in one.pallets)
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty, now_ms: int) -> str:

@@ -77,7 +77,7 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
     same = (one.version_since_ms for one in duties.shards.values() if one.version == said.version)
     row.version_since_ms = min(same, default=now_ms)
     if score(row, now_ms) < QUARANTINED_BELOW:
-        row.state, row.state_reason = _S.SHARD_STATE_QUARANTINED, "its processes end without a word again and again"
+        row.state, row.state_reason = _S.SHARD_STATE_QUARANTINED, "it fell silent again and again"
     else:
         row.state, row.state_reason = _S.SHARD_STATE_LIVE, "registered"
     return row
@@ -88,19 +88,24 @@ def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
-            yield from _crashed(state.duties, shard, reason, now_ms)
+            yield from _crashed(state.duties, shard, reason, now_ms, was_heard=name not in command.unheard)
 
 
-def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int) -> Iterator[Record]:
-    """The shard's process has ended without a word, unless it was about to stop."""
+def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int, *, was_heard: bool = True) -> Iterator[Record]:
+    """The shard's process has ended without a word, unless it was about to stop. Of one that this controller never
+    heard that isn't known: neither its duties nor its next process are to blame.
+    """
     if shard.state == _S.SHARD_STATE_LEAVING:
         yield from _gone(duties, shard, reason, now_ms, 0)
         return
-    yield from blame(duties, shard, now_ms)
-    yield from _gone(duties, shard, reason, now_ms, SILENCE)
+    if was_heard:
+        yield from blame(duties, shard, now_ms)
+    yield from _gone(duties, shard, reason, now_ms, SILENCE, crashed=was_heard)
 
 
-def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int) -> Iterator[Record]:
+def _gone(
+    duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int, *, crashed: bool = False
+) -> Iterator[Record]:
     """The shard's process no longer has any duties. Without penalty `points` the next one begins as a new shard."""
     keeps = shard.grace_ms > 0
 
@@ -109,7 +114,7 @@ def _gone(duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int
         row.state_reason, row.state_since_ms = reason, now_ms
         row.away_until_ms = now_ms + row.grace_ms if keeps else 0
         if points:
-            penalize(row, points, now_ms, crashed=True)
+            penalize(row, points, now_ms, crashed=crashed)
         else:
             row.penalty = row.crash_penalty = 0
 

@@ -8,9 +8,10 @@ groups, since most are innocent, and each time that a shard fails in smaller one
 vain is kept away from all shards, for twice as long each time. A duty that is attached is beyond suspicion.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from heapq import nsmallest
 from math import isqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutySuspicion, Shard
 from minka.v1.records_pb2 import Record
@@ -24,6 +25,7 @@ KEPT_AWAY_FROM: Final = 3  # if it was tried alone at last
 FEW: Final = 16  # suspects that are tried one by one
 FIRST_PAUSE_MS: Final = 30_000
 LONGEST_PAUSE_MS: Final = 3_600_000
+PIECE: Final = 500  # suspects of a kind for which a shard is looked for at once
 SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
 _MAY_BE_WHY: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 
@@ -77,37 +79,39 @@ def try_again(row: Duty) -> None:
 
 def trying(duties: DutyState, now_ms: int) -> set[str]:
     """The shards that are trying suspects."""
-    found = set[str]()
-    for number in duties.suspected:
-        if is_suspect(duties.duties[number]):
-            found.update(one.shard for one in duties.assignments(number) if _is_tried(one.state, one.since_ms, now_ms))
-    return found
+    tried = (pair for pair in duties.attaching if pair[0] in duties.suspected and is_suspect(duties.duties[pair[0]]))
+    found = (duties.assignment(*pair) for pair in tried)
+    return {one.shard for one in found if one is not None and now_ms - one.since_ms < SLOW_TRIAL_MS}
 
 
-def _is_tried(state: int, since_ms: int, now_ms: int) -> bool:
-    return state == _A.ASSIGNMENT_STATE_ASSIGNED and now_ms - since_ms < SLOW_TRIAL_MS
+class Alike(NamedTuple):
+    """Suspects of one pallet that have failed equally often, all synthetic or none."""
+
+    first: list[Duty]  # at most PIECE, in the order in which they are tried
+    total: int  # how many there are
+
+    @property
+    def together(self) -> int:
+        """How many are tried together: so many that both the trials and the shards that may fail in them are few."""
+        return isqrt(self.total) if self.total > FEW else 1
 
 
-def due(duties: DutyState, now_ms: int) -> list[Duty]:
+def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) -> list[Alike]:
     """The suspects that may be tried now, the least suspected first; those that a shard has or is trying are left
     out.
     """
     rows = map(duties.duties.__getitem__, duties.suspected)
     free = (row for row in rows if is_suspect(row) and row.suspicion.retry_ms <= now_ms and not row.deleting)
-    found = (row for row in free if not any(one.holds for one in duties.assignments(row.number)))
-    return sorted(found, key=lambda row: (row.suspicion.failures, row.suspicion.since_ms, row.number))
+    kinds: dict[tuple[int, str, bool], list[Duty]] = {}
+    for row in free:
+        if may_be_tried(row) and not any(one.holds for one in duties.assignments(row.number)):
+            kinds.setdefault((row.suspicion.failures, row.pallet, row.synthetic), []).append(row)
+    found = (Alike(nsmallest(PIECE, some, key=_turn), len(some)) for some in kinds.values())
+    return sorted(found, key=lambda alike: _turn(alike.first[0]))
 
 
-def group(first: Duty, found: Iterable[Duty]) -> list[Duty]:
-    """The suspects that are tried together with the first: as many as keep both the trials and the shards that may fail
-    in them few.
-    """
-    if first.synthetic:
-        return [first]
-    failures = first.suspicion.failures
-    alike = [row for row in found if (row.pallet, row.suspicion.failures, row.synthetic) == (first.pallet, failures, 0)]
-    others = [row for row in alike if row.number != first.number]
-    return [first, *others[: isqrt(len(alike)) - 1]] if len(alike) > FEW else [first]
+def _turn(row: Duty) -> tuple[int, int, int]:
+    return row.suspicion.failures, row.suspicion.since_ms, row.number
 
 
 def why(row: Duty, now_ms: int) -> str:

@@ -335,7 +335,10 @@ class Leader:
             self._begin_copy(progress, ack.kept)
 
     def _begin_copy(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
-        """Nothing begins again in silence: why, and how often, is in the log and in the migration's progress."""
+        """Nothing begins again in silence: why, and how often, is in the log and in the migration's progress. While the
+        copy waits, for its turn or until it can end, no log is kept for it.
+        """
+        self.state.retention.release(progress.node_id)
         instruction = self._checkpoints.send(progress, kept)
         self._node.outbox.put(instruction)
         if instruction.tries > 1:

@@ -128,7 +128,7 @@ class CheckpointSender:
         replica, node = self._replica, self._progress.node_id
         await self._until_it_can_end()
         async with self._context.slots:
-            replica.retention.keep_for_copy(node, replica.flushed, self.rates.most_log_bytes)
+            replica.node.copy_logs.keep(replica, node, replica.flushed, self.rates.most_log_bytes)
             taken = await self._take()
             try:
                 self.bytes_total = taken.size

@@ -96,8 +96,8 @@ class CopyRates:
         rate = (copied_then - copied) / (at - begun) if at > begun else self.copied
         self._outrun = _Outrun(self._clock(), rate, self.limit, following)
         return (
-            f"writes at {_rate(self.writes)} have outrun the copy at {_rate(rate)}: more than "
-            f"{_bytes(self.most_log_bytes)} of log came since its checkpoint"
+            f"writes at {_rate(self.writes)} have outrun the copy at {_rate(rate)}: of the log since its checkpoint at "
+            f"most {_bytes(self.most_log_bytes)} are kept, and less with many copies or a low disk"
         )
 
     @property

@@ -302,7 +302,7 @@ class Leader:
         progress.replicate(offset)
         retention, node = self.state.retention, progress.node_id
         if node not in self.state.row.isr and retention.copy_log(node) is None:
-            retention.keep_for_copy(node, offset, self._node.settings.copy_log_bytes)
+            self._node.copy_logs.keep(self.state, node, offset, self._node.settings.copy_log_bytes)
         self._send(progress)
         self._matched(progress, now)
 
@@ -597,7 +597,7 @@ class Leader:
             restarted_by=self._checkpoints.restarted_by(node),
         )
         if (copy_log := self.state.retention.copy_log(node)) is not None:
-            made.kept_log_bytes = copy_log[0]
+            made.kept_log_bytes = copy_log.kept
         if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
             made.blocked_by = blocked_by
         hand_over = self._hand_over

@@ -196,3 +196,23 @@ def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(ElectUnclean(9, 1, "c"))
     assert refusal.value.code is Code.UNKNOWN_PARTITION
+
+
+def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced() -> None:
+    """It leads by the row, and serves nothing."""
+    c, _ = alone()
+    c.register("c", incarnation="2")
+    epoch = row(c).partition_epoch
+    with pytest.raises(MinkaError, match="a can't lead flights/0: its copy is damaged"):
+        c.run(ElectUnclean(1, epoch, "a", ["a"]))
+    c.run(ElectUnclean(1, epoch, "c", ["a"]))
+    assert (row(c).leader, list(row(c).isr), row(c).unclean_elections) == ("c", ["c"], 1)
+
+
+def test_a_damaged_leader_beside_which_another_is_in_sync_needs_no_unclean_election() -> None:
+    c, _ = alone()
+    c.register("b", "c", incarnation="2")
+    c.alter_isr(row(c), ["a", "b"])
+    with pytest.raises(MinkaError) as refusal:
+        c.run(ElectUnclean(1, row(c).partition_epoch, "c", ["a"]))
+    assert refusal.value.code is Code.LEADER_EXISTS

@@ -72,8 +72,8 @@ def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minut
     c = Copied(0)
     c.run(5, 40 * MB, 7 * MB)
     assert c.rates.outrun() == (
-        "writes at 40.0 MB/s have outrun the copy at 7.0 MB/s: of the log since its checkpoint at most 1.0 GB are kept, "
-        "and less with many copies or a low disk"
+        "writes at 40.0 MB/s have outrun the copy at 7.0 MB/s: of the log since its checkpoint at most 1.0 GB are "
+        "kept, and less with many copies or a low disk"
     )
     assert c.rates.waits_for_writes
     reason, remedy = c.rates.obstacle()

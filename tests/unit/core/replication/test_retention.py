@@ -152,4 +152,4 @@ def test_a_question_changes_nothing_and_flushes_without_progress_are_not_noted()
     assert retention.copy_log("byzantium") == (30, 1000)
     retention.keep_for("byzantium", 4)
     assert retention.copy_log("byzantium") == (30, 1000)
-    assert retention._copies["byzantium"].flushes == [(3, 0), (4, 10), (8, 40)]  # noqa: SLF001 - its memory
+    assert retention._copies["byzantium"].flushes == [(3, 0), (4, 10), (8, 40)]

@@ -9,7 +9,7 @@ from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, Record
-from minkad.core.controller import AlterIsr, ElectUnclean, FailNodes, isr_refusal
+from minkad.core.controller import AlterIsr, DrainNode, ElectUnclean, FailNodes, isr_refusal
 from tests.unit.core.model import Controller, changed
 
 OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
@@ -182,6 +182,18 @@ def test_who_can_not_lead(node: str, why: str) -> None:
     with pytest.raises(MinkaError, match=f"{node} can't lead flights/0: {why}") as refusal:
         accept(c, node)
     assert refusal.value.code is Code.INELIGIBLE_REPLICA
+
+
+def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> None:
+    c = lost()
+    c.register("d", "e")
+    told = (
+        r"a still holds 1 partitions \(flights/0\): it stays on a: it is OFFLINE, and its data is on a, b; "
+        "start a or b; if what that had is lost for good: minkactl elect-leaders --unclean --partition flights/0"
+    )
+    with pytest.raises(MinkaError, match=told) as refusal:
+        c.run(DrainNode("a", True, "tester", "", {}))
+    assert refusal.value.code is Code.NO_SOURCE
 
 
 def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:

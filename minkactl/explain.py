@@ -129,7 +129,7 @@ def _replicas(about: Subject) -> Iterator[str]:
     if eligible := eligible_replicas(row):
         have = "has" if len(eligible) == 1 else "have"
         who = f"{' and '.join(eligible)} {have} everything that is committed, too"
-        yield f"{who}, and may lead: writes were refused already without {'it' if len(eligible) == 1 else 'them'}"
+        yield f"{who}, and may lead: writes are refused without {'it' if len(eligible) == 1 else 'them'}"
 
 
 def _size(about: Subject) -> str:

@@ -14,6 +14,7 @@ from minkactl.documents import enum_name
 from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
+from minkactl.unclean import leader_serves_nothing
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
@@ -71,6 +72,8 @@ def explanation(about: Subject) -> dict[str, Any]:
     sentences += [("split", text) for text in why]
     if about.row.state == PartitionState.PARTITION_STATE_OFFLINE:
         following = [*_to_bring_online(about), *following]
+    elif leader_serves_nothing(about.status.damaged, about.row):
+        following = [*_to_replace_leader(about), *following]
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
         "keyspace": keyspace_document(about.keyspace, None),
@@ -126,7 +129,7 @@ def _replicas(about: Subject) -> Iterator[str]:
     if eligible := eligible_replicas(row):
         have = "has" if len(eligible) == 1 else "have"
         who = f"{' and '.join(eligible)} {have} everything that is committed, too"
-        yield f"{who}, and may lead: writes were refused already without {'it' if len(eligible) == 1 else 'them'}"
+        yield f"{who}, and may lead: writes are refused without {'it' if len(eligible) == 1 else 'them'}"
 
 
 def _size(about: Subject) -> str:
@@ -271,6 +274,14 @@ def _to_bring_online(about: Subject) -> list[str]:
     """What helps while nobody can lead it."""
     start = f"start {' or '.join(has_everything(about.row))}, which has everything"
     return [start, f"if what that had is lost for good: minkactl elect-leaders --unclean --partition {about.name}"]
+
+
+def _to_replace_leader(about: Subject) -> list[str]:
+    """What helps while its leader's copy is damaged, and nobody else is in sync."""
+    found = [f"if nobody else has everything: minkactl elect-leaders --unclean --partition {about.name}"]
+    if eligible := eligible_replicas(about.row):
+        found.insert(0, f"start {' or '.join(eligible)}, which has everything")
+    return found
 
 
 def _elsewhere(about: Subject) -> list[str]:

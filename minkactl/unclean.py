@@ -1,5 +1,6 @@
-"""What is left of a partition that nobody can lead: each replica's copy, and what is lost if one of them leads."""
+"""What is left of a partition that nobody serves: each replica's copy, and what is lost if one of them leads."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from minka.errors import Code, MinkaError
 from minka.in_sync import has_everything
 from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.cluster_pb2 import Partition, PartitionTable
+from minka.v1.coordinator_pb2 import DamagedReplica
 from minkactl.pages import Column, Kind
 from minkactl.units import counted
 
@@ -50,6 +52,12 @@ class Copy:
         return {"node": self.node, **had, **figures, "committed": committed, "note": self.note}
 
 
+def leader_serves_nothing(damaged: Iterable[DamagedReplica], row: Partition) -> bool:
+    """Whether the leader's copy is damaged, and nobody else is in sync: then only a person can help."""
+    is_damaged = any(one.partition_id == row.id and one.node_id == row.leader for one in damaged)
+    return is_damaged and list(row.isr) == [row.leader]
+
+
 def copies_of(control: Control, table: PartitionTable, row: Partition) -> list[Copy]:
     """The copies of all replicas, as their nodes describe them now."""
     addresses = {node.id: node.address for node in table.nodes}
@@ -83,9 +91,11 @@ def losses(copies: list[Copy], leads: Copy) -> list[str]:
     found = []
     for copy in copies:
         if copy.found is not None and copy.place > leads.place:
-            more = copy.found.log_end_offset - leads.place[1]
-            much = f"{counted(more, 'entry', 'entries')} more" if more > 0 else "entries of a later leadership"
-            found.append(f"{copy.node} has {much}, which are lost.")
+            if copy.place[0] == leads.place[0]:
+                more = counted(copy.place[1] - leads.place[1], "entry", "entries")
+                found.append(f"{copy.node} has {more} more, which are lost.")
+            else:  # where their logs part isn't known, so offsets can't be compared
+                found.append(f"{copy.node} has entries of a later leadership: how many are lost isn't known.")
         elif copy.had_everything and not copy.can_lead and copy is not leads:
             found.append(
                 f"{copy.node} had everything, and is not used: how much of that {leads.node} lacks isn't known."

@@ -47,8 +47,9 @@ def elect_leaders(
     Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and what helps.
 
     With --unclean, the last resort for one partition that is OFFLINE because the disks of all that had everything are
-    lost: it shows where each copy ends and what is lost, asks, and lets the newest copy lead, or that of --node. That
-    is counted in the partition's unclean_elections, and done whatever the keyspace says about unclean elections.
+    lost, or that serves nothing because its leader's copy is damaged and nobody else is in sync: it shows where each
+    copy ends and what is lost, asks, and lets the newest copy lead, or that of --node. That is counted in the
+    partition's unclean_elections, and done whatever the keyspace says about unclean elections.
 
     Examples:
       minkactl elect-leaders --preferred
@@ -85,15 +86,16 @@ def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, 
     from minkactl.output import emit
     from minkactl.pages import Listing, Page
     from minkactl.partition_names import find_partition, selections
-    from minkactl.unclean import COLUMNS, chosen, copies_of, losses
+    from minkactl.unclean import COLUMNS, chosen, copies_of, leader_serves_nothing, losses
 
     with session.control() as control:
         status = control.summary()
-        found = [row for wanted in selections(partition) for row in control.partitions(wanted).whole().table.partitions]
-        status.table.partitions.extend({row.id: row for row in found}.values())
+        listed = [control.partitions(wanted).whole() for wanted in selections(partition)]
+        found = {row.id: row for part in listed for row in part.table.partitions}
+        status.table.partitions.extend(found.values())
         row = find_partition(status.table, partition)
         name = f"{next(one.name for one in status.table.keyspaces if one.id == row.keyspace_id)}/{row.slot}"
-        if row.leader:
+        if row.leader and not leader_serves_nothing((one for part in listed for one in part.damaged), row):
             raise MinkaError(Code.LEADER_EXISTS, f"{name} needs no unclean election: {row.leader} leads it")
         copies = copies_of(control, status.table, row)
         rows = [copy.document() for copy in copies]

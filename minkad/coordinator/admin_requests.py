@@ -123,10 +123,9 @@ class AdminRequests:
         return ElectLeadersResponse(operation=operation, skipped=skipped)
 
     async def _elect_unclean(self, request: ElectLeadersRequest) -> None:
-        wanted = request.unclean
-        await self._coordinator.controller().submit(
-            ElectUnclean(wanted.partition_id, wanted.partition_epoch, wanted.node)
-        )
+        wanted, controller = request.unclean, self._coordinator.controller()
+        damaged = [one.node_id for one in controller.reports.damaged() if one.partition_id == wanted.partition_id]
+        await controller.submit(ElectUnclean(wanted.partition_id, wanted.partition_epoch, wanted.node, damaged))
         names = {"partition": wanted.partition_id, "leader": wanted.node, "reason": request.reason}
         log.warning("a person accepts what is lost by an unclean election", extra=names | {"by": request.requested_by})
 

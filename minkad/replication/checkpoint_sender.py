@@ -56,7 +56,7 @@ class CheckpointSenders:
         most, moving = context.settings.copy_log_bytes, context.rate_limit.operation_moving
         rates = before.rates if before else CopyRates(replica, progress.node_id, most, context.clock, moving)
         if instruction.was_outrun:
-            rates.outrun(following=True)
+            rates.note_outrun(following=True)
         self._senders[progress] = CheckpointSender(context, replica, instruction, rates)
 
     def cancel(self, progress: Progress) -> None:
@@ -128,7 +128,7 @@ class CheckpointSender:
         replica, node = self._replica, self._progress.node_id
         await self._until_it_can_end()
         async with self._context.slots:
-            replica.retention.keep_for_copy(node, replica.flushed, self.rates.most_log_bytes)
+            replica.node.copy_logs.keep(replica, node, replica.flushed, self.rates.most_log_bytes)
             taken = await self._take()
             try:
                 self.bytes_total = taken.size
@@ -160,11 +160,13 @@ class CheckpointSender:
         """Between two pieces: how the copy and the writes run. Raises OVERLOADED if the copy was outrun."""
         is_new = self.rates.look(self.bytes_done)
         copy_log = self._replica.retention.copy_log(self._progress.node_id)
-        if copy_log is None:
-            raise MinkaError(Code.OVERLOADED, self.rates.outrun())
-        if is_new:
-            kept, most = copy_log
-            self._context.pace.need(self, self.rates.needed(self.bytes_total - self.bytes_done, most - kept))
+        if copy_log is not None and not is_new:
+            return
+        rate = self.rates.wanted(self.bytes_total - self.bytes_done, copy_log) if copy_log is not None else None
+        if rate is None:
+            self.rates.note_outrun()
+            raise MinkaError(Code.OVERLOADED, self.rates.why_outrun())
+        self._context.pace.need(self, rate)
 
     async def _verify(self, taken: Checkpoint) -> None:
         """The target has found damage in what it received: find out whether it is this leader's own. Raises

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.replication.progress import Progress
+from minkad.core.replication.retention import CopyLog
 from minkad.replication.replica import Replica
 
 _LOOK_S: Final = 0.9  # a rate over less than this says little
@@ -16,16 +17,23 @@ _MARGIN: Final = 1.25  # a copy is to be so much faster than it would have to be
 _MIB: Final = 1024 * 1024
 _LITTLE: Final = 64 * 1024  # bytes a second, which a copy can take although the last one stood still
 _MOST_WRITES: Final = 200e6  # bytes a second, more than a partition takes
-_REMEMBERED_S: Final = 60.0  # what held a copy up may be over by then
+_REMEMBERED_S: Final = 60.0  # what held a copy up may be over by then; twice as long for each that was outrun
+_LONGEST_REMEMBERED_S: Final = 3600.0
+_HEADROOM: Final = 2.0  # a copy is asked for at most so many times the rate that it has reached
+_FIRST_WANTED: Final = 16e6  # bytes a second, which are asked for whatever it has reached
+_VAIN_LOOKS: Final = 5  # in which a copy was less than half as fast as it had to be, after which it is given up
 
 
 class _Outrun(NamedTuple):
-    """A copy that was outrun: when, its rate and its limit in bytes a second, and whether by the log after it."""
+    """A copy that was outrun: when, its rate and its limit in bytes a second, whether by the log after it, and for how
+    many seconds that is remembered.
+    """
 
     at: float
     rate: float
     limit: int
     following: bool
+    remembered_s: float
 
 
 class CopyRates:
@@ -49,6 +57,9 @@ class CopyRates:
         self._seen: tuple[float, int, int] | None = None  # the time, the bytes applied, and those copied
         self._begun: tuple[float, int] = (clock(), 0)  # when what is copied now was begun, and the bytes of it then
         self._outrun: _Outrun | None = None
+        self._fastest = 0.0  # what the copy has reached
+        self._asked = 0.0  # what it was to reach since the last look
+        self._vain_looks = 0
 
     @property
     def most_log_bytes(self) -> int:
@@ -71,12 +82,26 @@ class CopyRates:
         return True
 
     def rest(self) -> None:
-        """What was seen last is too old to go on from."""
+        """What was seen last is too old to go on from, or of another copy."""
         self._seen = None
+        self._fastest = self._asked = self._vain_looks = 0
 
     def needed(self, left: int, log_left: int) -> float:
         """At which rate `left` bytes have to be copied, so that they are before `log_left` more bytes are written."""
         return self._needed(left, log_left, self.writes or 0.0)
+
+    def wanted(self, left: int, copy_log: CopyLog) -> float | None:
+        """Which rate to ask for after a look, so that `left` bytes are copied before the log comes to its bound; None
+        if that can't be any more. Clients wait for what is asked, and so it is not much more than what can be reached.
+        """
+        needed = self.needed(left, copy_log.most - copy_log.kept)
+        is_vain = 2 * self.copied < self._asked <= needed and 2 * copy_log.kept > copy_log.most
+        self._vain_looks = self._vain_looks + 1 if is_vain else 0
+        self._fastest = max(self._fastest, self.copied)
+        self._asked = needed
+        if self._vain_looks >= _VAIN_LOOKS:
+            return None
+        return min(needed, max(_HEADROOM * self._fastest, _FIRST_WANTED))
 
     @staticmethod
     def _needed(left: int, log_left: int, writes: float) -> float:
@@ -88,17 +113,23 @@ class CopyRates:
         operation = self._operation_moving(self._replica.id)
         return 0 if operation is None else operation.rate_limit
 
-    def outrun(self, *, following: bool = False) -> str:
-        """A copy has to begin again; `following`: its checkpoint had come, and the log after it did not follow. Returns
-        why.
-        """
-        (begun, copied), (at, _, copied_then) = self._begun, self._seen or (*self._begun, 0)
-        rate = (copied_then - copied) / (at - begun) if at > begun else self.copied
-        self._outrun = _Outrun(self._clock(), rate, self.limit, following)
+    def note_outrun(self, *, following: bool = False) -> None:
+        """A copy has to begin again; `following`: its checkpoint had come, and the log after it did not follow."""
+        last, limit, remembered = self._outrun, self.limit, _REMEMBERED_S
+        if last is not None and last.limit == limit:
+            remembered = min(2 * last.remembered_s, _LONGEST_REMEMBERED_S)
+        self._outrun = _Outrun(self._clock(), self._mean_rate(), limit, following, remembered)
+
+    def why_outrun(self) -> str:
+        """Why a copy has to begin again."""
         return (
-            f"writes at {_rate(self.writes)} have outrun the copy at {_rate(rate)}: more than "
-            f"{_bytes(self.most_log_bytes)} of log came since its checkpoint"
+            f"writes at {_rate(self.writes)} have outrun the copy at {_rate(self._mean_rate())}: of the log since its "
+            f"checkpoint at most {_bytes(self.most_log_bytes)} are kept, and less with many copies or a low disk"
         )
+
+    def _mean_rate(self) -> float:
+        (begun, copied), (at, _, copied_then) = self._begun, self._seen or (*self._begun, 0)
+        return (copied_then - copied) / (at - begun) if at > begun else self.copied
 
     @property
     def waits_for_writes(self) -> bool:
@@ -109,7 +140,7 @@ class CopyRates:
     def _last_outrun(self) -> "_Outrun | None":
         """The last copy that was outrun, if the next one can be expected to be no faster."""
         last = self._outrun
-        if last is None or last.limit != self.limit or self._clock() - last.at > _REMEMBERED_S:
+        if last is None or last.limit != self.limit or self._clock() - last.at > last.remembered_s:
             return None
         return last
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
+from minkad.core.replication.node import Node
 from minkad.core.replication.state import Role
 from minkad.process import tasks
 from minkad.replication.replica import Replica
@@ -24,9 +25,10 @@ class Flusher:
     """
 
     def __init__(
-        self, log_db: LogDatabase, replicas: Mapping[int, Replica], flush_bytes: int, total_bytes: int
+        self, log_db: LogDatabase, node: Node, replicas: Mapping[int, Replica], flush_bytes: int, total_bytes: int
     ) -> None:
         self._log_db = log_db
+        self._copy_logs, self._copies_at_once = node.copy_logs, node.settings.concurrent_shipping
         self._replicas = replicas
         self._flush_bytes = flush_bytes
         self._total_bytes = total_bytes
@@ -80,6 +82,16 @@ class Flusher:
             return  # its data was replaced meanwhile
         # A marker that isn't carried out yet has to stay in the log: it doesn't count as flushed.
         replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
+        self._trim(replica)
+        self.bound_copies(self._copies_at_once)
+
+    def bound_copies(self, at_once: int) -> None:
+        """Bound the log that is kept for copies: see `CopyLogs.bound`."""
+        for partition_id in self._copy_logs.bound(at_once):
+            if (replica := self._replicas.get(partition_id)) is not None and replica.is_complete:
+                self._trim(replica)
+
+    def _trim(self, replica: Replica) -> None:
         replica.trim_log()
         replica.stage_meta(self._log_db)  # it also has the size
 

@@ -134,7 +134,7 @@ class ReplicaManager:
         """The parts between a client's request and its answer."""
         around, replicas, carry_out = self._around, self.replicas, self.executor.carry_out
         self.opening = Opening(around, replicas, self._core, carry_out, self._take_next_load)
-        self.flusher = Flusher(around.log_db, replicas, self._storage.flush, self._storage.unflushed)
+        self.flusher = Flusher(around.log_db, self._node, replicas, self._storage.flush, self._storage.unflushed)
         self.committer = Committer(
             around.log_db, around.clock, carry_out, self._on_applied, self._on_mark, self.opening.begin
         )
@@ -211,7 +211,7 @@ class ReplicaManager:
         self._size_check = SizeCheck(around, replicas, self.inventory.split_keys, adopt, self.reporting.changed)
         self.load_check = LoadCheck(around, replicas, self._node.used, adopt, self.reporting.changed)
         self._resting = Resting(around, replicas, self.flusher.flush, self._storage.open_databases)
-        self._reclaiming = Reclaiming(replicas, around.disk, self.flusher.flush, around.log_db.fail)
+        self._reclaiming = Reclaiming(replicas, around.disk, self.flusher, around.log_db.fail)
         checks = (self._size_check, self.load_check, self._reclaiming, self._resting)
         self._background = (*checks, self._expiring, self.isr_changes, self._pace)
 

@@ -1,13 +1,17 @@
-"""While the disk is low, the room of deleted and overwritten values is freed at once, by compactions."""
+"""While the disk is low, the room of deleted and overwritten values is freed at once, by compactions. When it becomes
+low, the log that is kept for copies is given up.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from minka.errors import MinkaError
+from minkad.core.replication.copy_logs import NONE
 from minkad.core.replication.state import Role
 from minkad.replication.background import BackgroundTask
+from minkad.replication.flusher import Flusher
 from minkad.replication.replica import Replica
 from minkad.storage.disk_space import DiskWatch
 
@@ -27,25 +31,29 @@ class Reclaiming(BackgroundTask):
         self,
         replicas: Mapping[int, Replica],
         disk: DiskWatch,
-        flush: Callable[[Replica], Awaitable[None]],
+        flusher: Flusher,
         fail: Callable[[MinkaError], None],
     ) -> None:
         """`fail`: see `BackgroundTask`."""
         super().__init__("reclaiming", self._run, fail)
         self._replicas = replicas
         self._disk = disk
-        self._flush = flush
+        self._flusher = flusher
+        self._was_low = False
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            if not self._disk.is_low:
+            was_low, self._was_low = self._was_low, self._disk.is_low
+            if not self._was_low:
                 continue
+            if not was_low:  # from here on the log hardly grows: only deletes are taken
+                self._flusher.bound_copies(NONE)
             replica = max(self._replicas.values(), key=self._gain, default=None)
             if replica is None or not self._gain(replica):
                 continue
             try:
-                await self._flush(replica)
+                await self._flusher.flush(replica)
                 await replica.data.compact()
             except MinkaError as error:
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})

@@ -65,7 +65,7 @@ class Checkpoint:
                 ahead = loop.run_in_executor(None, _read, part, 0 if done.is_last else checksum) if part else None
                 yield data, checksum if done.is_last else None
         except OSError as error:
-            raise _unreadable(error, f"reading the checkpoint {self.path}") from error
+            raise _unreadable(error, f"reading the checkpoint {self.path}", self.path) from error
         finally:
             if ahead is not None:
                 ahead.cancel()  # nobody waits for it, so its failure must not be reported
@@ -82,7 +82,7 @@ class Checkpoint:
         try:
             return await on_thread(_checksum, self.path / file.name)
         except OSError as error:
-            raise _unreadable(error, f"reading {self.path / file.name}") from error
+            raise _unreadable(error, f"reading {self.path / file.name}", self.path) from error
 
     async def verify(self) -> None:
         """Raises CORRUPT_DATA if anything in it is damaged."""
@@ -118,9 +118,9 @@ class _Part:
     is_last: bool
 
 
-def _unreadable(error: OSError, what: str) -> MinkaError:
+def _unreadable(error: OSError, what: str, path: Path) -> MinkaError:
     """The links of a checkpoint may be removed meanwhile; else what they can't read is damage of the database."""
-    return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what)
+    return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what, path)
 
 
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
@@ -170,7 +170,7 @@ def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
         shutil.copy(database / "IDENTITY", path)
         return tuple(CheckpointFile(entry.name, entry.stat().st_size) for entry in sorted(path.iterdir()))
     except Exception as error:
-        raise data_error(error, f"taking the checkpoint {path}") from error
+        raise data_error(error, f"taking the checkpoint {path}", path) from error
 
 
 def verify(path: Path) -> None:
@@ -184,7 +184,7 @@ def verify(path: Path) -> None:
         finally:
             db.close()
     except Exception as error:
-        raise data_error(error, f"verifying {path}") from error
+        raise data_error(error, f"verifying {path}", path) from error
 
 
 def _read_all(iterator: RdictIter) -> None:

@@ -63,7 +63,7 @@ async def _released_if_useless(db: Rdict, folder: str) -> AsyncIterator[None]:
         yield
     except Exception as error:
         await on_thread(release, db)
-        raise data_error(error, f"opening {folder}") from error
+        raise data_error(error, f"opening {folder}", Path(folder)) from error
 
 
 class DataDatabase:

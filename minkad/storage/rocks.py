@@ -2,8 +2,25 @@
 
 import os
 from collections.abc import Iterator
-from errno import EBADMSG, EEXIST, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, EUCLEAN
+from errno import (
+    EBADMSG,
+    EDQUOT,
+    EEXIST,
+    EIO,
+    EISDIR,
+    ELOOP,
+    EMFILE,
+    ENFILE,
+    ENOENT,
+    ENOSPC,
+    ENOTDIR,
+    ENOTEMPTY,
+    EPERM,
+    EUCLEAN,
+)
 from math import inf
+from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 from typing import Final
 
@@ -26,6 +43,8 @@ _BAD_FILE: Final = (
     "NotFound: ",  # a checkpoint finds no file, as when the folder is gone
 )
 
+_NO_ROOM: Final = (ENOSPC, EDQUOT, EMFILE, ENFILE)
+
 
 def storage_error(error: Exception, what: str) -> MinkaError:
     """The error that stands for what rocksdict raised (a bare Exception with RocksDB's status as its text):
@@ -40,15 +59,29 @@ def storage_error(error: Exception, what: str) -> MinkaError:
     return MinkaError(code, f"{what}: {text}")
 
 
-def data_error(error: Exception, what: str) -> MinkaError:
-    """The same for a partition's data: a file that can't be used, such as one in an unreadable sector, is damage of
-    that partition alone. STORAGE_FAILED says that the node lacks something, such as room.
+def data_error(error: Exception, what: str, path: Path) -> MinkaError:
+    """The same for the data of a partition in the folder `path`: a file that can't be used, such as one in an
+    unreadable sector, is damage of that partition alone. STORAGE_FAILED says that the node lacks something, such as
+    room, or that its whole disk can't be used.
     """
     if isinstance(error, MinkaError):
         return error
     failure = storage_error(error, what)
-    is_bad_file = any(reason in failure.message for reason in _BAD_FILE)
-    return MinkaError(Code.CORRUPT_DATA, failure.message) if is_bad_file else failure
+    text = str(error).replace(str(path), "")  # names of folders say nothing
+    if any(reason in text for reason in _BAD_FILE) and _is_usable(path.parent):
+        return MinkaError(Code.CORRUPT_DATA, failure.message)
+    return failure
+
+
+def _is_usable(folder: Path) -> bool:
+    """Whether the disk still takes files there, as far as there is room."""
+    try:
+        with TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"1")
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in _NO_ROOM
+    return True
 
 
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:

@@ -460,7 +460,7 @@ class RocksData:
         self._estimate.bounded(self._most())
 
     def _failure(self, doing: str, error: Exception) -> MinkaError:
-        failure = data_error(error, f"{doing} {self.path}")
+        failure = data_error(error, f"{doing} {self.path}", self.path)
         if failure.code is Code.CORRUPT_DATA:
             self._condemn(failure)
         return failure
@@ -515,7 +515,7 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
         return db, db.get(_APPLIED)
     except Exception as error:
         release(db)
-        raise data_error(error, f"opening {path}") from error
+        raise data_error(error, f"opening {path}", path) from error
 
 
 def release(db: Rdict | None) -> None:
@@ -550,7 +550,7 @@ def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
             db.write(batch, _NO_WAL)
     except Exception as error:
         release(db)
-        raise data_error(error, f"creating {path}") from error
+        raise data_error(error, f"creating {path}", path) from error
     return db
 
 

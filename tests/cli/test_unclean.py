@@ -114,3 +114,41 @@ def test_explain_names_who_has_everything_and_the_last_resort(run: Run, offline:
     told = run("partitions", "explain", "flights/6", "--endpoints", offline.address).stdout
     assert "start cyrene, which has everything" in told
     assert "minkactl elect-leaders --unclean --partition flights/6" in told
+
+
+def damaged_leader(offline: AnsweringNode, status: GetStatusResponse, *isr: str) -> None:
+    """Cyrene leads flights/6, and serves nothing of its copy."""
+    row = status.table.partitions[6]
+    row.leader, row.state = "cyrene", PartitionState.PARTITION_STATE_ONLINE
+    row.isr[:] = ["cyrene", *isr]
+    status.damaged.add(partition_id=row.id, node_id="cyrene", reason="its copy is incomplete")
+
+
+def test_a_leader_that_is_alone_in_sync_with_a_damaged_copy_is_replaced(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse
+) -> None:
+    damaged_leader(offline, status)
+    exit_, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
+    assert exit_ == Exit.OK, told
+    assert offline.requests("ElectLeaders")[0].unclean.node == "byzantium"
+    offline.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
+    told = run("partitions", "explain", "flights/6", "--endpoints", offline.address).stdout
+    assert "if nobody else has everything: minkactl elect-leaders --unclean --partition flights/6" in told
+
+
+def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse
+) -> None:
+    damaged_leader(offline, status, "athens")
+    exit_, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
+    assert (exit_, "LEADER_EXISTS" in told) == (Exit.FAILED, True), told
+
+
+def test_offsets_of_different_leaderships_are_not_compared() -> None:
+    """What comes after the place where their logs part is lost, and may be much more than one log is longer."""
+    left = Copy("athens", False, CopyDescription(log_end_offset=90, log_end_epoch=3))
+    for end in (80, 91):
+        newer = Copy("cyrene", True, CopyDescription(log_end_offset=end, log_end_epoch=4))
+        assert losses([left, newer], left) == [
+            "cyrene has entries of a later leadership: how many are lost isn't known."
+        ]

@@ -102,7 +102,8 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     loss.start(loss.first)
     refused = loss.minkactl("drain", loss.last, "--decommission", "--yes", "--timeout", "60")
     assert (refused.exit_code, "NO_SOURCE" in refused.stderr) == (1, True), refused.output
-    assert "minkactl elect-leaders --unclean --partition" in refused.stderr
+    assert f"start {loss.last} or {loss.second}" in refused.stderr
+    assert "minkactl elect-leaders --unclean --partition k/0" in refused.stderr
     stale = loss.minkactl("status", "-o", "json")
     assert '"stale_reads": 0' in stale.stdout
     accepted = loss.minkactl("elect-leaders", "--unclean", "--partition", "k/0", "--yes")
@@ -112,3 +113,8 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     assert loss.client.get(b"a") == b"with three"
     assert loss.client.get(b"b") is None
     assert loss.row().unclean_elections == 1
+    for node in (loss.last, loss.second):
+        loss.replace(node)
+    eventually("three in sync", lambda: len(loss.row().isr) == 3)
+    loss.client.put(b"b", b"again")
+    assert loss.client.get(b"b") == b"again"

@@ -109,12 +109,13 @@ class AlterIsr:
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
     """A person accepts what is lost when this node leads a partition that nobody else can lead. `partition_epoch`:
-    that of the row that the person saw.
+    that of the row that the person saw. `damaged`: the nodes that have reported their copies of it as damaged.
     """
 
     partition_id: int
     partition_epoch: int
     node_id: str
+    damaged: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ class Drains(OperationKind):
             if plan is None or not (yield from _still_holds(state, plan, drain.node)):
                 plan = plan_reassign(state, usage.sizes, PlanReassignRequest(drain=[drain.node]), now_ms, usage.disks)
             if not plan.moves and next(_left_behind(state, drain.node), None) is not None:
-                raise MinkaError(Code.NOT_ENOUGH_NODES, "; ".join(plan.notes), node=drain.node)
+                raise _nothing_moves(state, drain.node, plan)
             drain.plan_digest = plan.digest
             for some in slices(migrations_of(plan), ROWS_A_STEP):
                 migrations += some
@@ -314,16 +314,33 @@ def _left_behind(state: State, node_id: str) -> Iterator[Partition]:
     return (row for row in rows if Placed.partition(row.id) not in state.moving)
 
 
+def _nothing_moves(state: State, node_id: str, plan: Plan) -> MinkaError:
+    """The refusal of a decommission that could do nothing."""
+    if any(row.leader for row in _left_behind(state, node_id)):
+        return MinkaError(Code.NOT_ENOUGH_NODES, "; ".join(plan.notes), node=node_id)
+    return MinkaError(Code.NO_SOURCE, _all_that_stays(state, node_id), node=node_id)
+
+
 def _stays(state: State, node_id: str) -> Iterator[Blocker]:
+    """What nobody moves off the node, why, and what helps."""
     live = {node.id for node in state.nodes.values() if node.state == _LIVE}
     for row in _left_behind(state, node_id):
+        name, have = partition_name(state.keyspaces, row), has_everything(row)
         reason = "each LIVE node has a replica of it" if live <= {*row.replicas} else "no node has room for it"
         remedy = "let a node join, then drain again"
-        if not row.leader:
-            have = has_everything(row)
-            reason, remedy = f"it is OFFLINE, and its data is on {', '.join(have)}", f"start {' or '.join(have)}"
-        name = partition_name(state.keyspaces, row)
+        if not row.leader and have:
+            reason = f"it is OFFLINE, and its data is on {', '.join(have)}"
+            last_resort = f"minkactl elect-leaders --unclean --partition {name}"
+            remedy = f"start {' or '.join(have)}; if what that had is lost for good: {last_resort}"
         yield Blocker(partition_id=row.id, partition=name, reason=f"it stays on {node_id}: {reason}", remedy=remedy)
+
+
+def _all_that_stays(state: State, node_id: str) -> str:
+    held = sum(node_id in row.replicas for row in state.partitions_on(node_id))
+    named = list(islice(_stays(state, node_id), _MAX_NAMED))
+    more = f", and {held - len(named)} more" if held > len(named) else ""
+    which = ", ".join(blocker.partition for blocker in named)
+    return f"{node_id} still holds {held} partitions ({which}{more}): {named[0].reason}; {named[0].remedy}"
 
 
 def _decommissioned(state: State, node: Node) -> End | None:
@@ -331,11 +348,7 @@ def _decommissioned(state: State, node: Node) -> End | None:
     if any(Placed.partition(partition_id) in state.moving for partition_id in held):
         return None  # another operation moves it, and not to a node that is being drained
     if held:
-        named = list(islice(_stays(state, node.id), _MAX_NAMED))
-        more = f", and {len(held) - len(named)} more" if len(held) > len(named) else ""
-        which = ", ".join(blocker.partition for blocker in named)
-        text = f"{node.id} still holds {len(held)} partitions ({which}{more}): {named[0].reason}; {named[0].remedy}"
-        return End(text, failed=True)
+        return End(_all_that_stays(state, node.id), failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):
         return None  # it is still deleting its copies
     return End(f"{node.id} holds nothing and is safe to stop")

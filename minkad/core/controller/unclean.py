@@ -14,19 +14,20 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
     """Let the node lead the partition, alone in the isr, whatever its keyspace says about unclean elections.
 
     Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
-    needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row.
+    needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row, or is a leader that serves
+    nothing since its copy is damaged.
     """
     partition = state.partitions.get(command.partition_id)
     if partition is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {command.partition_id} does not exist")
     name = partition_name(state.keyspaces, partition)
-    if partition.state != PartitionState.PARTITION_STATE_OFFLINE:
+    if partition.state != PartitionState.PARTITION_STATE_OFFLINE and not _serves_nothing(partition, command):
         who = f"{partition.leader} leads it" if partition.leader else "it has never had a leader"
         raise MinkaError(Code.LEADER_EXISTS, f"{name} needs no unclean election: {who}")
     if partition.partition_epoch != command.partition_epoch:
         text = f"{name} is at epoch {partition.partition_epoch}, the request is for {command.partition_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[partition])
-    if (reason := _why_not(state, partition, command.node_id)) is not None:
+    if (reason := _why_not(state, partition, command)) is not None:
         raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}")
     rows = [partition]
     if partition.splitting:
@@ -35,9 +36,17 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
     return partitions_changed(PartitionChange(row).elect(selection).row() for row in rows)
 
 
-def _why_not(state: State, partition: Partition, node_id: str) -> str | None:
+def _serves_nothing(partition: Partition, command: ElectUnclean) -> bool:
+    """Whether the leader's copy is damaged, and nobody else is in sync, to whom it would leave the leadership."""
+    return partition.leader in command.damaged and list(partition.isr) == [partition.leader]
+
+
+def _why_not(state: State, partition: Partition, command: ElectUnclean) -> str | None:
+    node_id = command.node_id
     if node_id not in partition.replicas or node_id in partition.removing_replicas:
         return "it has no replica of it"
     if node_id in partition.adding_replicas:
         return "its copy isn't whole yet"
+    if node_id in command.damaged:
+        return "its copy is damaged"
     return None if is_up(state.nodes.get(node_id)) else "it is not LIVE"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from minkad.core.replication.instructions import SendCheckpoint, WakeAt
+from minkad.core.replication.instructions import Level, SendCheckpoint, WakeAt
 from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress
@@ -36,8 +36,21 @@ class Checkpoints:
         """Whether a checkpoint was sent, or is being sent, to any of the followers."""
         return bool(self._transfers)
 
-    def send(self, progress: Progress, kept: Sequence[KeptFile]) -> SendCheckpoint:
-        """Begin a transfer. `kept`: the files that the follower still has of one that broke."""
+    def begin(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
+        """Begin a transfer. `kept`: the files that the follower still has of one that broke. While the copy waits, for
+        its turn or until it can end, no log is kept for it.
+
+        Nothing begins again in silence: why, and how often, is in the log and in the migration's progress.
+        """
+        progress.state.retention.release(progress.node_id)
+        transfer = self._begun(progress)
+        tries, reason = transfer.tries, transfer.restarted_by
+        self._node.outbox.put(SendCheckpoint(progress, kept, tries, reason, progress.fell_behind))
+        if tries > 1:
+            names = {"partition": progress.state.id, "target": progress.node_id, "tries": tries, "reason": reason}
+            self._node.outbox.report(Level.WARNING, "a copy begins again", **names)
+
+    def _begun(self, progress: Progress) -> _Transfer:
         transfer = self._transfers.setdefault(progress.node_id, _Transfer())
         if not transfer.blocked_by:
             transfer.failures = 0
@@ -45,7 +58,7 @@ class Checkpoints:
         transfer.tries += 1
         if transfer.tries > 1:
             transfer.restarted_by = transfer.blocked_by or (OUTRUN if progress.fell_behind else AWAY)
-        return SendCheckpoint(progress, kept, transfer.tries, transfer.restarted_by, progress.fell_behind)
+        return transfer
 
     def sent(self, node: str) -> bool:
         """The checkpoint is in place at the node. False if none was on its way there."""
@@ -74,6 +87,11 @@ class Checkpoints:
     def is_sending(self, node: str) -> bool:
         """Whether one is on its way."""
         return node in self._transfers and self._transfers[node].is_sending
+
+    def is_catching_up(self, progress: Progress) -> bool:
+        """Whether it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
+        copy_log = progress.state.retention.copy_log(progress.node_id)
+        return self.is_sending(progress.node_id) or (progress.is_replicating and copy_log is not None)
 
     def is_under_way(self, node: str) -> bool:
         """Whether one is on its way, or the pause after a failure isn't over."""

@@ -64,10 +64,7 @@ class Follower:
         state = self.state
         if self.stream is None or self._asked is None or (state.is_usable and state.durable < state.log.end):
             return
-        kept, self._asked = self._asked, None
-        standing = Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT
-        self._stands_at = state.durable
-        self._put(self.stream, standing, state.log.lineage(), kept)
+        self._say(self.stream, Standing.STORED if state.is_usable else Standing.NEEDS_CHECKPOINT, self._asked)
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
         """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
@@ -183,10 +180,20 @@ class Follower:
         self._node.apply(state)
 
     def needs_checkpoint(self) -> None:
-        """What is here can't be continued: the leader is to send a checkpoint."""
-        if self.stream is not None:
-            self._is_refused, self._asked = True, None
+        """What is here can't be continued: the leader is to send a checkpoint. If its question is still open, this is
+        the answer, with what is kept of a checkpoint.
+        """
+        if self.stream is None:
+            return
+        self._is_refused = True
+        if self._asked is not None:
+            self._say(self.stream, Standing.NEEDS_CHECKPOINT, self._asked)
+        else:
             self._answer(Standing.NEEDS_CHECKPOINT)
+
+    def _say(self, stream: LeaderStream, standing: Standing, kept: list[KeptFile]) -> None:
+        self._asked, self._stands_at = None, self.state.durable
+        self._put(stream, standing, self.state.log.lineage(), kept)
 
     def _answer(self, standing: Standing) -> None:
         assert self.stream is not None, f"nobody asks for partition {self.state.id}"

@@ -7,6 +7,7 @@ from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase, MigrationProgress
 from minkad.core.replication.caught_up import CaughtUp
 from minkad.core.replication.checkpoints import Checkpoints
+from minkad.core.replication.eligibility import Eligibility
 from minkad.core.replication.hand_over import HandOver
 from minkad.core.replication.instructions import (
     CancelCheckpoint,
@@ -18,7 +19,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
-from minkad.core.replication.messages import Ack, KeptFile, Standing
+from minkad.core.replication.messages import Ack, Standing
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress, Reaction, Stage
 from minkad.core.replication.state import Copy, ReplicaState
@@ -43,8 +44,7 @@ class Leader:
         self._node = node
         self._checkpoints = Checkpoints(node)
         self._joining: set[str] = set()
-        self._lost: set[str] = set()  # nodes, in the isr or eligible, that have lost committed entries
-        self._late: set[str] = set()  # nodes, in the isr or eligible, that have not caught up for long
+        self._eligible = Eligibility(node, state)
         self._usable: set[str] = set()  # nodes whose copies can be used, while the leader's can't
         self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
@@ -79,8 +79,8 @@ class Leader:
         self.recount()
         self._pause_without_room()
         self._change_hand_over(now)
-        for node in sorted(self._lost.difference(has_everything(row))):
-            self._lost.discard(node)
+        for node in sorted(self._eligible.lost.difference(has_everything(row))):
+            self._eligible.lost.discard(node)
             if node in self.progress:
                 self._probe(self.progress[node])  # it is sent a checkpoint now
         self.shrink()
@@ -193,24 +193,19 @@ class Leader:
         """Add those of the in-sync set to `late` that have not caught up for long."""
         end, isr = self.state.log.end, self.state.row.isr
         was_settled, self._was_settled = self._was_settled, False
-        self._late.clear()
+        self._eligible.late.clear()
         for node, progress in self.progress.items():
             seen = self._caught_up[node]
             seen.observe(progress, end, now)
             if stalled or (was_settled and node in isr):
                 seen.at = now
             if now - seen.at > self._node.settings.lag_timeout and node not in late:
-                self._late.add(node)
+                self._eligible.late.add(node)
                 if node in isr:
                     late.append(node)
-                elif not self._is_catching_up(node, progress):
+                elif not self._checkpoints.is_catching_up(progress):
                     self.state.retention.late(node)
                 self._stop_joining(node)
-
-    def _is_catching_up(self, node: str, progress: Progress) -> bool:
-        """Whether it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
-        is_following = progress.is_replicating and self.state.retention.copy_log(node) is not None
-        return is_following or self._checkpoints.is_sending(node)
 
     def _stir(self) -> None:
         """Something has happened, so `check` may have something to do."""
@@ -221,11 +216,11 @@ class Leader:
     def _has_settled(self) -> bool:
         """Whether `check` has nothing to do, and nothing is to be reported, until something happens."""
         state, row = self.state, self.state.row
-        if self.proposed is not None or self._hand_over is not None or self._joining or self._lost:
+        if self.proposed is not None or self._hand_over is not None or self._joining or self._eligible.lost:
             return False
         if row.adding_replicas or row.successor or state.gate.is_closed or state.copy is not Copy.WHOLE:
             return False
-        if state.damage is not None or self._checkpoints.any_under_way() or self._needs_eligible():
+        if state.damage is not None or self._checkpoints.any_under_way() or self._eligible.is_awaited:
             return False
         return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
 
@@ -302,7 +297,7 @@ class Leader:
         progress.replicate(offset)
         retention, node = self.state.retention, progress.node_id
         if node not in self.state.row.isr and retention.copy_log(node) is None:
-            retention.keep_for_copy(node, offset, self._node.settings.copy_log_bytes)
+            self._node.copy_logs.keep(self.state, node, offset, self._node.settings.copy_log_bytes)
         self._send(progress)
         self._matched(progress, now)
 
@@ -324,7 +319,7 @@ class Leader:
                 node=node,
                 at=common,
             )
-            self._lost.add(node)
+            self._eligible.lost.add(node)
             self.shrink()
         elif common is not None and (common > 0 or node in has_everything(self.state.row) or self._is_short()):
             self._replicate(progress, common, now)
@@ -332,22 +327,8 @@ class Leader:
             self._usable.add(node)
             self.shrink()
         else:
-            self._begin_copy(progress, ack.kept)
-
-    def _begin_copy(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
-        """Nothing begins again in silence: why, and how often, is in the log and in the migration's progress."""
-        instruction = self._checkpoints.send(progress, kept)
-        self._node.outbox.put(instruction)
-        if instruction.tries > 1:
-            self._node.outbox.report(
-                Level.WARNING,
-                "a copy begins again",
-                partition=self.state.id,
-                target=progress.node_id,
-                tries=instruction.tries,
-                reason=instruction.reason,
-            )
-        self._note_migrating()
+            self._checkpoints.begin(progress, ack.kept)
+            self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
         """Whether the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
@@ -394,33 +375,17 @@ class Leader:
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
-        left = [n for n in isr if n == own or (n not in self._lost and not self._node.view.is_absent(n))]
+        left = [n for n in isr if n == own or (n not in self._eligible.lost and not self._node.view.is_absent(n))]
         if state.damage is not None and state.copy is not Copy.REBUILDING:
             if len(left) > 1:
                 left.remove(own)
             else:
-                left += [n for n in self._eligible_beside(left) if not self._node.view.is_absent(n)]
+                left += [n for n in self._eligible.beside(left) if not self._node.view.is_absent(n)]
         if left == [own] and state.allows_unclean and state.copy is Copy.INCOMPLETE:
             left = [node for node in sorted(self._usable) if not self._node.view.is_absent(node)] or left
-        are_gone = any(self._is_given_up(node) for node in eligible_replicas(state.row))
+        are_gone = any(self._eligible.is_given_up(node) for node in eligible_replicas(state.row))
         if (left != list(isr) or are_gone) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
-
-    def _eligible_beside(self, isr: Sequence[str]) -> list[str]:
-        """Who has everything that is committed and isn't in this in-sync set."""
-        return [n for n in has_everything(self.state.row) if n not in isr and not self._is_given_up(n)]
-
-    def _is_given_up(self, node: str) -> bool:
-        """Whether the node is not eligible, or no longer: it has lost something, or this leader can't wait for it."""
-        if node in self._lost or node == self._node.id:
-            return True
-        return self._needs_eligible() and (node in self._late or self._node.view.is_absent(node))
-
-    def _needs_eligible(self) -> bool:
-        """Whether this leader serves nothing before the eligible replicas, too, have what may have been acknowledged.
-        From then on it takes no write that they would have to have.
-        """
-        return self.state.high_watermark < self.state.ready_at and self.state.damage is None
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The proposal was not recorded, and the row is as it was."""
@@ -518,8 +483,7 @@ class Leader:
         row = self.state.row
         counted = self.may_be_in_sync() | self._usable
         assert set(isr) <= counted, f"{isr} has nodes that are not among {counted}"
-        takes_writes = 0 < self.state.min_insync <= len(isr)
-        eligible = () if takes_writes else tuple(self._eligible_beside(isr))
+        eligible = self._eligible.proposed(isr)
         self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr), eligible)
         self._node.outbox.put(self.proposed)
 
@@ -594,7 +558,7 @@ class Leader:
             restarted_by=self._checkpoints.restarted_by(node),
         )
         if (copy_log := self.state.retention.copy_log(node)) is not None:
-            made.kept_log_bytes = copy_log[0]
+            made.kept_log_bytes = copy_log.kept
         if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
             made.blocked_by = blocked_by
         hand_over = self._hand_over

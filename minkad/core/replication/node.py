@@ -5,6 +5,7 @@ from typing import Protocol
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Keyspace
+from minkad.core.replication.copy_logs import CopyLogs
 from minkad.core.replication.instructions import Apply, Outbox
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, ReplicaState
@@ -46,6 +47,7 @@ class Node:
         self.unsettled: set[int] = set()  # the partitions led here that `Leader.check` is to look at
         self.migrating: set[int] = set()  # those led here whose `Leader.migrations` may have any
         self.used: set[int] = set()  # the partitions that were read or written lately
+        self.copy_logs = CopyLogs()
         self.failed: dict[int, MinkaError] = {}  # by partition: why it can't be served
 
     def apply(self, state: ReplicaState) -> None:

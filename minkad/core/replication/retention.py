@@ -1,14 +1,22 @@
 """How much of a replica's log is kept."""
 
-from collections.abc import Collection
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
 
 _FLUSHES_KEPT: Final = 4
 
 
+class CopyLog(NamedTuple):
+    """The log that is kept for one copy, in bytes: about how much, and how much at most."""
+
+    kept: int
+    most: int
+
+
 class _Copy:
     """The log that is kept for one copy. `flushes`: how far flushes were since it began, and how many bytes were
-    applied then.
+    applied then, in order.
     """
 
     __slots__ = ("flushes", "most_bytes")
@@ -19,9 +27,16 @@ class _Copy:
 
     def kept(self, needed: int, applied_bytes: int) -> int:
         """About how many bytes were applied after the offset `needed`."""
-        while len(self.flushes) > 1 and self.flushes[1][0] <= needed:
-            del self.flushes[0]
-        return applied_bytes - self.flushes[0][1]
+        return applied_bytes - self.flushes[self._last_before(needed)][1]
+
+    def flushed(self, offset: int, applied_bytes: int, needed: int) -> None:
+        """Note a flush, and forget those before what is needed."""
+        if offset > self.flushes[-1][0]:
+            self.flushes.append((offset, applied_bytes))
+        del self.flushes[: self._last_before(needed)]
+
+    def _last_before(self, needed: int) -> int:
+        return max(bisect_right(self.flushes, needed, key=lambda flush: flush[0]) - 1, 0)
 
 
 class Retention:
@@ -65,12 +80,15 @@ class Retention:
         """The follower has caught up: it is kept the log as others are."""
         self._copies.pop(reader, None)
 
-    def copy_log(self, reader: str) -> tuple[int, int] | None:
-        """How many bytes of log are kept for a follower that is being copied to, and how many at most; None if its log
-        isn't kept, or isn't any more.
-        """
+    def copy_log(self, reader: str) -> CopyLog | None:
+        """What is kept for a follower that is being copied to; None if its log isn't kept, or isn't any more."""
         copy = self._copies.get(reader)
-        return None if copy is None else (copy.kept(self._needed[reader], self.applied_bytes), copy.most_bytes)
+        return None if copy is None else CopyLog(copy.kept(self._needed[reader], self.applied_bytes), copy.most_bytes)
+
+    def copies(self) -> Iterator[tuple[str, CopyLog]]:
+        """All for which log is kept, with the `copy_log` of each."""
+        for reader, copy in self._copies.items():
+            yield reader, CopyLog(copy.kept(self._needed[reader], self.applied_bytes), copy.most_bytes)
 
     def release(self, reader: str) -> None:
         """The reader needs nothing from here on."""
@@ -108,7 +126,7 @@ class Retention:
             if copy.kept(self._needed[reader], self.applied_bytes) > copy.most_bytes:
                 self.release(reader)
             else:
-                copy.flushes.append((flushed, self.applied_bytes))
+                copy.flushed(flushed, self.applied_bytes, self._needed[reader])
         return min([base, *self._needed.values(), self._base_for_changes(flushed, log_base)])
 
     def _base_for_changes(self, flushed: int, log_base: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from minka.v1.cluster_pb2 import Operation
-from minka.v1.coordinator_pb2 import MigrationProgress
+from minka.v1.coordinator_pb2 import DiskSpace, MigrationProgress
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
@@ -111,4 +111,22 @@ async def test_a_copy_that_was_outrun_says_so_when_it_begins_again(tmp_path: Pat
         told = migration(athens)
         assert "have outrun the copy" in told.restarted_by
         await writers.stop()
+        await arrived(c)
+
+
+async def test_when_the_leaders_disk_becomes_low_no_log_is_kept_for_copies(tmp_path: Path) -> None:
+    async with cluster(tmp_path, QUICK, FLUSHES) as c:
+        athens, _ = await two(c, ROWS)
+        hold = asyncio.Event()
+        begun = shipped(athens, hold)
+        writers = Writers(c)
+        await move(c)
+        await until(lambda: bool(begun))
+        await flushes(athens, 8)
+        held_at = athens.replica().log.base
+        await writers.stop()
+        athens.disk.space = DiskSpace(free_bytes=1, total_bytes=2, low_mark_bytes=1, is_low=True)
+        await until(lambda: athens.replica().log.base > held_at)
+        assert athens.replica().retention.copy_log("ephesus") is None
+        hold.set()
         await arrived(c)

@@ -9,7 +9,7 @@ from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, Record
-from minkad.core.controller import AlterIsr, ElectUnclean, FailNodes, isr_refusal
+from minkad.core.controller import AlterIsr, DrainNode, ElectUnclean, FailNodes, isr_refusal
 from tests.unit.core.model import Controller, changed
 
 OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
@@ -184,6 +184,18 @@ def test_who_can_not_lead(node: str, why: str) -> None:
     assert refusal.value.code is Code.INELIGIBLE_REPLICA
 
 
+def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> None:
+    c = lost()
+    c.register("d", "e")
+    told = (
+        r"a still holds 1 partitions \(flights/0\): it stays on a: it is OFFLINE, and its data is on a, b; "
+        "start a or b; if what that had is lost for good: minkactl elect-leaders --unclean --partition flights/0"
+    )
+    with pytest.raises(MinkaError, match=told) as refusal:
+        c.run(DrainNode("a", True, "tester", "", {}))
+    assert refusal.value.code is Code.NO_SOURCE
+
+
 def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
     c, _ = alone()
     with pytest.raises(MinkaError, match="a leads it") as refusal:
@@ -196,3 +208,23 @@ def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(ElectUnclean(9, 1, "c"))
     assert refusal.value.code is Code.UNKNOWN_PARTITION
+
+
+def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced() -> None:
+    """It leads by the row, and serves nothing."""
+    c, _ = alone()
+    c.register("c", incarnation="2")
+    epoch = row(c).partition_epoch
+    with pytest.raises(MinkaError, match="a can't lead flights/0: its copy is damaged"):
+        c.run(ElectUnclean(1, epoch, "a", ["a"]))
+    c.run(ElectUnclean(1, epoch, "c", ["a"]))
+    assert (row(c).leader, list(row(c).isr), row(c).unclean_elections) == ("c", ["c"], 1)
+
+
+def test_a_damaged_leader_beside_which_another_is_in_sync_needs_no_unclean_election() -> None:
+    c, _ = alone()
+    c.register("b", "c", incarnation="2")
+    c.alter_isr(row(c), ["a", "b"])
+    with pytest.raises(MinkaError) as refusal:
+        c.run(ElectUnclean(1, row(c).partition_epoch, "c", ["a"]))
+    assert refusal.value.code is Code.LEADER_EXISTS

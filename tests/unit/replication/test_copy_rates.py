@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from minka.v1.cluster_pb2 import Operation
 from minka.v1.coordinator_pb2 import MigrationProgress
 from minkad.core.replication.progress import Progress
-from minkad.core.replication.retention import Retention
+from minkad.core.replication.retention import CopyLog, Retention
 from minkad.replication.copy_rates import CopyRates
 from minkad.replication.replica import Replica
 from minkad.storage.size_estimate import Size
@@ -71,8 +73,10 @@ def test_a_small_partition_may_be_copied_slowly() -> None:
 def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minute() -> None:
     c = Copied(0)
     c.run(5, 40 * MB, 7 * MB)
-    assert c.rates.outrun() == (
-        "writes at 40.0 MB/s have outrun the copy at 7.0 MB/s: more than 1.0 GB of log came since its checkpoint"
+    c.rates.note_outrun()
+    assert c.rates.why_outrun() == (
+        "writes at 40.0 MB/s have outrun the copy at 7.0 MB/s: of the log since its checkpoint at most 1.0 GB are "
+        "kept, and less with many copies or a low disk"
     )
     assert c.rates.waits_for_writes
     reason, remedy = c.rates.obstacle()
@@ -91,7 +95,7 @@ def test_one_that_the_log_outran_has_to_be_faster_than_the_writes() -> None:
     """Also if its checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
-    c.rates.outrun(following=True)
+    c.rates.note_outrun(following=True)
     assert "written at 40.0 MB/s" in c.rates.obstacle()[0]
     c.run(20, 20 * MB)
     assert c.rates.obstacle() == ("", "")
@@ -109,3 +113,44 @@ def test_a_follower_that_takes_the_log_too_slowly_is_named_before_its_log_is_giv
         c.rates.describe_following(progress, migration)
         assert bool(migration.remedy) is (seconds > 49), seconds
     assert "it is written at 1.0 MB/s, and ephesus takes the log at 0.0 MB/s" in migration.blocked_by
+
+
+def test_what_held_copies_up_is_remembered_twice_as_long_each_time_for_an_hour_at_most() -> None:
+    c = Copied(0)
+    waited = []
+    for _ in range(9):
+        c.run(5, 40 * MB, 7 * MB)
+        c.rates.note_outrun()
+        outrun_at = c.now
+        while c.rates.waits_for_writes:
+            c.now += 10
+        waited.append(c.now - outrun_at)
+    assert waited == [70, 130, 250, 490, 970, 1930, 3610, 3610, 3610]
+    c.run(5, 40 * MB, 7 * MB)
+    c.operation = Operation(id=7, rate_limit=100 * MB)
+    c.rates.note_outrun()
+    c.now += 61
+    assert c.rates.obstacle() == ("", "")
+
+
+def test_a_copy_near_its_bound_asks_for_no_more_than_it_might_reach() -> None:
+    c = Copied()
+    c.run(2, 20 * MB, 30 * MB)
+    assert c.rates.wanted(500 * MB, CopyLog(0, 1000 * MB)) == 12.5 * MB
+    assert c.rates.wanted(500 * MB, CopyLog(1000 * MB - 1, 1000 * MB)) == 60 * MB
+    slow = Copied()
+    slow.run(2, 20 * MB, 1 * MB)
+    assert slow.rates.wanted(500 * MB, CopyLog(1000 * MB - 1, 1000 * MB)) == 16 * MB, "it may have been held back"
+
+
+@pytest.mark.parametrize(("copies", "kept", "ends"), [(5, 600, True), (5, 400, False), (30, 600, False)])
+def test_a_copy_that_is_far_too_slow_is_given_up_once_half_of_its_log_is_used(
+    copies: int, kept: int, ends: bool
+) -> None:
+    """Clients waited for it in vain until the bound."""
+    c = Copied()
+    asked = []
+    for second in range(8):
+        c.run(1, 20 * MB, copies * MB)
+        asked.append(c.rates.wanted(500 * MB, CopyLog((kept + second) * MB, 1000 * MB)))
+    assert (None in asked) is ends

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minkad.core.replication.checkpoints import AWAY, OUTRUN
 from minkad.core.replication.instructions import Level, Report, SendCheckpoint
-from minkad.core.replication.messages import Standing
+from minkad.core.replication.messages import Ack, Standing
 from minkad.core.replication.progress import Progress
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, data_at, leader_of, log_of, row, sent
@@ -108,3 +108,14 @@ def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
     bench.adopt(replica, isr=["athens", "ephesus"], adding_replicas=[])
     assert replica.retention.copy_log("ephesus") is None
     assert "ephesus" in replica.retention.readers
+
+
+def test_while_a_copy_waits_no_log_is_kept_for_it() -> None:
+    """It may wait for long, and what it had as a follower is of no use to it."""
+    bench, replica, progress, _ = moving()
+    leader = leader_of(replica)
+    leader.checkpoint_sent(progress, 4, bench.now)
+    leader.acknowledged(progress, Ack(replica.id, leader.leader_epoch, Standing.NEEDS_CHECKPOINT, 0), bench.now)
+    assert bench.take(SendCheckpoint)
+    write_and_flush(bench, replica, 8, 50)
+    assert replica.log.base == replica.flushed - 1

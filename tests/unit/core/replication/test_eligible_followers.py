@@ -4,7 +4,7 @@ from typing import Any
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Keyspace
-from minkad.core.replication.instructions import IsrProposal
+from minkad.core.replication.instructions import IsrProposal, Level, Report
 from minkad.core.replication.messages import Standing
 from minkad.core.replication.replica import Replica
 from tests.unit.core.replication.bench import SETTINGS, Bench, leader_of, log_of, row, sent
@@ -71,7 +71,10 @@ def test_a_leader_that_needs_an_eligible_replica_that_is_gone_serves_without_it(
     bench, replica = alone()
     bench.view.absent = {"byzantium"}
     leader_of(replica).nodes_changed(bench.now)
-    assert proposed(bench) == [(ALONE, ())]
+    taken = bench.take_all()
+    assert [(one.isr, one.eligible) for one in taken if isinstance(one, IsrProposal)] == [(ALONE, ())]
+    [warning] = [one for one in taken if isinstance(one, Report)]
+    assert (warning.level, warning.names["nodes"]) == (Level.WARNING, ["byzantium"])
     assert replica.high_watermark == 0, "nothing is committed before that is recorded"
     bench.adopt(replica, eligible=(), eligible_at=0)
     assert replica.high_watermark == 2

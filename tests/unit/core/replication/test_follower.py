@@ -280,6 +280,22 @@ def test_nothing_is_acknowledged_before_the_leader_has_said_where_the_logs_part(
     assert f.answers() == []
 
 
+def test_a_copy_that_fails_while_the_question_is_open_answers_it_with_what_is_kept() -> None:
+    """Else all files of the checkpoint that broke would be sent again."""
+    f = Following(log_of(1))
+    f.probe()
+    f.append(1, WRITE, watermark=2)
+    f.stream = LeaderStream(1)
+    kept = [KeptFile("000001.sst", 3, 5)]
+    f.follower.probed(f.stream, kept)
+    assert f.answers() == []
+    f.replica.data.condemn(MinkaError(Code.CORRUPT_DATA, "a block"))
+    f.follower.needs_checkpoint()
+    f.bench.sync(f.replica)
+    [ack] = f.answers()
+    assert (ack.standing, ack.kept, ack.lineage is not None) == (Standing.NEEDS_CHECKPOINT, kept, True)
+
+
 def test_what_comes_on_another_stream_than_the_last_that_asked_is_ignored() -> None:
     f = Following()
     old, f.stream = f.stream, LeaderStream()

@@ -139,3 +139,17 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             retention.in_time(reader)
             if reader in needed and reader not in retention.readers:
                 del needed[reader]  # it was late for too long, so it will be probed
+
+
+def test_a_question_changes_nothing_and_flushes_without_progress_are_not_noted() -> None:
+    retention = Retention(0)
+    retention.keep_for_copy("byzantium", 3, 1000)
+    for offset in (4, 4, 4, 8):
+        retention.applied_bytes += 10
+        retention.base(offset, 0, is_alone=False)
+    assert [retention.copy_log("byzantium") for _ in range(2)] == [(40, 1000)] * 2
+    retention.keep_for("byzantium", 5)
+    assert retention.copy_log("byzantium") == (30, 1000)
+    retention.keep_for("byzantium", 4)
+    assert retention.copy_log("byzantium") == (30, 1000)
+    assert retention._copies["byzantium"].flushes == [(3, 0), (4, 10), (8, 40)]

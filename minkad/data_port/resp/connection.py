@@ -15,7 +15,7 @@ from minka.ranges import MAX_KEY_BYTES
 from minka.routing import Route
 from minka.wire import MAX_VALUE_BYTES, Op
 from minkad.data_port.resp.command import Command, Kind, Words, upper
-from minkad.data_port.resp.gets import MAX_KEYS, run_of_gets
+from minkad.data_port.resp.gets import MAX_KEYS, GetSlot, run_of_gets
 from minkad.data_port.resp.intake import Intake
 from minkad.data_port.resp.keyspaces import ClusterView, View
 from minkad.data_port.resp.refusals import check_keys, no_keyspace, too_large, unknown
@@ -478,6 +478,36 @@ class RespConnection:
             self._flush()
         self._settle_soon()
 
+    def keep(self, size: int) -> None:
+        """An answer of so many bytes waits for its turn in a slot."""
+        self._out_bytes += size
+        if self._out_bytes > _UNCOUNTED_BYTES:
+            self._count()
+        self._settle_soon()
+
+    def may_keep_more(self) -> bool:
+        """Whether answers that wait for their turn have few bytes, and there is memory for more."""
+        return self._out_bytes <= _UNSENT_BYTES and self.share.has_plenty
+
+    def _answer_late(self) -> None:
+        """Send answers of the first slot one by one, as far as the client takes them."""
+        queue = self._queue
+        while queue and not self._untaken.is_there:
+            head = queue[0]
+            if not isinstance(head, GetSlot) or not head.is_late:
+                break
+            if self.service.is_late():
+                self._settle_soon()
+                break
+            answer = head.next()
+            if answer is None:
+                break
+            self._out.append(answer)
+            if head.is_done:
+                head.fill(b"")
+            if self._out_bytes > _UNSENT_BYTES:
+                self._flush()
+
     @property
     def unsent(self) -> int:
         """Bytes of answers that the transport has."""
@@ -500,6 +530,7 @@ class RespConnection:
         self._settles = False
         if self._is_over:
             return
+        self._answer_late()
         self._go_on()
         self._flush()
         if self._queue or self._has_more:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,40 @@ async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_co
                 assert await other.say("STRLEN k0") == [b":%d" % MIB]
         assert most < 1.5 * memory.limit, f"{most / MIB:.0f} MiB"
         await until(lambda: memory.used < MIB)
+
+
+@pytest.mark.parametrize("command", ["GET k0", "MGET k0 k1"])
+async def test_what_the_leader_answers_to_pipelines_is_bounded_and_counted(tmp_path: Path, command: str) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(4 * MIB) for number in range(2)}
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 64 * MIB
+        await led_by_byzantium(c, rows)
+        byzantium = c.nodes["byzantium"]
+        async with clients(byzantium, table_of(c, RANGES), 2) as (one, other):
+            gc.collect()
+            tracemalloc.start()
+            try:
+                for greedy in (one, other):
+                    greedy.ask("\r\n".join([command] * 64))
+                for _ in range(50):
+                    await asyncio.sleep(0.01)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert most < 96 * MIB, f"{most / MIB:.0f} MiB"
+
+
+async def test_pipelined_gets_of_large_values_are_answered_in_order(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * MIB for number in range(9)}
+    async with cluster(tmp_path) as c:
+        await led_by_byzantium(c, rows)
+        byzantium = c.nodes["byzantium"]
+        async with clients(byzantium, table_of(c, RANGES), 2) as (one, other):
+            keys = [*rows, b"none", *rows, b"k3"]
+            found = await asyncio.gather(one.get(keys), other.get(keys))
+            assert found[0] == found[1] == [*rows.values(), None, *rows.values(), rows[b"k3"]]
+            assert await one.say("SET k0 1", "STRLEN k0", "PING") == [b"+OK", b":1", b"+PONG"]
+        await until(lambda: byzantium.clients_memory.used < MIB)
 
 
 async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ _UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not
 _READS_AT_ONCE: Final = 64  # that have to wait
 _SLOTS_AT_ONCE: Final = 2000  # that wait for each other
 _RUN_SETS: Final = 1000  # that follow each other
+_UNREAD_S: Final = 10.0  # a part of a command is given so much longer while the node itself doesn't read the rest
+_ENDS: Final = frozenset({"RESET", "QUIT"})  # of a transaction, besides EXEC and DISCARD
 _HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
@@ -61,7 +63,7 @@ class RespConnection:
         self._view: View | None = None
         self._queue: deque[bytes | Slot] = deque()
         self._intake = Intake()
-        self._is_refusing = False  # since MULTI, until the end of the transaction
+        self.is_refusing = False  # since MULTI, until the end of the transaction
         self.is_busy = False  # with one command, and none begins meanwhile
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -165,14 +167,20 @@ class RespConnection:
         """Begin commands in their order, from this place on, until one has to wait. Returns the place of the next."""
         service, count, first = self.service, len(commands), index
         table, get, set_, share = service.commands, service.get, service.set, self.share
+        has_leave = self._granted > 0
+        if has_leave:
+            self._give_back()
         while index < count and not self._untaken.is_there and not service.is_late():
             words = commands[index]
-            command = None if self._is_refusing else table.get(words[0]) or service.find(words[0])
-            is_small = command is None or command.kind is Kind.ANY
-            if not (is_small or share.has_plenty or self._may_begin()):
+            command = table.get(words[0]) or service.find(words[0])
+            if self.is_refusing and command is not None and command.name not in _ENDS:
+                command = None
+            kind = command.kind if command is not None else Kind.ANY
+            if not (kind is Kind.ANY or share.has_plenty or (has_leave and not self._queue) or self._may_begin()):
                 break
-            if self._queue and command is not None and self._has_to_wait_for_more(command.kind):
+            if self._queue and self._has_to_wait_for_more(kind):
                 break
+            has_leave = has_leave and kind is Kind.ANY
             if command is get and len(words) == 2:
                 index = self._run_gets(commands, index)
                 continue
@@ -190,10 +198,6 @@ class RespConnection:
         """Whether there is memory for one more command: while it is short, a connection has one at a time."""
         if self._queue:
             return False
-        if self._granted:
-            self.share.give(self._granted)
-            self._granted = 0
-            return True
         if self.share.has_room(_ROOM_BYTES):
             return True
         self._ask_for_room()
@@ -222,14 +226,12 @@ class RespConnection:
             self._has_quit = True
             self.close()
             return b""
-        if not self._is_refusing:
-            self._is_refusing = name == b"MULTI"
+        if not self.is_refusing:
+            self.is_refusing = name == b"MULTI"
             raise RespError(f"ERR {name.decode()} without MULTI") if name in (b"EXEC", b"DISCARD") else unknown(words)
-        self._is_refusing = name not in (b"EXEC", b"DISCARD", b"RESET")
+        self.is_refusing = name not in (b"EXEC", b"DISCARD")
         if name == b"EXEC":
             raise RespError("EXECABORT Transaction discarded because of previous errors.")
-        if name in (b"RESET", b"QUIT"):
-            return cast("bytes", self.service.names[name].run(self, words))
         if name == b"DISCARD":
             return OK
         raise RespError("ERR MULTI was refused, and so is all that follows it until EXEC or DISCARD")
@@ -548,6 +550,8 @@ class RespConnection:
     def _rest(self) -> None:
         """All that has come is answered."""
         self._intake.unanswered = 0
+        if self._granted:
+            self._give_back()
         if self._is_ending and not self._is_over:
             if self._intake.error is not None:
                 self._transport.write(self._intake.error.encoded)
@@ -567,6 +571,11 @@ class RespConnection:
             self._flush()
             self._transport.close()
         self._is_over = True
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._is_over = True
+        self._transport.abort()
 
     def _flush(self) -> None:
         out = self._out
@@ -595,7 +604,8 @@ class RespConnection:
         counted = held if held > _UNCOUNTED_BYTES else 0
         self.share.take_own(counted - self._counted)
         self._counted = counted
-        self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
+        if self._is_reading:
+            self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
         if counted:
             self._read_or_not()
 
@@ -615,16 +625,23 @@ class RespConnection:
     def _pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
+            # The client can't send what isn't read. Still, those that all wait for each other's memory must not last.
+            self.share.receiving_since = time.monotonic() + _UNREAD_S if self._intake.is_inside else None
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self._is_over:
             self._is_reading = True
+            self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
             self._transport.resume_reading()
 
     def _ask_for_room(self) -> None:
         if self._awaits_room is None:
             self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._transport.abort())
+
+    def _give_back(self) -> None:
+        self.share.give(self._granted)
+        self._granted = 0
 
     async def _await_room(self) -> None:
         await self.share.reserve(_ROOM_BYTES)

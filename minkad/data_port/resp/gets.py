@@ -12,7 +12,7 @@ from minkad.data_port.resp.command import Words
 from minkad.data_port.resp.errands import Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.reads import Reads
-from minkad.data_port.resp.replies import bulk
+from minkad.data_port.resp.replies import bulk, internal
 from minkad.data_port.resp.slots import Joined, Owner, Slot
 from minkad.process.memory import Share
 
@@ -142,7 +142,13 @@ class Gets:
             return False
         self._batches, self._open = [], {}
         for batch in batches:
-            self._read(batch)
+            try:
+                self._read(batch)
+            except Exception as error:  # noqa: BLE001 - the others are answered
+                failure = internal(error).encoded
+                for slot in batch.slots:
+                    if slot.answer is None and not slot.is_late:
+                        slot.fill(failure * slot.count)
         return True
 
     def _read(self, batch: _Batch) -> None:

@@ -38,6 +38,11 @@ class Parser:
         self._is_inside = False  # what hiredis has ends inside of a command
         self._tail = b""  # the end of that
 
+    @property
+    def held(self) -> int:
+        """Bytes of a line that is not complete."""
+        return len(self._held)
+
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are complete now, each with a name at least."""
         if self._held:

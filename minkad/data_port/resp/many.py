@@ -92,7 +92,7 @@ class Many(Slot):
             return
         self._answers.append(answer)
         self._kept += len(answer)
-        self._connection.share.take_own(len(answer))
+        self._connection.share.take_until_answered(len(answer))
         if self._kept > MAX_ANSWER_BYTES:
             self._end(RespError("ERR TOO_LARGE: the answer would have more than 32 MiB").encoded)
         elif self._at < len(self._words):
@@ -110,7 +110,7 @@ class Many(Slot):
             return internal(error).encoded
 
     def _end(self, answer: bytes) -> None:
-        self._connection.share.take_own(-self._kept)
+        self._connection.share.take_until_answered(-self._kept)
         self._connection.is_busy = False
         self._answers, self._words = [], []
         self.fill(answer)

@@ -120,14 +120,16 @@ class Joined(Slot):
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come, of so many bytes."""
-        if len(positions) < self._missing and self._share is not None:
-            self._kept += size
-            self._share.take_until_answered(size)
-            if self._kept > MAX_ANSWER_BYTES:
+        if self._share is not None:
+            if self._kept + size > MAX_ANSWER_BYTES:
                 self.results = [None] * len(self.results)
                 self._error = self._error or RespError("ERR TOO_LARGE: the answer would have more than 32 MiB")
-        for position, result in zip(positions, results, strict=True):
-            self.results[position] = result
+            if len(positions) < self._missing:
+                self._kept += size
+                self._share.take_until_answered(size)
+        if self._error is None:
+            for position, result in zip(positions, results, strict=True):
+                self.results[position] = result
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:

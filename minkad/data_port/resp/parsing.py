@@ -1,7 +1,7 @@
 """What comes on a connection, cut into commands by hiredis, within limits that hiredis doesn't know."""
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import hiredis
 
@@ -192,12 +192,12 @@ def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
     return []
 
 
-def _checked(words: Command) -> Command:
+def _checked(words: list[object]) -> Command:
     """Raises RespError."""
     for word in words:
         if type(word) is not bytes:
             raise _not_a_command()
-    return words
+    return cast("Command", words)
 
 
 def _not_a_command() -> RespError:

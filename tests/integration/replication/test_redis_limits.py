@@ -5,7 +5,6 @@ import gc
 import time
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -232,7 +231,11 @@ async def test_a_mistake_ends_one_connection(tmp_path: Path) -> None:
         async with clients(athens, table_of(c, RANGES), 2) as (one, other):
             assert await one.say("PING") == await other.say("PING") == [b"+PONG"]
             first, _ = one.service.connections.values()
-            one.service.in_turn(first, partial(int, "no number"))
+
+            def mistake() -> None:
+                raise IndexError
+
+            one.service.in_turn(first, mistake)
             await until(lambda: first.id not in one.service.connections)
             assert await other.say("PING", "GET none") == [b"+PONG", b"$-1"]
 

@@ -19,6 +19,7 @@ COMPILED = (
     "minkad/data_port/resp/parsing.py",
     "minkad/data_port/resp/pipes.py",
     "minkad/data_port/resp/reads.py",
+    "minkad/data_port/resp/receiving.py",
     "minkad/data_port/resp/scanning.py",
     "minkad/data_port/resp/service.py",
     "minkad/data_port/resp/slots.py",

@@ -92,13 +92,13 @@ class Memory:
         """Whether a share waits for memory, and so comes first."""
         return bool(self._waiting)
 
-    async def wait(self, share: "Share", size: int, timeout: float | None, own: Callable[[], int]) -> bool:
-        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long. `own`: see
-        `Share.fits`.
+    async def wait(self, share: "Share", size: int, timeout: float | None, same_answer: Callable[[], int]) -> bool:
+        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long.
+        `same_answer`: see `Share.fits`.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting[future] = share, size, own
+        self._waiting[future] = share, size, same_answer
         self._admit_soon()
         if self._relief is None:
             self._relief = loop.call_later(_RELIEF_S, self._relieve)
@@ -120,8 +120,10 @@ class Memory:
     def _admit(self) -> None:
         self._is_admitting = False
         now = self._clock()
-        for future, (share, size, own) in sorted(self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)):
-            if share.fits(size, own()):
+        for future, (share, size, same_answer) in sorted(
+            self._waiting.items(), key=lambda waiter: waiter[1][0].mean(now)
+        ):
+            if share.fits(size, same_answer()):
                 share.take(size)
                 del self._waiting[future]
                 future.set_result(None)
@@ -169,15 +171,15 @@ class Share:
         "_memory",
         "_on_revoke",
         "held",
+        "held_until_answered",
         "is_revoked",
-        "own",
         "receiving_since",
         "sending_since",
     )
 
     def __init__(self, memory: Memory, on_revoke: Callable[[], object]) -> None:
         self.held = 0  # bytes
-        self.own = 0  # of these: what leaves only once a request is answered
+        self.held_until_answered = 0  # of these: what leaves only once a request is answered
         self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
         self.receiving_since: float | None = None  # the last piece of a request that isn't complete
         self.is_revoked = False
@@ -191,32 +193,32 @@ class Share:
     def has_plenty(self) -> bool:
         """Whether there is room for any answer: true for nearly everybody nearly always, and quickly said."""
         limit = self._memory.limit
-        return self._memory.used * 2 <= limit and (self.held - self.own) * 64 <= limit
+        return self._memory.used * 2 <= limit and (self.held - self.held_until_answered) * 64 <= limit
 
-    def has_room(self, size: int, own: int = 0) -> bool:
-        """Whether it may take so many bytes more now. `own`: see `fits`."""
-        return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, own))
+    def has_room(self, size: int, same_answer: int = 0) -> bool:
+        """Whether it may take so many bytes more now. `same_answer`: see `fits`."""
+        return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, same_answer))
 
-    def fits(self, size: int, own: int = 0) -> bool:
-        """Whether it may take so many bytes more when it is its turn. `own`: of what it holds, the bytes that leave
-        together with these, and so would never make room for them.
+    def fits(self, size: int, same_answer: int = 0) -> bool:
+        """Whether it may take so many bytes more when it is its turn. `same_answer`: of what it holds, the bytes that
+        leave together with these, and so would never make room for them.
         """
         free = self._memory.limit - self._memory.used
-        held = self.held - self.own - own
+        held = self.held - self.held_until_answered - same_answer
         if held <= _LITTLE:
             others = self._memory.used - self.held
             return size * _FIRST_PART <= free or others * _MORE_PART <= self._memory.limit  # however large, if alone
         return (held + size) * _MORE_PART <= free
 
-    async def reserve(self, size: int, until: float | None = None, own: Callable[[], int] = lambda: 0) -> bool:
+    async def reserve(self, size: int, until: float | None = None, same_answer: Callable[[], int] = lambda: 0) -> bool:
         """Take so many bytes as soon as there is room. False if there is none by `until`, a time of the loop's
-        clock. `own`: see `fits`.
+        clock. `same_answer`: see `fits`.
         """
-        if self.has_room(size, own()):
+        if self.has_room(size, same_answer()):
             self.take(size)
             return True
         left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
-        return await self._memory.wait(self, size, left, own)
+        return await self._memory.wait(self, size, left, same_answer)
 
     def take(self, size: int) -> None:
         """Count so many bytes that are here, whether there was room or not."""
@@ -227,11 +229,11 @@ class Share:
             self.held += size
             self._memory.moved(size)
 
-    def take_own(self, size: int) -> None:
+    def take_until_answered(self, size: int) -> None:
         """Count bytes that leave only once the request is answered, so that it doesn't wait for them; or, below zero,
         count them off.
         """
-        self.own += size
+        self.held_until_answered += size
         self.take(size)
 
     def give(self, size: int) -> None:
@@ -242,7 +244,7 @@ class Share:
         """Bytes that it has held on average."""
         return (self._byte_seconds + self.held * (now - self._at)) / (now - self._began + 1.0)
 
-    def keep(self, size: int) -> None:
+    def give_all_but(self, size: int) -> None:
         """Give all but so many bytes."""
         self.give(max(0, self.held - size - _SHARE_BYTES))
 

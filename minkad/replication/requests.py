@@ -38,7 +38,9 @@ _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
 _PAGE_SECONDS: Final = 0.01  # where many deleted keys are between the rows
-_FEW_BYTES: Final = 1024 * 1024
+FEW_BYTES: Final = 1024 * 1024
+"""Of several values that are read at once, without a look at the memory for them."""
+
 _KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
 
@@ -100,7 +102,7 @@ class Requests:
         data = replica.data
         try:
             replica.take_over_data()
-            rows = data.stored(keys) if len(keys) <= _KEYS_AT_ONCE else _few_rows(data, keys)
+            rows = data.stored(keys) if len(keys) == 1 else _few_rows(data, keys)
         except MinkaError:
             return None
         if rows is None or not self._has_clearance() or (data.may_expire and self._expired(keys, rows)):
@@ -496,12 +498,12 @@ def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | Non
     memory for them.
     """
     rows: list[bytes | None] = []
-    left = _FEW_BYTES
+    left = FEW_BYTES
     for start in range(0, len(keys), _KEYS_AT_ONCE):
-        if left < 0:
-            return None
         part = data.stored(keys[start : start + _KEYS_AT_ONCE])
         left -= sum(map(len, filter(None, part)))
+        if left < 0:
+            return None
         rows += part
     return rows
 

@@ -62,7 +62,7 @@ class _Stream:
             for task in self._tasks:
                 task.cancel()
             # What is on its way stays with gRPC for as long as the client doesn't take it.
-            self._share.keep(2 * wire.PIECE_BYTES)
+            self._share.give_all_but(2 * wire.PIECE_BYTES)
 
     def _end(self) -> None:
         if self._serving is not None:

@@ -15,25 +15,23 @@ from minka.ranges import MAX_KEY_BYTES
 from minka.routing import Route
 from minka.wire import MAX_VALUE_BYTES, Op
 from minkad.data_port.resp.command import Command, Kind, Words, upper
-from minkad.data_port.resp.gets import MAX_KEYS, run_of_gets
+from minkad.data_port.resp.gets import MAX_KEYS, GetSlot, run_of_gets
 from minkad.data_port.resp.intake import Intake
 from minkad.data_port.resp.keyspaces import ClusterView, View
+from minkad.data_port.resp.receiving import UNCOUNTED_BYTES, Receiving
 from minkad.data_port.resp.refusals import check_keys, no_keyspace, too_large, unknown
 from minkad.data_port.resp.replies import OK, RespError, bulk, internal
 from minkad.data_port.resp.service import Service
 from minkad.data_port.resp.slots import Joined, Owner, Part, SetSlot, Slot
 from minkad.data_port.resp.untaken import Untaken
-from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
 
-_UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
 _UNSENT_BYTES: Final = 64 * 1024  # with more in the transport, the client counts as not taking its answers
-_ROOM_BYTES: Final = 64 * 1024  # what is waited for before a command is begun, or more is read, when memory is short
-_UNCOUNTED_BYTES: Final = 16 * 1024  # of commands that are not answered, or not complete, and of their answers
 _READS_AT_ONCE: Final = 64  # that have to wait
 _SLOTS_AT_ONCE: Final = 2000  # that wait for each other
 _RUN_SETS: Final = 1000  # that follow each other
+_ENDS: Final = frozenset({"RESET", "QUIT"})  # of a transaction, besides EXEC and DISCARD
 _HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
@@ -61,18 +59,14 @@ class RespConnection:
         self._view: View | None = None
         self._queue: deque[bytes | Slot] = deque()
         self._intake = Intake()
-        self._is_refusing = False  # since MULTI, until the end of the transaction
+        self.is_refusing = False  # since MULTI, until the end of the transaction
         self.is_busy = False  # with one command, and none begins meanwhile
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._settles = False
         self._is_ending = False  # nothing more is taken, and once everything is answered the connection is over
         self._has_quit = False  # what has not begun does not begin
-        self._counted = 0  # bytes that the share has
-        self._granted = 0  # bytes that the share has for the next command
-        self._is_reading = True
         self._is_over = False
-        self._awaits_room: asyncio.Task[None] | None = None
 
     # Called by the transport
 
@@ -87,6 +81,7 @@ class RespConnection:
             self._transport.close()
             return
         self._untaken = Untaken(self._transport, self.share)
+        self._receiving = Receiving(self._transport, self.share, self._intake, self._untaken, self._begin_next)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         keep_alive(self._transport.get_extra_info("socket"))
         peer = self._transport.get_extra_info("peername")
@@ -106,8 +101,8 @@ class RespConnection:
             self._flush()
         if not (self._queue or self._has_more):
             self._rest()
-        if self._counted or self._held > _UNCOUNTED_BYTES:
-            self._count()
+        if self._receiving.counted or self._held > UNCOUNTED_BYTES:
+            self._receiving.count(self._held)
 
     def eof_received(self) -> bool:
         """The client sends nothing more. Returns whether the transport is to leave the connection open, until all is
@@ -120,7 +115,7 @@ class RespConnection:
     def pause_writing(self) -> None:
         """The client doesn't take its answers."""
         self._untaken.begin()
-        self._read_or_not()
+        self._receiving.read_or_not()
 
     def resume_writing(self) -> None:
         """The client has taken all answers."""
@@ -129,10 +124,9 @@ class RespConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over; what was begun goes on."""
-        if self._awaits_room is not None:
-            self._awaits_room.cancel()
         if self.service.connections.pop(self.id, None) is not None:
             self._untaken.stop_watching()
+            self._receiving.stop()
             self.share.close()
         self._is_over = True
         self._queue.clear()
@@ -165,14 +159,20 @@ class RespConnection:
         """Begin commands in their order, from this place on, until one has to wait. Returns the place of the next."""
         service, count, first = self.service, len(commands), index
         table, get, set_, share = service.commands, service.get, service.set, self.share
+        has_leave = self._receiving.take_leave()
         while index < count and not self._untaken.is_there and not service.is_late():
             words = commands[index]
-            command = None if self._is_refusing else table.get(words[0]) or service.find(words[0])
-            is_small = command is None or command.kind is Kind.ANY
-            if not (is_small or share.has_plenty or self._may_begin()):
+            command = table.get(words[0]) or service.find(words[0])
+            if self.is_refusing and command is not None and command.name not in _ENDS:
+                command = None
+            kind = command.kind if command is not None else Kind.ANY
+            if not (
+                kind is Kind.ANY or share.has_plenty or (not self._queue and (has_leave or self._receiving.has_room()))
+            ):
                 break
-            if self._queue and command is not None and self._has_to_wait_for_more(command.kind):
+            if self._queue and self._has_to_wait_for_more(kind):
                 break
+            has_leave = has_leave and kind is Kind.ANY
             if command is get and len(words) == 2:
                 index = self._run_gets(commands, index)
                 continue
@@ -185,19 +185,6 @@ class RespConnection:
                 break
         service.commands_done += index - first
         return index
-
-    def _may_begin(self) -> bool:
-        """Whether there is memory for one more command: while it is short, a connection has one at a time."""
-        if self._queue:
-            return False
-        if self._granted:
-            self.share.give(self._granted)
-            self._granted = 0
-            return True
-        if self.share.has_room(_ROOM_BYTES):
-            return True
-        self._ask_for_room()
-        return False
 
     def _carried_out(self, command: Command | None, words: Words) -> bytes | Slot:
         """Carry out any command. Returns its answer, or the place of that."""
@@ -222,14 +209,12 @@ class RespConnection:
             self._has_quit = True
             self.close()
             return b""
-        if not self._is_refusing:
-            self._is_refusing = name == b"MULTI"
+        if not self.is_refusing:
+            self.is_refusing = name == b"MULTI"
             raise RespError(f"ERR {name.decode()} without MULTI") if name in (b"EXEC", b"DISCARD") else unknown(words)
-        self._is_refusing = name not in (b"EXEC", b"DISCARD", b"RESET")
+        self.is_refusing = name not in (b"EXEC", b"DISCARD")
         if name == b"EXEC":
             raise RespError("EXECABORT Transaction discarded because of previous errors.")
-        if name in (b"RESET", b"QUIT"):
-            return cast("bytes", self.service.names[name].run(self, words))
         if name == b"DISCARD":
             return OK
         raise RespError("ERR MULTI was refused, and so is all that follows it until EXEC or DISCARD")
@@ -462,8 +447,8 @@ class RespConnection:
             self._write(slot.answer)
             return
         self._out_bytes += len(slot.answer or b"")
-        if self._out_bytes > _UNCOUNTED_BYTES:
-            self._count()
+        if self._out_bytes > UNCOUNTED_BYTES:
+            self._receiving.count(self._held)
         first = queue[0] if queue else None
         if first is not slot:
             return
@@ -478,6 +463,36 @@ class RespConnection:
             self._flush()
         self._settle_soon()
 
+    def keep(self, size: int) -> None:
+        """An answer of so many bytes waits for its turn in a slot."""
+        self._out_bytes += size
+        if self._out_bytes > UNCOUNTED_BYTES:
+            self._receiving.count(self._held)
+        self._settle_soon()
+
+    def may_keep_more(self) -> bool:
+        """Whether answers that wait for their turn have few bytes, and there is memory for more."""
+        return self._out_bytes <= _UNSENT_BYTES and self.share.has_plenty
+
+    def _answer_late(self) -> None:
+        """Send answers of the first slot one by one, as far as the client takes them."""
+        queue = self._queue
+        while queue and not self._untaken.is_there:
+            head = queue[0]
+            if not isinstance(head, GetSlot) or not head.is_late:
+                break
+            if self.service.is_late():
+                self._settle_soon()
+                break
+            answer = head.next()
+            if answer is None:
+                break
+            self._out.append(answer)
+            if head.is_done:
+                head.fill(b"")
+            if self._out_bytes > _UNSENT_BYTES:
+                self._flush()
+
     @property
     def unsent(self) -> int:
         """Bytes of answers that the transport has."""
@@ -486,8 +501,8 @@ class RespConnection:
     @property
     def _is_at_rest(self) -> bool:
         """Whether there is nothing to be done but to send answers."""
-        return self._is_reading and not (
-            self._out or self._has_more or self._counted or self._is_ending or self._is_over
+        return self._receiving.is_reading and not (
+            self._out or self._has_more or self._receiving.counted or self._is_ending or self._is_over
         )
 
     def _settle_soon(self) -> None:
@@ -500,23 +515,25 @@ class RespConnection:
         self._settles = False
         if self._is_over:
             return
+        self._answer_late()
         self._go_on()
         self._flush()
         if self._queue or self._has_more:
-            if self._counted or self._held > _UNCOUNTED_BYTES:
-                self._count()
+            if self._receiving.counted or self._held > UNCOUNTED_BYTES:
+                self._receiving.count(self._held)
             else:
-                self._read_or_not()
+                self._receiving.read_or_not()
             return
         self._rest()
-        if self._counted:
-            self._count()
-        if not self._is_reading:
-            self._read_or_not()
+        if self._receiving.counted:
+            self._receiving.count(self._held)
+        if not self._receiving.is_reading:
+            self._receiving.read_or_not()
 
     def _rest(self) -> None:
         """All that has come is answered."""
         self._intake.unanswered = 0
+        self._receiving.take_leave()
         if self._is_ending and not self._is_over:
             if self._intake.error is not None:
                 self._transport.write(self._intake.error.encoded)
@@ -537,6 +554,11 @@ class RespConnection:
             self._transport.close()
         self._is_over = True
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._is_over = True
+        self._transport.abort()
+
     def _flush(self) -> None:
         out = self._out
         if not out:
@@ -551,57 +573,12 @@ class RespConnection:
             self._untaken.add(len(data))
         self._transport.write(data)
 
-    # Reading no more than there is room for
-
     @property
     def _held(self) -> int:
         """Bytes of what has come and is not answered, and of answers that wait for others."""
         return self._intake.weight + self._out_bytes
 
-    def _count(self) -> None:
-        """Count what is held; a little is a part of what any connection takes."""
-        held = self._held
-        counted = held if held > _UNCOUNTED_BYTES else 0
-        self.share.take_own(counted - self._counted)
-        self._counted = counted
-        self.share.receiving_since = time.monotonic() if self._intake.is_inside else None
-        if counted:
-            self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        if self._is_over:
-            return
-        has_plenty = self.share.has_plenty
-        most = _UNANSWERED_BYTES if has_plenty else 0
-        if self._untaken.is_there or self._intake.unread > most:
-            self._pause_reading()
-        elif has_plenty:
-            self._resume_reading()
-        elif not self._is_reading or self._intake.is_inside:
-            self._pause_reading()
-            self._ask_for_room()
-
-    def _pause_reading(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if not self._is_reading and not self._is_over:
-            self._is_reading = True
-            self._transport.resume_reading()
-
-    def _ask_for_room(self) -> None:
-        if self._awaits_room is None:
-            self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._transport.abort())
-
-    async def _await_room(self) -> None:
-        await self.share.reserve(_ROOM_BYTES)
-        self._awaits_room = None
+    def _begin_next(self) -> bool:
         if self._has_more:
-            self._granted += _ROOM_BYTES
             self._settle_soon()
-            return
-        self.share.give(_ROOM_BYTES)
-        if not self._intake.unread and not self._untaken.is_there:
-            self._resume_reading()
+        return self._has_more

@@ -166,8 +166,9 @@ class _Node:
             self._send(self._connection, some, size)
 
     def _send(self, connection: Connection, asked: list[Asked], max_bytes: int) -> None:
-        number, timeout_ms = next(self._ids), max(one.timeout_ms for one in asked)
-        overdue = asyncio.get_running_loop().call_later(timeout_ms / 1000 + _GRACE_S, connection.abort)
+        loop, number = asyncio.get_running_loop(), next(self._ids)
+        timeout_ms = max(1, int((max(one.deadline for one in asked) - loop.time()) * 1000))
+        overdue = loop.call_later(timeout_ms / 1000 + _GRACE_S, connection.abort)
         self._under_way[number] = overdue, asked
         groups = [one.group for one in asked]
         connection.send(wire.encode(wire.Request(number, timeout_ms, groups, max_bytes)))
@@ -188,9 +189,13 @@ class _Node:
 
     async def _with_room(self, asked: Asked) -> None:
         """Ask for one answer, with as much room as it may need."""
-        until = asyncio.get_running_loop().time() + asked.timeout_ms / 1000
-        if await asked.share.reserve(asked.most - asked.size, until, lambda: asked.size):
+        more = asked.most - asked.size
+        has_room = await asked.share.reserve(more, asked.deadline, lambda: asked.size)
+        if has_room:
             asked.size = asked.most
+        if asked.deadline <= asyncio.get_running_loop().time():
+            _answer(asked, _refused(Code.OVERLOADED, "there was no memory for this answer in time"))
+        elif has_room:
             self.ask(asked)
         else:
             _answer(asked, _refused(Code.OVERLOADED, "answers that are not taken leave no memory for this one"))

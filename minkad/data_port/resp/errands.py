@@ -43,22 +43,22 @@ class Elsewhere(Protocol):
 class Asked:
     """A group that is passed on to the node that leads."""
 
-    __slots__ = ("group", "most", "on_done", "share", "size", "timeout_ms")
+    __slots__ = ("deadline", "group", "most", "on_done", "share", "size")
 
     def __init__(
         self,
         group: Group,
-        timeout_ms: int,
+        deadline: float,
         size: int,
         most: int,
         share: Share,
         on_done: Callable[[GroupResult], None],
     ) -> None:
-        """The answer has `size` bytes, as far as is known, and `most` at most. `size` is taken from `share` by now;
-        whoever calls `on_done` has given it back.
+        """`deadline`: a time of the loop's clock. The answer has `size` bytes, as far as is known, and `most` at most.
+        `size` is taken from `share` by now; whoever calls `on_done` has given it back.
         """
         self.group = group
-        self.timeout_ms = timeout_ms
+        self.deadline = deadline
         self.size = size
         self.most = most
         self.share = share
@@ -165,7 +165,9 @@ class Errand:
         if here:
             means.requests.begin([group], left, self._share, self._answered, self.most())
         else:
-            asked = Asked(group, left, min(self.size(), self.most()), self.most(), self._share, self._came_from_there)
+            asked = Asked(
+                group, self._deadline, min(self.size(), self.most()), self.most(), self._share, self._came_from_there
+            )
             self._share.take(asked.size)
             means.elsewhere.ask(means.keyspaces.data_address(route.leader), asked)
 
@@ -195,9 +197,11 @@ class Errand:
         self._attempts += 1
         delay = delay_s(self._attempts, refusals.rng)
         if self.view.is_cluster and error.code in _NOT_SERVED:
+            self._means.keyspaces.refresh()
+            route = self.route()
             has_patience = loop.time() + delay < self._deadline - TIMEOUT_MS / 1000 + _PATIENCE_S
-            if refusals.is_elsewhere(self.view, self.keys()[0]) or not has_patience:
-                self.failed([refusals.for_cluster(self.view, error, key) for key in self.keys()])
+            if refusals.is_elsewhere(route) or not has_patience:
+                self.failed([refusals.for_cluster(route, error, key) for key in self.keys()])
                 return
         repeats = is_repeatable(error, Op.WRITE if self._op is Op.OPERATE else self._op)
         if repeats and loop.time() + delay < self._deadline:

@@ -1,6 +1,7 @@
 """The GETs of all Redis connections in a turn of the loop: those of one partition are read together."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol, cast
@@ -11,7 +12,7 @@ from minkad.data_port.resp.command import Words
 from minkad.data_port.resp.errands import Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.reads import Reads
-from minkad.data_port.resp.replies import bulk
+from minkad.data_port.resp.replies import bulk, internal
 from minkad.data_port.resp.slots import Joined, Owner, Slot
 from minkad.process.memory import Share
 
@@ -26,32 +27,66 @@ class Getter(Owner, Protocol):
     is_readonly: bool
     resp3: bool
 
+    def keep(self, size: int) -> None:
+        """An answer of so many bytes waits for its turn."""
+
+    def may_keep_more(self) -> bool:
+        """Whether there is room for more that waits."""
+
 
 class GetSlot(Slot):
     """The answers of GETs that come one after the other on one connection."""
 
-    __slots__ = ("_late", "connection", "count", "reads", "writes")
+    __slots__ = ("_late", "_left", "_reader", "_view", "connection", "count", "is_late", "reads", "writes")
 
     def __init__(self, connection: Getter) -> None:
         super().__init__(connection, is_write=False)
         self.connection = connection
         self.count = 1
+        self.is_late = False
+        """Whether each answer comes by itself, by `next`: they may be too large to be here all at once."""
 
-    def later(self, reads: Reads, view: View, keys: list[bytes]) -> None:
-        """Read the keys by requests, each by itself: each has its own answer."""
-        connection = self.connection
+    def later(self, reader: Reads, view: View, keys: list[bytes]) -> None:
+        """Read the keys by requests, each for its own answer, and no more at once than may be kept."""
         self.reads = self.writes = 0
+        self.is_late = True
+        self._reader = reader
+        self._view = view
+        self._left = deque(keys)
+        self._late: deque[Joined] = deque()
+        self._begin_more()
+
+    def next(self) -> bytes | None:
+        """The next answer, if it is known. Call it while the client takes answers and none before these waits."""
+        late = self._late
+        if not late and self._left:
+            self._begin()
+        answer = late[0].answer if late else None
+        if answer is not None:
+            late.popleft()
+        return answer
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `next` has given all answers."""
+        return not (self._late or self._left)
+
+    def _begin_more(self) -> None:
+        while self._left and self.connection.may_keep_more():
+            self._begin()
+
+    def _begin(self) -> None:
+        connection = self.connection
         resp3 = connection.resp3
         finish = cast("Callable[[list[object]], bytes]", lambda found: bulk(found[0], resp3))
-        self._late: list[Joined] = [Joined(self, 1, finish, is_write=False) for _ in keys]
-        for joined, key in zip(self._late, keys, strict=True):
-            reads.begin(view, Op.READ, connection.share, joined, [key], connection.is_readonly)
+        joined = Joined(self, 1, finish, is_write=False)
+        self._late.append(joined)
+        key = self._left.popleft()
+        self._reader.begin(self._view, Op.READ, connection.share, joined, [key], connection.is_readonly)
 
     def filled(self, slot: Slot) -> None:
         """One of those that are read later is known."""
-        if not self.reads:
-            late, self._late = self._late, []  # they know this slot
-            self.fill(b"".join([one.answer or b"" for one in late]))
+        self.connection.keep(len(slot.answer or b""))
 
 
 class _Batch:
@@ -107,7 +142,13 @@ class Gets:
             return False
         self._batches, self._open = [], {}
         for batch in batches:
-            self._read(batch)
+            try:
+                self._read(batch)
+            except Exception as error:  # noqa: BLE001 - the others are answered
+                failure = internal(error).encoded
+                for slot in batch.slots:
+                    if slot.answer is None and not slot.is_late:
+                        slot.fill(failure * slot.count)
         return True
 
     def _read(self, batch: _Batch) -> None:

@@ -1,8 +1,8 @@
 """Patterns of Redis (MATCH), matched in time that both lengths bound, whatever a client sends.
 
-Where only asterisks are special, what stands between them is looked for, once each. Else all states of the match are
-the bits of one number, and each byte of a text costs a few operations on it, as in Shift-And (Baeza-Yates and Gonnet,
-"A New Approach to Text Searching", 1992). Nothing is tried twice.
+Where only a few asterisks are special, what stands between them is looked for, once each. Else all states of the match
+are the bits of one number, and each byte of a text costs a few operations on it, as in Shift-And (Baeza-Yates and
+Gonnet, "A New Approach to Text Searching", 1992). Nothing is tried twice.
 """
 
 from collections.abc import Set as AbstractSet
@@ -13,6 +13,7 @@ from minkad.data_port.resp.replies import RespError
 MAX_PATTERN_BYTES: Final = 1024
 """Of a pattern; with more, one key could hold the loop for long."""
 
+_FEW_SEGMENTS: Final = 8
 _ALL: Final = frozenset(range(256))
 _Token = int | AbstractSet[int]  # the byte, or those that are taken there
 
@@ -26,7 +27,7 @@ class Glob:
             raise RespError(f"ERR pattern is too long: one has at most {MAX_PATTERN_BYTES} bytes")
         segments = _segments(pattern)
         self._literals: list[bytes] | None = None
-        if all(isinstance(token, int) for segment in segments for token in segment):
+        if len(segments) <= _FEW_SEGMENTS and all(isinstance(token, int) for segment in segments for token in segment):
             self._literals = [bytes([token for token in one if isinstance(token, int)]) for one in segments]
         else:
             self._prepare(segments)

@@ -43,9 +43,10 @@ class Intake:
             self._uncut.popleft()
             self._start = 0
         self._uncut_bytes -= len(data)
-        before = self._parser.weight
+        before = self._begun
         self.commands = self._parser.feed(data)
-        self.unanswered += before + len(data) + _COMMAND_BYTES * len(self.commands) - self._parser.weight
+        if self.commands:
+            self.unanswered += max(0, before + len(data) - self._begun) + _COMMAND_BYTES * len(self.commands)
         if self._parser.error is not None:
             self._uncut.clear()
             self._uncut_bytes = 0
@@ -75,7 +76,12 @@ class Intake:
     @property
     def weight(self) -> int:
         """What all of it takes of memory, in bytes."""
-        return self.unanswered + self._uncut_bytes + self._parser.weight
+        return self.unanswered + self._uncut_bytes + self._begun
+
+    @property
+    def _begun(self) -> int:
+        """What the command that is not complete takes of memory."""
+        return self._parser.weight + self._parser.held
 
     def forget(self) -> None:
         """Nothing of it begins any more."""

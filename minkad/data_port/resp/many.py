@@ -31,7 +31,7 @@ def by_pieces(run: Run, finish: Finish, *, is_write: bool) -> Callable[[RespConn
             return run(connection, words, None)
         many = Many(connection, words, run, finish, is_write=is_write)
         connection.is_busy = True
-        connection.service.in_turn(many.check)
+        connection.service.in_turn(connection, many.check)
         return many
 
     return command
@@ -61,7 +61,7 @@ class Many(Slot):
             self._end(error.encoded)
             return
         self._at = end if end < len(self._words) else 1
-        self._connection.service.in_turn(self.check if self._at > 1 else self._next)
+        self._go_on(self.check if self._at > 1 else self._next)
 
     def _next(self) -> None:
         connection, start, end = self._connection, self._at, self._at + PIECE_WORDS
@@ -86,20 +86,31 @@ class Many(Slot):
 
     def _came(self, answer: bytes) -> None:
         if answer.startswith(b"-"):
-            self._end(answer)
+            is_in_part = self.is_write and len(self._answers) > 0
+            # A client that is sent elsewhere, or told to try again, would count only the rest.
+            self._end(b"-ERR some of the keys are done, and not all: " + answer[1:] if is_in_part else answer)
             return
         self._answers.append(answer)
         self._kept += len(answer)
-        self._connection.share.take_own(len(answer))
+        self._connection.share.take_until_answered(len(answer))
         if self._kept > MAX_ANSWER_BYTES:
             self._end(RespError("ERR TOO_LARGE: the answer would have more than 32 MiB").encoded)
         elif self._at < len(self._words):
-            self._connection.service.in_turn(self._next)
+            self._go_on(self._next)
         else:
-            self._end(self._finish(self._answers))
+            self._end(self._made())
+
+    def _go_on(self, piece: Callable[[], None]) -> None:
+        self._connection.service.in_turn(self._connection, piece)
+
+    def _made(self) -> bytes:
+        try:
+            return self._finish(self._answers)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+            return internal(error).encoded
 
     def _end(self, answer: bytes) -> None:
-        self._connection.share.take_own(-self._kept)
+        self._connection.share.take_until_answered(-self._kept)
         self._connection.is_busy = False
         self._answers, self._words = [], []
         self.fill(answer)

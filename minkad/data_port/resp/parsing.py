@@ -1,7 +1,7 @@
 """What comes on a connection, cut into commands by hiredis, within limits that hiredis doesn't know."""
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import hiredis
 
@@ -37,6 +37,11 @@ class Parser:
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # what hiredis has ends inside of a command
         self._tail = b""  # the end of that
+
+    @property
+    def held(self) -> int:
+        """Bytes of a line that is not complete."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
         """The commands that are complete now, each with a name at least."""
@@ -187,12 +192,12 @@ def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
     return []
 
 
-def _checked(words: Command) -> Command:
+def _checked(words: list[object]) -> Command:
     """Raises RespError."""
     for word in words:
         if type(word) is not bytes:
             raise _not_a_command()
-    return words
+    return cast("Command", words)
 
 
 def _not_a_command() -> RespError:

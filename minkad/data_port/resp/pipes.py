@@ -29,7 +29,7 @@ class Batch(Errand):
     operations.
     """
 
-    __slots__ = ("_began", "_keys", "_pipe", "_wanted", "operations", "takers", "values", "weight")
+    __slots__ = ("_began", "_keys", "_pipe", "_sizes", "_wanted", "operations", "takers", "values", "weight")
 
     def __init__(self, means: Means, view: View, share: Share, pipe: "Pipe") -> None:
         super().__init__(means, view, Op.WRITE, share)
@@ -39,6 +39,7 @@ class Batch(Errand):
         self.operations: list[Operation] | None = None
         self.takers: list[Taker] = []
         self.weight = 0
+        self._sizes: list[int] = []  # of the operations
         self._wanted = 0  # values that are to be answered
         self._began = time.perf_counter()
 
@@ -49,16 +50,19 @@ class Batch(Errand):
             self.values.append(value)
         else:
             self.operations.append(Set(key, value))
+            self._sizes.append(len(value or b""))
         self.weight += len(key) + len(value or b"")
 
     def operate(self, key: bytes, operation: Operation, size: int) -> None:
         """Add an operation; its taker is added by the caller."""
         if self.operations is None:
             self.operations = [Set(key, value) for key, value in zip(self._keys, self.values, strict=True)]
+            self._sizes = [len(value or b"") for value in self.values]
             self.values = []
             self._op = Op.OPERATE
         self._keys.append(key)
         self.operations.append(operation)
+        self._sizes.append(size)
         self.weight += size
         if isinstance(operation, (Set, Expire)) and operation.wants_value:
             self._wanted += 1
@@ -124,13 +128,18 @@ class Batch(Errand):
         made = Batch(self._means, self.view, self._share, self._pipe)
         for taker in takers:
             for place in range(first, first + taker.entries):
-                if self.operations is None:
-                    made.put(self._keys[place], self.values[place])
-                else:
-                    made.operate(self._keys[place], self.operations[place], len(self._keys[place]))
+                self.copy_entry(place, made)
             first += taker.entries
         made.takers = takers
+        made._deadline = self._deadline
         return made
+
+    def copy_entry(self, place: int, target: "Batch") -> None:
+        """Add one of its entries to another batch."""
+        if self.operations is None:
+            target.put(self._keys[place], self.values[place])
+        else:
+            target.operate(self._keys[place], self.operations[place], self._sizes[place])
 
     def divided(self) -> None:
         """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
@@ -257,10 +266,7 @@ class Pipes:
                     divided.lack([number], RespError("TRYAGAIN the partitions of the keyspace are changing"))
                     continue
                 target = self.batch(batch.view, route)
-                if batch.operations is not None:
-                    target.operate(keys[at], batch.operations[at], len(keys[at]))
-                else:
-                    target.put(keys[at], batch.values[at])
+                batch.copy_entry(at, target)
                 target.takers.append(Part(divided, [number]))
 
     def _begin(self) -> None:

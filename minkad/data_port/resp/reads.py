@@ -14,6 +14,7 @@ from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Joined, Parts
 from minkad.process.memory import Share
+from minkad.replication.requests import FEW_BYTES
 
 STALE_MS: Final = 5000
 """A replica that may be older than this doesn't answer a connection with READONLY."""
@@ -211,6 +212,7 @@ class Reads:
             (route, _) = next(iter(parts.values()))
             return self.read_now(route.partition_id, route.generation, keys) if self._leads(route) else None
         values: list[bytes | None] = [None] * len(keys)
+        left = FEW_BYTES
         for route, positions in parts.values():
             if not self._leads(route):
                 return None
@@ -219,6 +221,9 @@ class Reads:
                 return None
             for position, value in zip(positions, found, strict=True):
                 values[position] = value
+            left -= sum(map(len, filter(None, found)))
+            if left < 0:
+                return None
         return values
 
     def _leads(self, route: Route) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.hashing import crc16
 from minka.ranges import MAX_KEY_BYTES
+from minka.routing import Route
 from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.replies import RespError
 
@@ -39,15 +40,12 @@ class Refusals:
             return RespError(f"CLUSTERDOWN the address of {leader} is not known yet")
         return RespError(f"MOVED {crc16(key)} {address}")
 
-    def is_elsewhere(self, view: View, key: bytes) -> bool:
-        """Whether another node leads the partition of the key, by the table as it is now."""
-        self._keyspaces.refresh()
-        route = view.route(key)
+    def is_elsewhere(self, route: Route | None) -> bool:
+        """Whether another node leads the partition."""
         return route is not None and route.leader not in ("", self._node_id)
 
-    def for_cluster(self, view: View, error: MinkaError, key: bytes) -> RespError:
+    def for_cluster(self, route: Route | None, error: MinkaError, key: bytes) -> RespError:
         """What a client of Redis Cluster is told when the partition of the key isn't led here, or by nobody."""
-        route = view.route(key)
         if route is not None and route.leader not in ("", self._node_id):
             return self.moved(route.leader, key)
         number = route.partition_id if route is not None else 0

@@ -20,7 +20,7 @@ from minkad.data_port.resp.command import Command, Kind, Words, cursor_of, integ
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.globs import Glob
-from minkad.data_port.resp.keyspaces import HashView, View
+from minkad.data_port.resp.keyspaces import ClusterView, HashView, View
 from minkad.data_port.resp.replies import RespError, bulk, values
 from minkad.data_port.resp.slots import Joined, Slot
 from minkad.process.memory import Share
@@ -32,6 +32,7 @@ _REMEMBERED_BYTES: Final = 4 * 1024 * 1024
 _CURSOR_BYTES: Final = 100  # of a remembered cursor, besides its key
 _DEFAULT_COUNT: Final = 10
 _KEY_BYTES: Final = 64  # of a key in a page, about
+_PAGE_BYTES: Final = 1024  # of a page, besides its keys
 _MATCHED_BYTES: Final = 64 * 1024  # of keys, against a pattern for which each byte is looked at
 
 
@@ -88,10 +89,10 @@ class Page(Errand):
         share: Share,
         place: Place,
         rows: int,
-        have: Callable[[ScanPage | None], None],
+        have: Callable[[ScanPage | RespError], None],
         max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
-        """`have` is called with the page, or with None if that can't be read here. `max_bytes`: of its keys."""
+        """`have` is called with the page, or with the reason why there is none. `max_bytes`: of its keys."""
         super().__init__(means, view, Op.SCAN, share)
         self._place = place
         self._rows = rows
@@ -116,8 +117,8 @@ class Page(Errand):
         return min(self._rows * _KEY_BYTES, self._max_bytes) + MAX_KEY_BYTES
 
     def most(self) -> int:
-        """A page has one key more than its limit says, if that is the first one."""
-        return self._max_bytes + 2 * MAX_KEY_BYTES
+        """A page has one key more than its limit says, if that is the first one, and says where the next begins."""
+        return self._max_bytes + 3 * MAX_KEY_BYTES + _PAGE_BYTES
 
     def succeeded(self, body: bytes | None) -> None:
         """The page."""
@@ -125,7 +126,7 @@ class Page(Errand):
 
     def failed(self, errors: Sequence[RespError]) -> None:
         """No page."""
-        self._have(None)
+        self._have(errors[0])
 
     def divided(self) -> None:
         """A page has one key to begin at."""
@@ -162,10 +163,11 @@ class Scan:
             return
         self._page(known, self._count, lambda page: self._came(known, page))
 
-    def _came(self, place: Place, page: ScanPage | None) -> None:
-        if page is None:
-            if not self._view.is_cluster:
-                self.slot.lack([0], RespError("TRYAGAIN a partition can't be read at the moment"))
+    def _came(self, place: Place, page: ScanPage | RespError) -> None:
+        if isinstance(page, RespError):
+            view = self._view
+            if not (isinstance(view, ClusterView) and self._is_elsewhere(view, place)):
+                self.slot.lack([0], page)
                 return
             self._answer(self._here(Place(place.number + 1)), [])  # another node leads it by now
             return
@@ -173,6 +175,11 @@ class Scan:
         if not page.end:
             following = Place(place.number + 1)
         self._answer(self._here(following), page.keys)
+
+    def _is_elsewhere(self, view: ClusterView, place: Place) -> bool:
+        means = self._connection.service.means
+        means.keyspaces.refresh()
+        return means.refusals.is_elsewhere(view.route_at(place.number))
 
     def _here(self, place: Place) -> Place | None:
         """The place, or the beginning of the next partition that is to be read; None: all is read."""
@@ -191,8 +198,8 @@ class Scan:
     def _search(self, place: Place) -> None:
         self._page(place, MAX_PAGE_ROWS, lambda page: self._searched(place, page))
 
-    def _searched(self, place: Place, page: ScanPage | None) -> None:
-        if page is not None:
+    def _searched(self, place: Place, page: ScanPage | RespError) -> None:
+        if not isinstance(page, RespError):
             for start in (*[key + b"\0" for key in page.keys], page.end):
                 if start and Place(place.number, start).cursor == self._cursor:
                     self._read(Place(place.number, start))
@@ -202,7 +209,7 @@ class Scan:
                 return
         self.slot.lack([0], RespError("ERR the cursor is not known to this node any longer; begin again with 0"))
 
-    def _page(self, place: Place, rows: int, have: Callable[[ScanPage | None], None]) -> None:
+    def _page(self, place: Place, rows: int, have: Callable[[ScanPage | RespError], None]) -> None:
         connection, pattern = self._connection, self._pattern
         max_bytes = MAX_PAGE_BYTES if pattern is None or pattern.is_quick else _MATCHED_BYTES
         Page(connection.service.means, self._view, connection.share, place, rows, have, max_bytes).send()

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from minkad.data_port.resp.connection import RespConnection
     from minkad.data_port.resp.scanning import Cursors
     from minkad.data_port.resp.slot_keys import Walks
+
+log: Final = logging.getLogger(__name__)
 
 TURN_S: Final = 0.005
 """For so long commands are begun in a turn of the loop, and then those that waited; other work has its turn after that.
@@ -61,7 +64,7 @@ class Service:
         self._settling: list[RespConnection] = []
         self._is_settling = False
         self._until = 0.0
-        self._pieces: deque[Callable[[], None]] = deque()
+        self._pieces: deque[tuple[RespConnection, Callable[[], None]]] = deque()
         self.is_in_turn = False
         """Whether something has come in this turn of the loop."""
 
@@ -91,9 +94,9 @@ class Service:
         """Whether commands have taken enough of this turn of the loop."""
         return time.perf_counter() > self._until
 
-    def in_turn(self, piece: Callable[[], None]) -> None:
+    def in_turn(self, connection: "RespConnection", piece: Callable[[], None]) -> None:
         """Do a piece of a long command when it is its turn."""
-        self._pieces.append(piece)
+        self._pieces.append((connection, piece))
         if not self.is_in_turn:
             self.begin_turn()
 
@@ -112,11 +115,11 @@ class Service:
             if self.is_late():
                 self._settling = settling[place:] + self._settling
                 break
-            connection.settle()
-        for _ in range(len(self._pieces)):
-            if self.is_late():
+            _guarded(connection, connection.settle)
+        for number in range(len(self._pieces)):
+            if number and self.is_late():  # one has its turn however much the others have to settle
                 break
-            self._pieces.popleft()()
+            _guarded(*self._pieces.popleft())
         self._is_settling = False
         if (self._pieces or self._settling) and not self.is_in_turn:
             self.begin_turn()
@@ -126,3 +129,12 @@ class Service:
         """End all connections."""
         for connection in list(self.connections.values()):
             connection.close()
+
+
+def _guarded(connection: "RespConnection", work: Callable[[], None]) -> None:
+    """Do it for the connection: a mistake of ours ends that one, and no other."""
+    try:
+        work()
+    except Exception:
+        log.exception("the connection of %s is ended", connection.address)
+        connection.abort()

@@ -32,7 +32,7 @@ def _quit(connection: RespConnection, words: Words) -> bytes:
 
 
 def _reset(connection: RespConnection, words: Words) -> bytes:
-    connection.resp3 = connection.is_readonly = False
+    connection.resp3 = connection.is_readonly = connection.is_refusing = False
     connection.name = b""
     connection.use(DEFAULT_KEYSPACE)
     return b"+RESET\r\n"

@@ -103,9 +103,9 @@ class Walk:
         route = self._view.route_of_slot(self._redis_slot)
         return route is not None and route.leader not in ("", self.connection.service.means.node_id)
 
-    def _came(self, page: ScanPage | None) -> None:
-        if page is None:
-            self._end(None if self._is_elsewhere() else RespError("TRYAGAIN the partition can't be read at the moment"))
+    def _came(self, page: ScanPage | RespError) -> None:
+        if isinstance(page, RespError):
+            self._end(None if self._is_elsewhere() else page)
             return
         found = [key for key in page.keys if crc16(key) == self._redis_slot]
         if self._wanted is None:

@@ -120,14 +120,16 @@ class Joined(Slot):
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come, of so many bytes."""
-        if len(positions) < self._missing and self._share is not None:
-            self._kept += size
-            self._share.take_own(size)
-            if self._kept > MAX_ANSWER_BYTES:
+        if self._share is not None:
+            if self._kept + size > MAX_ANSWER_BYTES:
                 self.results = [None] * len(self.results)
                 self._error = self._error or RespError("ERR TOO_LARGE: the answer would have more than 32 MiB")
-        for position, result in zip(positions, results, strict=True):
-            self.results[position] = result
+            if len(positions) < self._missing:
+                self._kept += size
+                self._share.take_until_answered(size)
+        if self._error is None:
+            for position, result in zip(positions, results, strict=True):
+                self.results[position] = result
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
@@ -141,7 +143,7 @@ class Joined(Slot):
             return
         answer = self._error.encoded if self._error is not None else self._made()
         if self._share is not None:
-            self._share.take_own(-self._kept)
+            self._share.take_until_answered(-self._kept)
         # Who waited for this may know the slot: without these, nothing has to be found by the garbage collection.
         self._finish, self.results = _is_over, []
         self.fill(answer)

@@ -298,13 +298,14 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         elsewhere, address = Elsewhere("test", lambda: None), f"127.0.0.1:{byzantium.port}"
         group = Group(Op.OPERATE, 1, c.rows[1].generation, wire.encode([Add(b"n", 1)]))
         share = byzantium.clients_memory.share()
+        deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []
         # Without an answer before it there is no connection yet, and what was asked in this turn is not sent yet.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
-            elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
+            elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
             await until(lambda waits_for=waits_for: len(results) >= waits_for)  # type: ignore[misc]
-            elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
+            elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
             if is_sent:
                 await asyncio.sleep(0)
             elsewhere.keep([])
@@ -312,9 +313,9 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
             assert [one.error for one in results] == [None, None]
             await until(lambda: not byzantium.data_port.connections)
         assert await byzantium.get(1, b"n") == [b"6"]
-        elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
+        elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
         await until(lambda: len(results) == 3)
-        elsewhere.ask(address, Asked(group, 5000, 1000, 1000, share, results.append))
+        elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
         await asyncio.sleep(0)
         elsewhere.keep([])
         elsewhere.close()

@@ -2,22 +2,32 @@
 
 import asyncio
 import gc
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minka import wire
-from minka.wire import Op, ScanBody
-from minkad.data_port.resp.many import PIECE_WORDS, Many
+from minka.operations import Append
+from minka.v1.cluster_pb2 import HashFunction, Keyspace
+from minka.wire import Group, GroupResult, Op, ScanBody
+from minkad.data_port.resp.elsewhere import Elsewhere
+from minkad.data_port.resp.errands import Asked
+from minkad.data_port.resp.many import PIECE_WORDS, Many, added, by_pieces
+from minkad.data_port.resp.pipes import Batch, Pipe
+from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.scanning import Scan
-from minkad.data_port.resp.slots import Joined
+from minkad.data_port.resp.service import TURN_S
+from minkad.data_port.resp.slots import Joined, SetSlot
 from minkad.replication import requests
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
 from tests.integration.replication.test_redis_clients import RANGES, client, clients, table_of
 
 MIB = 1024 * 1024
+HELLO_LINES = 26  # of the answer to HELLO 3
 
 
 async def led_by_byzantium(c: Cluster, rows: dict[bytes, bytes | None]) -> TestNode:
@@ -46,6 +56,39 @@ async def test_what_is_passed_on_for_clients_that_take_nothing_is_bounded_and_co
                 assert await other.say("STRLEN k0") == [b":%d" % MIB]
         assert most < 1.5 * memory.limit, f"{most / MIB:.0f} MiB"
         await until(lambda: memory.used < MIB)
+
+
+async def test_what_the_leader_answers_to_pipelines_is_bounded_and_counted(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(4 * MIB) for number in range(2)}
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 64 * MIB
+        await led_by_byzantium(c, rows)
+        byzantium = c.nodes["byzantium"]
+        async with clients(byzantium, table_of(c, RANGES), 2) as (one, other):
+            gc.collect()
+            tracemalloc.start()
+            try:
+                for greedy in (one, other):
+                    greedy.ask("\r\n".join(["GET k0"] * 64))
+                for _ in range(50):
+                    await asyncio.sleep(0.01)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert most < 96 * MIB, f"{most / MIB:.0f} MiB"
+
+
+async def test_pipelined_gets_of_large_values_are_answered_in_order(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: b"%d" % number * MIB for number in range(9)}
+    async with cluster(tmp_path) as c:
+        await led_by_byzantium(c, rows)
+        byzantium = c.nodes["byzantium"]
+        async with clients(byzantium, table_of(c, RANGES), 2) as (one, other):
+            keys = [*rows, b"none", *rows, b"k3"]
+            found = await asyncio.gather(one.get(keys), other.get(keys))
+            assert found[0] == found[1] == [*rows.values(), None, *rows.values(), rows[b"k3"]]
+            assert await one.say("SET k0 1", "STRLEN k0", "PING") == [b"+OK", b":1", b"+PONG"]
+        await until(lambda: byzantium.clients_memory.used < MIB)
 
 
 async def test_an_answer_that_is_larger_than_expected_is_asked_for_again(tmp_path: Path) -> None:
@@ -144,6 +187,165 @@ async def test_very_many_keys(tmp_path: Path) -> None:
                 b"-ERR a key is empty: a key of Minka has 1 to 65536 bytes",
                 b"$-1",
             ]
+
+
+async def test_the_values_of_a_few_keys_are_bounded(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(9 * MIB) for number in range(4)}
+    async with cluster(tmp_path) as c:
+        await led_by_byzantium(c, rows)
+        async with client(c.nodes["byzantium"], table_of(c, RANGES)) as redis:
+            assert (await redis.say("MGET k0 k1 k2 k3"))[0].startswith(b"-ERR TOO_LARGE")
+            assert await redis.bulks("MGET k0 k1 k2") == [bytes(9 * MIB)] * 3
+
+
+async def test_a_long_command_has_its_turn_however_much_others_settle(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with client(athens, table_of(c, RANGES)) as redis:
+            service = redis.service
+            settled = 0
+
+            class Busy:
+                address = "busy"
+
+                def settle(self) -> None:
+                    nonlocal settled
+                    settled += 1
+                    time.sleep(2 * TURN_S)
+                    if settled < 1000:
+                        service.settle_soon(self)  # type: ignore[arg-type]
+
+            for _ in range(2):
+                service.settle_soon(Busy())  # type: ignore[arg-type]
+            done: list[int] = []
+            (connection,) = service.connections.values()
+            service.in_turn(connection, lambda: done.append(settled))
+            await until(lambda: bool(done))
+            settled = 1000
+        assert done[0] < 10
+
+
+async def test_a_mistake_ends_one_connection(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        async with clients(athens, table_of(c, RANGES), 2) as (one, other):
+            assert await one.say("PING") == await other.say("PING") == [b"+PONG"]
+            first, _ = one.service.connections.values()
+
+            def mistake() -> None:
+                raise IndexError
+
+            one.service.in_turn(first, mistake)
+            await until(lambda: first.id not in one.service.connections)
+            assert await other.say("PING", "GET none") == [b"+PONG", b"$-1"]
+
+
+async def test_what_follows_multi_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"other": b"1"})
+        held: list[Asked] = []
+        async with client(athens, table_of(c, RANGES)) as redis:
+            await redis.say("PING")
+            ask = redis.service.means.elsewhere.ask
+            monkeypatch.setattr(redis.service.means.elsewhere, "ask", lambda _, asked: held.append(asked))
+            (connection,) = redis.service.connections.values()
+            asked = asyncio.ensure_future(redis.lines(b"STRLEN k\r\nMULTI\r\n" + b"x\r\n" * 20_000, 20_002))
+            await until(lambda: bool(held))
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            assert connection._out_bytes < 256 * 1024
+            ask(f"127.0.0.1:{c.ports['byzantium']}", held[0])
+            said = await asked
+            assert said[0] == b":0"
+            assert {one[:10] for one in said[2:]} == {b"-ERR MULTI"}
+
+
+async def test_reset_in_a_transaction_waits_for_the_answers_before_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        await led_by_byzantium(c, {b"other": b"1"})
+        async with client(c.nodes["byzantium"], table_of(c, RANGES)) as redis:
+            await redis.lines(b"HELLO 3\r\n", HELLO_LINES)
+            said = await redis.say("GET none", "PING", "GET none", "MULTI", "RESET", "GET none")
+            assert said[:3] == [b"_", b"+PONG", b"_"]
+            assert said[4:] == [b"+RESET", b"$-1"]
+
+
+async def test_a_scan_says_what_it_could_not_read(tmp_path: Path) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, keyspace)) as redis:
+            athens.clearance = False
+            assert (await redis.say("SCAN 0"))[0].startswith(b"-TRYAGAIN ")
+
+
+async def test_a_command_that_is_done_in_part_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(tmp_path) as c:
+        await led_by_byzantium(c, {b"k1": b"1"})
+        async with client(c.nodes["byzantium"], table_of(c, RANGES)) as redis:
+            await redis.say("PING")
+            (connection,) = redis.service.connections.values()
+            pieces: list[int] = []
+
+            def run(_: object, words: list[bytes], owner: object) -> bytes:
+                pieces.append(len(words))
+                if len(pieces) % 2:
+                    return b":1\r\n"
+                raise RespError("MOVED 1 127.0.0.1:1")
+
+            words = [b"DEL", *[b"k"] * (2 * PIECE_WORDS)]
+            for is_write, said in (
+                (True, b"-ERR some of the keys are done, and not all: MOVED 1 "),
+                (False, b"-MOVED 1 "),
+            ):
+                many = by_pieces(run, added, is_write=is_write)(connection, list(words))
+                assert isinstance(many, Many)
+                await until(lambda many=many: many.answer is not None)  # type: ignore[misc]
+                assert many.answer is not None
+                assert many.answer.startswith(said)
+
+
+async def test_what_is_asked_again_for_its_size_keeps_its_deadline(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"k": bytes(MIB)})
+        elsewhere, share = Elsewhere("test", lambda: None), athens.clients_memory.share()
+        results: list[GroupResult] = []
+        group = Group(Op.READ, 1, c.rows[1].generation, wire.encode([b"k"]))
+        now = asyncio.get_running_loop().time()
+        late = Asked(group, now - 1.0, 1000, 2 * MIB, share, results.append)
+        share.take(late.size)
+        address = f"127.0.0.1:{c.ports['byzantium']}"
+        elsewhere.ask(address, Asked(group, now + 30.0, 1000, 2 * MIB, share, results.append))
+        share.take(1000)
+        await until(lambda: len(results) == 1)
+        assert results[0].error is None
+        node = elsewhere._nodes[address]
+        await node._with_room(late)
+        await until(lambda: len(results) == 2)
+        assert results[1].error is not None
+        elsewhere.close()
+        share.close()
+
+
+async def test_a_part_of_a_batch_keeps_the_weights_of_its_entries(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"k": b"1"})
+        async with client(athens, table_of(c, RANGES)) as redis:
+            await redis.say("PING")
+            pipes, view = redis.service.pipes, redis.service.keyspaces.view(b"default")
+            assert view is not None
+            batch = Batch(pipes.means, view, pipes.share, Pipe(pipes, view, 1))
+            (connection,) = redis.service.connections.values()
+            for size in (100, 1000):
+                batch.put(b"k", bytes(size))
+                batch.takers.append(SetSlot(connection))
+            batch.operate(b"k", Append(b"k", bytes(5000)), 5000)
+            batch.takers.append(SetSlot(connection))
+            batch.put(b"k", bytes(7))
+            batch.takers.append(SetSlot(connection))
+            halves = batch.part(batch.takers[:1], 0), batch.part(batch.takers[1:], 1)
+            assert [half.weight for half in halves] == [100, 6007]
 
 
 async def test_nothing_of_a_transaction_is_carried_out(tmp_path: Path) -> None:

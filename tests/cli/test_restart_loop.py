@@ -40,7 +40,7 @@ def test_all_nodes_are_restarted_and_then_leaders_elected(loop: Path) -> None:
     looks = ["minkactl nodes -o name", "minkactl partitions --under-replicated -o name"]
     expected = []
     for node in ("athens", "byzantium", "cyrene"):
-        expected += [f"minkactl drain {node}", f"ssh {node} systemctl restart minkad", *looks]
+        expected += [f"minkactl drain {node}", f"ssh -n {node} systemctl restart minkad", *looks]
     assert (status, calls) == (0, [*expected, "minkactl elect-leaders --preferred"])
 
 

@@ -33,13 +33,13 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
     last: object = None
     while time.monotonic() < end:
         try:
-            answer = probe()
+            answer = last = probe()
         except MinkaError as error:
             answer, last = None, error
         if answer is not None and answer is not False:
             return answer
         time.sleep(0.02)
-    raise AssertionError(f"{what} did not come true within {deadline:g} s; the last refusal was: {last}")
+    raise AssertionError(f"{what} did not come true within {deadline:g} s; the last answer was: {last}")
 
 
 def settled(table: PartitionTable, live: int) -> bool:

@@ -2,13 +2,15 @@
 
 What a test machine can't have is mapped onto a `LocalCluster`: `ssh NODE` runs the command here, with the node's
 folders in the place of /var/lib/minka and /backup; `systemctl` starts, stops and signals the cluster's processes as
-systemd does. Everything else (`cp`, `mv`, `mkdir`, `openssl`, `curl`, `minkactl`) is the real command.
+systemd does, and a start ends once the node listens. Everything else (`cp`, `mv`, `mkdir`, `openssl`, `curl`,
+`minkactl`) is the real command.
 """
 
 import os
 import re
 import shlex
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from minkactl.playground import LocalCluster
+from tests.cluster.cluster import eventually
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "docs" / "operations.md"
@@ -108,9 +111,9 @@ def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machi
         return
     for node in cluster.nodes.values():
         (node.directory / "backup").mkdir(exist_ok=True)
-    socket = folder / "systemd"
+    systemd = folder / "systemd"
     environment |= {"MINKA_ENDPOINTS": ",".join(cluster.endpoints), "CLUSTER": str(cluster.directory)}
-    environment |= {"SYSTEMD": str(socket), "PYTHONPATH": str(ROOT)}
+    environment |= {"SYSTEMD": str(systemd), "PYTHONPATH": str(ROOT)}
     found.stand_in("ssh", _SSH)
     found.stand_in("systemctl", _SYSTEMCTL.format(python=sys.executable))
 
@@ -124,7 +127,7 @@ def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machi
             except Exception as error:  # noqa: BLE001 - the command says it
                 self.wfile.write(f"{error}\n".encode())
 
-    with socketserver.ThreadingUnixStreamServer(str(socket), Systemd) as server:
+    with socketserver.ThreadingUnixStreamServer(str(systemd), Systemd) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -142,9 +145,24 @@ def _systemctl(cluster: LocalCluster, node: str, words: list[str]) -> None:
         cluster.terminate(node)
     if verb == "restart" or (verb == "start" and not is_running):
         cluster.restart(node, ready=False)
+        wait_listening(cluster, node)
     if verb == "reload":
         cluster.signal(node, signal.SIGHUP)
     assert verb in ("start", "stop", "restart", "reload", "status"), words
+
+
+def wait_listening(cluster: LocalCluster, name: str) -> None:
+    """As `systemctl start` waits for READY=1; a node that ends before is an error with the end of its log."""
+    node = cluster.node(name)
+    host, _, port = node.address.rpartition(":")
+
+    def probe() -> bool:
+        if not node.running:
+            raise AssertionError(f"{name} {node.ended()}; its log ends with:\n{node.log.read_text('utf-8')[-2000:]}")
+        with socket.socket() as asking:
+            return asking.connect_ex((host, int(port))) == 0
+
+    eventually(f"{name} listens", probe)
 
 
 def blocks() -> list[str]:

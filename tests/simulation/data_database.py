@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from minka.errors import Code, MinkaError
 from minka.ranges import ALL_KEYS, KeyRange
-from minka.stored import HEAD_BYTES, LOADED, value_of
+from minka.stored import HEAD_BYTES, LOADED, MAX_HEAD_BYTES, value_of
 from minka.wire import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
@@ -309,20 +309,25 @@ class SimDataDatabase:
         max_bytes: int,
         max_passed: int = _MAX_PASSED,
         max_seconds: float = inf,
+        *,
+        only_heads: bool = False,
     ) -> tuple[list[bytes], list[bytes], bool]:
         """A page as `rocks.page` returns it, in some worlds a short one; the values are in their stored form."""
         self._check_readable()
         max_rows = min(max_rows, self._process.world.page_rows)
         if self._over_parent is not None:
-            return self._over_parent.page(start, end, reverse, max_rows, max_bytes, max_passed)
+            return self._over_parent.page(start, end, reverse, max_rows, max_bytes, max_passed, only_heads=only_heads)
         keys: list[bytes] = []
         size = 0
         for key in sorted((key for key in self.rows if KeyRange(start, end).contains(key)), reverse=reverse):
             size += len(key) + len(self.rows[key])
             if len(keys) == max_rows or (keys and size > max_bytes):
-                return keys, [self.rows[key] for key in keys], False
+                return keys, self._stored(keys, only_heads), False
             keys.append(key)
-        return keys, [self.rows[key] for key in keys], True
+        return keys, self._stored(keys, only_heads), True
+
+    def _stored(self, keys: list[bytes], only_heads: bool) -> list[bytes]:
+        return [self.rows[key][:MAX_HEAD_BYTES] if only_heads else self.rows[key] for key in keys]
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
         """Return the whole range, since deleted keys are never in the way here."""

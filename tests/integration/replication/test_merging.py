@@ -226,8 +226,8 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
         await two(c)
         go_on, page = asyncio.Event(), DataDatabase.stored_page
 
-        def later(data: DataDatabase, *args: Any) -> tuple[list[bytes], list[bytes], bool]:
-            return page(data, *args) if go_on.is_set() or data is not right else ([], [], False)
+        def later(data: DataDatabase, *args: Any, **named: Any) -> tuple[list[bytes], list[bytes], bool]:
+            return page(data, *args, **named) if go_on.is_set() or data is not right else ([], [], False)
 
         right = athens.replica(2).data
         monkeypatch.setattr(DataDatabase, "stored_page", later)

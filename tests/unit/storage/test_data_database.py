@@ -163,10 +163,10 @@ async def test_a_damaged_block_is_refused(tmp_path: Path) -> None:
         assert data.share(ALL_KEYS) == 0.5, "estimates go on"
         with pytest.raises(MinkaError) as opening:
             await data.open()
-        assert opening.value is counting.value
+        assert str(opening.value) == str(counting.value)
         for read in (lambda: data.get(keys[:1]), lambda: data.page(b"", b"", False, 1, 1), data.opened):
             with pytest.raises(MinkaError) as again:
                 read()
-            assert again.value is counting.value, "whole blocks are refused, too"
+            assert str(again.value) == str(counting.value), "whole blocks are refused, too"
         with pytest.raises(MinkaError):
             data.write([WriteBody([b"a"], [b"1"])], Applied(2, 1))

@@ -120,14 +120,12 @@ class ActiveController:
         self._turn = asyncio.Lock()  # held by a caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
-        self._schedule_due = False
-        self._schedule_missed = False  # another caller had the turn
+        self._schedule_due = self._schedule_missed = False  # missed: another caller had the turn
         self._schedule_from = float("-inf")  # no look for next steps before this time
         self._upkeep = Upkeep(self.decided, self.reports, self._act, now, settings)
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
-        self.data_ports = DataPortJudge(settings.failure_timeout)
-        self.table_lags = TableLags()
+        self.data_ports, self.table_lags = DataPortJudge(settings.failure_timeout), TableLags()
         self.shards = ShardControl(
             self, settings.shards, unconfirmed_since=unconfirmed_since, tick=TICK, now=now, in_thread=in_thread
         )

@@ -570,6 +570,7 @@ class Assignment(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    WAS_ATTACHED_FIELD_NUMBER: _builtins.int
     duty: _builtins.int
     shard: _builtins.str
     epoch: _builtins.int
@@ -577,6 +578,8 @@ class Assignment(_message.Message):
     state: Global___AssignmentState.ValueType
     since_ms: _builtins.int
     reason: _builtins.str
+    was_attached: _builtins.bool
+    """the shard has reported that it has it, also if it is told to release it since then"""
     def __init__(
         self,
         *,
@@ -586,10 +589,11 @@ class Assignment(_message.Message):
         state: Global___AssignmentState.ValueType = ...,
         since_ms: _builtins.int = ...,
         reason: _builtins.str = ...,
+        was_attached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "epoch", b"epoch", "reason", b"reason", "shard", b"shard", "since_ms", b"since_ms", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duty", b"duty", "epoch", b"epoch", "reason", b"reason", "shard", b"shard", "since_ms", b"since_ms", "state", b"state", "was_attached", b"was_attached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

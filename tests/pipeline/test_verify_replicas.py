@@ -131,7 +131,6 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
         renewed.append(snapshot.snapshot_id)
 
     monkeypatch.setattr(SnapshotClient, "renew", recorded)
-    before = snapshots(cluster)
     with SnapshotClient(cluster.endpoints) as client, HeldSnapshots(cluster.endpoints, renew_s=0.01) as held:
         keyspace = client.keyspace("kept")
         one, other = (next(client.open(keyspace, row.id, ALL_KEYS)) for row in client.partitions(keyspace))
@@ -142,7 +141,9 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
         count = len(renewed)
         eventually("one is renewed again", lambda: len(renewed) > count + 3 or None)
         assert set(renewed[count + 1 :]) == {other.snapshot_id}
-    eventually("none is left", lambda: snapshots(cluster) <= before or None)
+    # A node that came back may still keep others late: those of a reader that has ended meanwhile.
+    held_ids = {one.snapshot_id, other.snapshot_id}
+    eventually("none is left", lambda: held_ids.isdisjoint(path.name for path in snapshots(cluster)))
 
 
 def test_a_damaged_replica_differs(spark: SparkSession, cluster: LocalCluster) -> None:

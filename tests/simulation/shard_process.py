@@ -265,7 +265,7 @@ class Delegate:
                 self.told[duty.duty] = duty
                 process.world.checks.attaching(process, duty)
             if poison := [duty.duty for duty in call.duties if process.world.shards.is_poison(duty.duty)]:
-                process.loop.call_later(rng.expovariate(1 / manners.mean), self._die_of, poison)
+                process.loop.call_later(rng.expovariate(1 / manners.mean), self._die_of, poison, call.call)
         takes = min(rng.expovariate(1 / manners.mean), 0.9 * call.timeout)
         if rng.random() < manners.hangs and call.method is not Method.REPORT:
             takes = call.timeout * (1 + 3 * rng.random())
@@ -274,10 +274,11 @@ class Delegate:
         if takes > call.timeout:
             one.timers.append(process.loop.call_later(call.timeout, self._limit, call.call))
 
-    def _die_of(self, poison: list[int]) -> None:
+    def _die_of(self, poison: list[int], number: int) -> None:
         process = self._process
         process.world.say(process.id, "dies of", str(poison))
-        if len(poison) == 1:
+        is_attaching = number in self._calls  # a duty that was attached is beyond suspicion
+        if is_attaching and len(poison) == 1:
             process.world.checks.poisoned(process, poison[0])
         process.world.shards.end(process)
 

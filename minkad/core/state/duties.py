@@ -40,6 +40,7 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
 # Protobuf looks a name of an enum up by a function each time, so these are looked up once.
 _NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
 _ASSIGNED: Final = int(_A.ASSIGNMENT_STATE_ASSIGNED)
+_ATTACHED: Final = int(_A.ASSIGNMENT_STATE_ATTACHED)
 _RELEASING: Final = int(_A.ASSIGNMENT_STATE_RELEASING)
 _PREPARING: Final = int(_A.ASSIGNMENT_STATE_PREPARING)
 WITH_NEW_EPOCH: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
@@ -47,7 +48,9 @@ ROWS_A_PIECE: Final = 1000
 
 
 class Assignment(NamedTuple):
-    """A shard has a duty, or is about to have it. `epoch` is the fencing token, `state` an AssignmentState."""
+    """A shard has a duty, or is about to have it. `epoch` is the fencing token, `state` an AssignmentState;
+    `was_attached` says whether the shard has reported that it has the duty.
+    """
 
     duty: int
     shard: str
@@ -55,6 +58,7 @@ class Assignment(NamedTuple):
     state: int
     since_ms: int
     reason: str
+    was_attached: bool
 
     @property
     def holds(self) -> bool:
@@ -290,14 +294,16 @@ class DutyState:
         return [NotifyShard(changed.shard, tuple(changed.duties))]
 
     def _assignment(self, old: Assignment | None, changed: AssignmentsChanged, number: int, epoch: int) -> Assignment:
+        was_attached = changed.state == _ATTACHED
         if not epoch:
             assert old is not None, changed
             epoch = old.epoch
+            was_attached = was_attached or old.was_attached
         else:
             assert epoch >= self.next_epoch, changed
             self.next_epoch = epoch + 1
         reason = changed.reason or (old.reason if old is not None else "")
-        return Assignment(number, changed.shard, epoch, changed.state, changed.time_ms, reason)
+        return Assignment(number, changed.shard, epoch, changed.state, changed.time_ms, reason, was_attached)
 
     def _assign(self, shard: str, duty: Duty, old: Assignment | None, new: Assignment | None) -> None:
         number = duty.number
@@ -396,7 +402,8 @@ class DutyState:
             state._put(duty, None)
         state.next_number = tables.next_number or 1
         for row in tables.assignments:
-            one = Assignment(row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason)
+            told = (row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason, row.was_attached)
+            one = Assignment(*told)
             state._assign(one.shard, state.duties[one.duty], None, one)
         return state
 
@@ -410,6 +417,7 @@ def assignment_row(one: Assignment) -> AssignmentRow:
         state=AssignmentState.ValueType(one.state),
         since_ms=one.since_ms,
         reason=one.reason,
+        was_attached=one.was_attached,
     )
 
 

@@ -9,7 +9,7 @@ from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
 from minkad.core.controller import ChangeDuties
 from minkad.core.controller.duties import distribution, placing, suspects, trials
 from minkad.core.controller.duties.distribution import TIMER_MS
-from minkad.core.controller.duties.rows import duties_in_pieces, duty_with
+from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
 from minkad.core.state import State
 from tests.unit.core.duty_world import DutyWorld, Process
 
@@ -87,6 +87,45 @@ def test_it_ends_few_processes_and_the_others_keep_their_work() -> None:
     left = -(-(fleet.row.suspicion.retry_ms - fleet.world.now_ms) // 1000)
     assert f"again alone on one shard in {left} s (at once: minkactl duty retry feeds/bad)" in why
     fleet.world.check_tables()
+
+
+def test_it_is_blamed_also_if_the_shard_was_told_to_release_it_after_it_had_ended() -> None:
+    """A rebalance or a drain may want the duty elsewhere before the controller knows that the shard is gone."""
+    fleet = Poisoned("bad", shards=("a",))
+    fleet.world.create("feeds", ["attached"])
+    fleet.settle()
+    fleet.world.create("feeds", ["bad"])
+    fleet.world.follow()
+    told = [fleet.world.row(name).number for name in ("attached", "bad")]
+    for record in in_state("a", AssignmentState.ASSIGNMENT_STATE_RELEASING, told, fleet.world.now_ms, "a rebalance"):
+        fleet.world.apply(record)
+    fleet.world.kill("a")
+    assert fleet.row.suspicion.failures == 1
+    assert not fleet.world.row("attached").HasField("suspicion")
+
+
+def test_no_rebalance_takes_a_suspect_to_its_next_shard() -> None:
+    """Its shard ends, by it or not, after the rebalance has begun."""
+    fleet = Poisoned("bad", shards=("a",))
+    fleet.world.create("feeds", ["bad"], weight=1)
+    fleet.world.create("feeds", ["other"], weight=2, stationary=True)
+    fleet.world.follow()
+    once = duties_in_pieces([duty_with(fleet.row, lambda new: setattr(new.suspicion, "failures", 1))])
+    for record in once:
+        fleet.world.apply(record)
+    fleet.world.join("b")
+    assert fleet.world.rebalance("feeds") == 1
+    fleet.world.follow()
+    [one] = fleet.world.duties.assignments(fleet.row.number)
+    assert (one.shard, one.state) == ("a", AssignmentState.ASSIGNMENT_STATE_RELEASING)
+    fleet.world.kill("a")
+    fleet.world.follow()
+    fleet.world.work(fleet.world.processes["b"])
+    fleet.world.follow()
+    [one] = fleet.world.duties.assignments(fleet.row.number)
+    assert one.reason.startswith("it is tried alone")
+    fleet.world.join("a")
+    assert fleet.world.rebalance("feeds") == 0
 
 
 @pytest.mark.parametrize("bad", [1, 2])

@@ -73,8 +73,7 @@ class DutyMover:
         cold, warm = list[Migration](), list[Migration]()
         for migration in migrations:
             row = state.duties.duties[migration.duty]
-            is_warm = state.duties.pallets[row.pallet].warm and not is_suspect(row)
-            (warm if is_warm else cold).append(migration)
+            (warm if state.duties.pallets[row.pallet].warm else cold).append(migration)
         epochs = Epochs(state.duties.next_epoch)
         records: list[Record] = []
         for (shard, reason), rows in _by(warm, "target").items():
@@ -147,6 +146,8 @@ def _by(migrations: Iterable[Migration], side: str) -> dict[tuple[str, str], lis
 
 def _no_target(state: State, migration: Migration) -> str | None:
     row, shard = state.duties.duties[migration.duty], state.duties.shards.get(migration.target)
+    if is_suspect(row):
+        return "it may end the processes that attach it, and is tried alone"
     if shard is None:
         return f"there is no shard {migration.target}"
     if capacity_of(shard, row.pallet) is None:

@@ -21,6 +21,7 @@ from minka.v1.duties_pb2 import FillBy as FillByRow
 from minka.v1.duties_pb2 import PreSort as PreSortRow
 from minkad.core.controller.duties.health import penalty
 from minkad.core.controller.duties.quarantines import quarantined_on
+from minkad.core.controller.duties.suspects import is_suspect
 from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, PlacedDuty, PreSort, ShardRoom
 from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
@@ -111,7 +112,8 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
     holder = state.duties.holder(duty.number)
     pinned = state.duties.shards.get(duty.pinned_to)
     is_kept = holder is not None and holder.state == AssignmentState.ASSIGNMENT_STATE_KEPT
-    is_fixed = duty.stationary or bool(duty.pinned_to) or is_kept or Placed.duty(duty.number) in state.moving
+    is_moving = Placed.duty(duty.number) in state.moving
+    is_fixed = duty.stationary or bool(duty.pinned_to) or is_kept or is_moving or is_suspect(duty)
     return PlacedDuty(
         number=duty.number,
         name=duty_name(duty),

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from minka.v1.duties_pb2 import AssignmentState, Duty, DutySuspicion, Shard
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.duties.rows import duties_in_pieces, duty_with
-from minkad.core.state import DutyState, duty_name
+from minkad.core.state import Assignment, DutyState, duty_name
 
 _A = AssignmentState
 
@@ -27,7 +27,11 @@ FIRST_PAUSE_MS: Final = 30_000
 LONGEST_PAUSE_MS: Final = 3_600_000
 PIECE: Final = 500  # suspects of a kind for which a shard is looked for at once
 SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
-_MAY_BE_WHY: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
+_MAY_BE_WHY: Final = (
+    _A.ASSIGNMENT_STATE_ASSIGNED,
+    _A.ASSIGNMENT_STATE_PREPARING,
+    _A.ASSIGNMENT_STATE_RELEASING,  # it may have been told so after it had ended
+)
 
 
 def is_suspect(row: Duty) -> bool:
@@ -45,7 +49,7 @@ def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
     tried again at once.
     """
     held = duties.on_shard.get(shard.name, {}).values()
-    attaching = [(duties.duties[one.duty], one) for one in held if one.state in _MAY_BE_WHY]
+    attaching = [(duties.duties[one.duty], one) for one in held if _may_be_why(one)]
     most = max((row.suspicion.failures for row, _ in attaching), default=0)
     blamed = [row for row, _ in attaching if row.suspicion.failures == most]
     is_changed = any(row.changed_ms > one.since_ms for row, one in attaching if row.suspicion.failures == most)
@@ -57,6 +61,10 @@ def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
         retry_ms=now_ms + pause_ms(most + 1) if is_kept_away else 0,
     )
     yield from duties_in_pieces(duty_with(row, lambda new: new.suspicion.CopyFrom(suspicion)) for row in blamed)
+
+
+def _may_be_why(one: Assignment) -> bool:
+    return one.state in _MAY_BE_WHY and not one.was_attached
 
 
 def pause_ms(failures: int) -> int:

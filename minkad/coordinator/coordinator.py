@@ -105,9 +105,7 @@ class Coordinator:
 
     def restore(self, decoded: State) -> None:
         """Replace the state by one from the leader; this node doesn't lead, or no longer does."""
-        if self.active is not None:
-            self.active.close()
-            self.active = None
+        self.resign()
         self.state = decoded
         self.on_nodes_changed()
         self.on_loads_changed()
@@ -132,10 +130,15 @@ class Coordinator:
         leads = self.driver.leads_with_applied_term and not status.lead_transferee
         if active is not None and (active.failed or not leads or active.term != status.term):
             log.info("no longer the active controller", extra={"term": active.term})
-            active.close()
-            self.active = None
+            self.resign()
         if self.active is None and leads and not self.driver.proposals_under_way:
             self._activate()
+
+    def resign(self) -> None:
+        """End the active controller here, if there is one: this node no longer leads, or stops."""
+        if self.active is not None:
+            self.active.close()
+            self.active = None
 
     def _activate(self) -> None:
         status = self.driver.raw.basic_status()

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
-from typing import Final, NoReturn
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, NoReturn
 
 from aiohttp import web
 
@@ -38,6 +38,7 @@ FOUNDERS_POLL: Final = 0.2  # seconds
 SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that this node leads
 _STREAMS_PART: Final = 0.625  # of clients' memory
 _FEEDS_PART: Final = 0.125
+_QUORUM_POLL: Final = 0.05  # seconds
 _STOP_SECONDS: Final = 0.2  # for calls that are still open
 
 
@@ -83,6 +84,7 @@ class Serving:
             for work in works.values():
                 work.cancel()
             await asyncio.gather(*works.values(), return_exceptions=True)
+            parts.coordinator.resign()
             data_port.close()
             await server.stop(_STOP_SECONDS)
             await runner.cleanup()
@@ -260,7 +262,7 @@ class Serving:
         systemd.stopping("Handing over")
         parts, own = self._parts, self._parts.identity.node_id
         if any(len(p.isr) > 1 for p in parts.coordinator.state.led_by(own)):
-            await parts.member.shut_down(SHUTDOWN_SECONDS)
+            await self._while_quorum(parts.member.shut_down(SHUTDOWN_SECONDS), "hand-over")
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await parts.manager.drain()
@@ -275,7 +277,28 @@ class Serving:
                 await self._step_down()
         except TimeoutError:
             log.warning("no other voter took over the leadership in time", extra={"seconds": DRAIN_SECONDS})
-        await parts.member.leave(DRAIN_SECONDS)
+        await self._while_quorum(parts.member.leave(DRAIN_SECONDS), "goodbye")
+
+    async def _while_quorum(self, saying: Coroutine[Any, Any, None], name: str) -> None:
+        """Do what needs a record. When most voters have stopped, as they do when the whole cluster is, nothing can be
+        recorded any longer.
+        """
+        task = tasks.awaited(saying, name)
+        try:
+            while self._has_quorum() and not task.done():
+                await asyncio.wait([task], timeout=_QUORUM_POLL)
+            if task.done():
+                await task
+        finally:
+            tasks.drop(task)
+
+    def _has_quorum(self) -> bool:
+        """Whether most voters may be there: they haven't left, and nothing says that their data ports are silent."""
+        parts, silent = self._parts, self._parts.watch.unanswered()
+        nodes = (node for node in parts.coordinator.state.nodes.values() if node.id != parts.identity.node_id)
+        gone = {node.raft_id for node in nodes if node.state == NodeState.NODE_STATE_LEFT or node.id in silent}
+        voters = parts.driver.conf_state.voters
+        return 2 * sum(voter not in gone for voter in voters) > len(voters)
 
     async def _step_down(self) -> None:
         """Ask a LIVE voter to lead, if this node does and there is one."""

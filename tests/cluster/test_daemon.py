@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from minka.control import Control
-from minkactl.playground import LocalCluster, free_addresses
+from minka.v1.cluster_pb2 import HashFunction
+from minkactl.playground import LocalCluster, LocalNode, free_addresses
 from minkad.storage import identity
 from minkad.storage.identity import Identity
 from tests.cluster.cluster import QUICK, eventually, wait_settled
@@ -169,3 +170,29 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
         f"ss -ltnp 'sport = :{port}' names it"
     )
     assert remedy.startswith("  remedy: Stop the process")
+
+
+def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
+    with LocalCluster(3, directory=tmp_path, config=QUICK) as cluster:
+        with Control(cluster.endpoints) as control:
+            control.create_keyspace("k", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+            wait_settled(control, live=3)
+        for name, node in cluster.nodes.items():
+            cluster.terminate(name)
+            assert_has_ended_gracefully(node)
+            assert "in time" not in node.log.read_text()
+
+
+def test_a_cluster_that_is_stopped_at_once_ends_gracefully(tmp_path: Path) -> None:
+    with LocalCluster(3, directory=tmp_path, config=QUICK) as cluster:
+        with Control(cluster.endpoints) as control:
+            wait_settled(control, live=3)
+        cluster.stop(graceful=True)
+        for node in cluster.nodes.values():
+            assert_has_ended_gracefully(node)
+
+
+def assert_has_ended_gracefully(node: LocalNode) -> None:
+    assert node.process is not None
+    assert node.process.returncode == 0
+    assert "ERROR" not in node.log.read_text()

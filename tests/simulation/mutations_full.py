@@ -27,6 +27,7 @@ from minkad.core.controller import (
     reassignment,
     selectors,
 )
+from minkad.core.controller.data_ports import DataPortJudge
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.operation_kind import OperationKind
 from minkad.core.controller.partition_change import PartitionChange
@@ -206,6 +207,15 @@ def one_after_the_other() -> Sequence[Patch]:
         *no_chance(),
         (FailureDetector, "suspects_itself", lambda *_: False),
     ]
+
+
+def leave_data_ports_unjudged() -> Sequence[Patch]:
+    return [(DataPortJudge, "withheld", lambda *_: "")]
+
+
+def fail_with_a_clearance_under_way() -> Sequence[Patch]:
+    """That a node says it has no clearance counts although an answer that brings one may be on its way."""
+    return [(DataPortJudge, "_last_granted", lambda *_: 0)]
 
 
 # Decisions and state

@@ -244,7 +244,6 @@ MUTATIONS = (
     Mutation("members that wait for a silent controller", "full", full.wait_for_the_silent),
     Mutation("fail nodes one after the other, each out of the in-sync sets", "full", full.one_after_the_other),
     Mutation("nodes whose data ports are dead keep their clearance", "full", full.leave_data_ports_unjudged),
-    Mutation("fail a node that a clearance is on its way to", "full", full.fail_with_a_clearance_under_way),
     Mutation("elect without a new leader_epoch", "full", full.election_without_epoch),
     Mutation("change an in-sync set whose epoch is over", "full", full.isr_without_epoch),
     Mutation("elect a replica that is not in sync", "full", full.elect_anybody),

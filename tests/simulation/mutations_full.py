@@ -213,11 +213,6 @@ def leave_data_ports_unjudged() -> Sequence[Patch]:
     return [(DataPortJudge, "withheld", lambda *_: "")]
 
 
-def fail_with_a_clearance_under_way() -> Sequence[Patch]:
-    """That a node says it has no clearance counts although an answer that brings one may be on its way."""
-    return [(DataPortJudge, "_last_granted", lambda *_: 0)]
-
-
 # Decisions and state
 
 

@@ -92,6 +92,10 @@ class _Node:
         self._reserving: set[asyncio.Task[None]] = set()
 
     def ask(self, asked: Asked) -> None:
+        if not asked.size:
+            self._large.append(asked)
+            self._reserve()
+            return
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._begin)
         self._queue.append(asked)

@@ -55,7 +55,7 @@ class Asked:
         on_done: Callable[[GroupResult], None],
     ) -> None:
         """`deadline`: a time of the loop's clock. The answer has `size` bytes, as far as is known, and `most` at most.
-        `size` is taken from `share` by now; whoever calls `on_done` has given it back.
+        `size` is taken from `share` by now, 0 if it has to wait for room; whoever calls `on_done` has given it back.
         """
         self.group = group
         self.deadline = deadline
@@ -165,9 +165,10 @@ class Errand:
         if here:
             means.requests.begin([group], left, self._share, self._answered, self.most())
         else:
-            asked = Asked(
-                group, self._deadline, min(self.size(), self.most()), self.most(), self._share, self._came_from_there
-            )
+            most = self.most()
+            size = min(self.size(), most)
+            has_room = self._share.has_plenty or self._share.fits(size)  # small ones don't wait for large ones
+            asked = Asked(group, self._deadline, size if has_room else 0, most, self._share, self._came_from_there)
             self._share.take(asked.size)
             means.elsewhere.ask(means.keyspaces.data_address(route.leader), asked)
 

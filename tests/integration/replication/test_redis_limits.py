@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -17,10 +18,11 @@ from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.errands import Asked
 from minkad.data_port.resp.many import PIECE_WORDS, Many, added, by_pieces
 from minkad.data_port.resp.pipes import Batch, Pipe
+from minkad.data_port.resp.reads import Read
 from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.scanning import Scan
 from minkad.data_port.resp.service import TURN_S
-from minkad.data_port.resp.slots import Joined, SetSlot
+from minkad.data_port.resp.slots import Joined, SetSlot, Slot
 from minkad.replication import requests
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import TestNode, until
@@ -326,6 +328,42 @@ async def test_what_is_asked_again_for_its_size_keeps_its_deadline(tmp_path: Pat
         assert results[1].error is not None
         elsewhere.close()
         share.close()
+
+
+class Taker:
+    """Takes the answers of reads."""
+
+    reads = writes = 0
+
+    def __init__(self) -> None:
+        self.taken: list[bytes | None] = []
+
+    def filled(self, slot: Slot) -> None:
+        self.taken.append(slot.answer)
+
+
+async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_before(tmp_path: Path) -> None:
+    """As when many reads are repeated after a refusal, and their size has become known meanwhile."""
+    value, taker = bytes(4 * MIB), Taker()
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 64 * MIB
+        athens = await led_by_byzantium(c, {b"k0": value})
+        memory, most = athens.clients_memory, 0
+        async with clients(athens, table_of(c, RANGES), 4) as greedy:
+            for one in greedy:
+                assert await one.get([b"k0"]) == [value]
+            view, means = greedy[0].service.keyspaces.view(b"default"), greedy[0].service.means
+            assert view is not None
+            for connection in greedy[0].service.connections.values():
+                for _ in range(12):
+                    joined = Joined(taker, 1, lambda found: cast("bytes", found[0]), is_write=False)
+                    Read(means, view, Op.READ, connection.share, joined, [b"k0"], [0]).send()
+                    most = max(most, memory.used)
+            while len(taker.taken) < 48:
+                most = max(most, memory.used)
+                await asyncio.sleep(0.001)
+        assert taker.taken == [value] * 48
+        assert most < memory.limit, f"{most / MIB:.0f} MiB"
 
 
 async def test_a_part_of_a_batch_keeps_the_weights_of_its_entries(tmp_path: Path) -> None:

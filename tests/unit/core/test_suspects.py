@@ -255,6 +255,23 @@ def test_a_synthetic_one_is_tried_on_one_shard_before_all_get_it() -> None:
     assert len(fleet.world.duties.assignments(fleet.row.number)) == len(FLEET)
 
 
+def test_a_synthetic_one_that_some_shards_have_is_tried_on_the_others() -> None:
+    fleet = Poisoned("bad", shards=("a", "b"))
+    fleet.world.create("feeds", ["bad"], synthetic=True)
+    fleet.bad.clear()
+    fleet.settle()
+    fleet.world.join("c")
+    fleet.world.follow()
+    for _ in range(2):
+        fleet.world.kill("c")
+        fleet.world.join("c")
+        fleet.world.follow()
+    assert suspects.is_suspect(fleet.row)
+    fleet.wait(600_000)  # until the shard is no longer quarantined
+    assert {one.shard for one in fleet.world.duties.assignments(fleet.row.number)} == {"a", "b", "c"}
+    assert not fleet.row.HasField("suspicion")
+
+
 def test_one_that_ends_processes_as_they_prepare_is_moved_without() -> None:
     fleet = Poisoned()
     world = fleet.world

@@ -105,17 +105,20 @@ class Alike(NamedTuple):
 
 
 def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) -> list[Alike]:
-    """The suspects that may be tried now, the least suspected first; those that a shard has or is trying are left
-    out.
-    """
+    """The suspects that may be tried now, the least suspected first."""
     rows = map(duties.duties.__getitem__, duties.suspected)
     free = (row for row in rows if is_suspect(row) and row.suspicion.retry_ms <= now_ms and not row.deleting)
     kinds: dict[tuple[int, str, bool], list[Duty]] = {}
     for row in free:
-        if may_be_tried(row) and not any(one.holds for one in duties.assignments(row.number)):
+        if may_be_tried(row) and not _is_placed(duties, row):
             kinds.setdefault((row.suspicion.failures, row.pallet, row.synthetic), []).append(row)
     found = (Alike(nsmallest(PIECE, some, key=_turn), len(some)) for some in kinds.values())
     return sorted(found, key=lambda alike: _turn(alike.first[0]))
+
+
+def _is_placed(duties: DutyState, row: Duty) -> bool:
+    """Whether a shard has the duty or tries it. A synthetic one is tried although some have it, as others lack it."""
+    return any(one.holds and not (row.synthetic and one.was_attached) for one in duties.assignments(row.number))
 
 
 def _turn(row: Duty) -> tuple[int, int, int]:

@@ -289,6 +289,8 @@ class Serving:
                 await asyncio.wait([task], timeout=_QUORUM_POLL)
             if task.done():
                 await task
+            else:
+                log.info("nothing can be recorded any longer: most voters are gone", extra={"left_out": name})
         finally:
             tasks.drop(task)
 
@@ -297,8 +299,8 @@ class Serving:
         parts, silent = self._parts, self._parts.watch.unanswered()
         nodes = (node for node in parts.coordinator.state.nodes.values() if node.id != parts.identity.node_id)
         gone = {node.raft_id for node in nodes if node.state == NodeState.NODE_STATE_LEFT or node.id in silent}
-        voters = parts.driver.conf_state.voters
-        return 2 * sum(voter not in gone for voter in voters) > len(voters)
+        voters = parts.driver.conf_state.voters  # none are known yet on a node that has just joined
+        return not voters or 2 * sum(voter not in gone for voter in voters) > len(voters)
 
     async def _step_down(self) -> None:
         """Ask a LIVE voter to lead, if this node does and there is one."""

@@ -95,7 +95,7 @@ class DutyChecks:
         versions = row.version if row is not None else 0  # a client that changes it has it tried again at once
         seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
         # A synthetic one is given to all shards at once, and once more to those that are back before the second fails.
-        most = 2 * len(self.duties.shards) if row is not None and row.synthetic else _SACRIFICED
+        most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
                 "a duty that ends processes ends few of them",

@@ -402,8 +402,8 @@ class DutyState:
             state._put(duty, None)
         state.next_number = tables.next_number or 1
         for row in tables.assignments:
-            told = (row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason, row.was_attached)
-            one = Assignment(*told)
+            was_attached = row.was_attached or row.state == _ATTACHED  # older versions say only the state
+            one = Assignment(row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason, was_attached)
             state._assign(one.shard, state.duties[one.duty], None, one)
         return state
 

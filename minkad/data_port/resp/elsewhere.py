@@ -1,8 +1,8 @@
 """The way to the nodes that lead partitions which are not led here: their data ports, as a client of Minka.
 
-What is asked says how many bytes the answers may have, and so many are taken from the clients' memory before. An answer
-that is larger is refused by the other node; it is asked for again, a few of these at a time, once there is room for
-the largest that it can be.
+A request says how many bytes the answers may have, and that many are taken from the clients' memory before; a read
+waits until there is room. The other node refuses an answer that is larger; it is asked again once there is room for the
+largest answer. One read of a client waits at a time, so that no client waits for all the reads of another one.
 """
 
 import asyncio
@@ -19,16 +19,15 @@ from minka import wire
 from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
-from minka.wire import GroupResult, Op
+from minka.wire import GroupResult
 from minkad.config.addresses import split_address
-from minkad.data_port.resp.errands import Asked
+from minkad.data_port.resp.errands import READS, Asked
 from minkad.process import tasks
+from minkad.process.memory import Share
 
 _CONNECT_S: Final = 2.0
 _GRACE_S: Final = 1.0  # a node answers within the timeout; so much later it counts as hung
-_READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 _FRAME_BYTES: Final = 1024 * 1024  # of answers that come together, as far as they are known before
-_LARGE_AT_ONCE: Final = 4
 
 
 class Elsewhere:
@@ -88,13 +87,12 @@ class _Node:
         self._ids = itertools.count(1)
         self._queue: deque[Asked] = deque()
         self._under_way: dict[int, tuple[asyncio.TimerHandle, list[Asked]]] = {}
-        self._large: deque[Asked] = deque()  # answers that wait for room
-        self._reserving: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Share, deque[Asked]] = {}  # for room
+        self._reserving: dict[Share, asyncio.Task[None]] = {}
 
     def ask(self, asked: Asked) -> None:
         if not asked.size:
-            self._large.append(asked)
-            self._reserve()
+            self._wait_for_room(asked)
             return
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._begin)
@@ -106,7 +104,7 @@ class _Node:
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._is_leaving and not (self._queue or self._under_way or self._large or self._reserving):
+        if self._is_leaving and not (self._queue or self._under_way or self._waiting or self._reserving):
             self._is_leaving = False
             self._forget(self._address)
             if self._connection is not None:
@@ -115,9 +113,9 @@ class _Node:
     def close(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-        for task in self._reserving:
+        for task in self._reserving.values():
             task.cancel()
-        self._large.clear()
+        self._waiting.clear()
         if self._connection is not None:
             self._connection.drop()
         self.lost(None)
@@ -133,10 +131,10 @@ class _Node:
         timer.cancel()
         for one, result in zip(asked, response.results, strict=True):
             if result.error is not None and one.size < one.most and _is_too_large(result.error):
-                self._large.append(one)
+                one.expected = one.most
+                self._wait_for_room(one)
             else:
                 _answer(one, result)
-        self._reserve()
         self._end_if_idle()
 
     def ended(self) -> None:
@@ -177,26 +175,31 @@ class _Node:
         groups = [one.group for one in asked]
         connection.send(wire.encode(wire.Request(number, timeout_ms, groups, max_bytes)))
 
-    def _reserve(self) -> None:
-        """Ask again for answers that were larger than expected."""
-        while self._large and len(self._reserving) < _LARGE_AT_ONCE:
-            asked = self._large.popleft()
-            failed = partial(self._failed_to_reserve, asked)
-            task = tasks.start(self._with_room(asked), "passing on", failed)
-            self._reserving.add(task)
-            task.add_done_callback(self._reserved)
+    def _wait_for_room(self, asked: Asked) -> None:
+        self._waiting.setdefault(asked.share, deque()).append(asked)
+        self._reserve(asked.share)
 
-    def _reserved(self, task: "asyncio.Task[None]") -> None:
-        self._reserving.discard(task)
-        self._reserve()
+    def _reserve(self, share: Share) -> None:
+        waiting = self._waiting.get(share)
+        if waiting is None or share in self._reserving:
+            return
+        asked = waiting.popleft()
+        if not waiting:
+            del self._waiting[share]
+        task = tasks.start(self._with_room(asked), "passing on", partial(self._failed_to_reserve, asked))
+        self._reserving[share] = task
+        task.add_done_callback(lambda _: self._reserved(share))
+
+    def _reserved(self, share: Share) -> None:
+        del self._reserving[share]
+        self._reserve(share)
         self._end_if_idle()
 
     async def _with_room(self, asked: Asked) -> None:
-        """Ask for one answer, with as much room as it may need."""
-        more = asked.most - asked.size
-        has_room = await asked.share.reserve(more, asked.deadline, lambda: asked.size)
+        """Ask once there is room for as much as is expected."""
+        has_room = await asked.share.reserve(asked.expected - asked.size, asked.deadline, lambda: asked.size)
         if has_room:
-            asked.size = asked.most
+            asked.size = asked.expected
         if asked.deadline <= asyncio.get_running_loop().time():
             _answer(asked, _refused(Code.OVERLOADED, "there was no memory for this answer in time"))
         elif has_room:
@@ -227,7 +230,7 @@ class _Node:
     @staticmethod
     def _give_up(asked: list[Asked], text: str, *, was_sent: bool = False) -> None:
         for one in asked:
-            unknown = was_sent and one.group.op not in _READS
+            unknown = was_sent and one.group.op not in READS
             _answer(one, _refused(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, text))
 
 

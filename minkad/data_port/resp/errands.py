@@ -26,6 +26,9 @@ TIMEOUT_MS: Final = 5000
 SEVERAL_BYTES: Final = 4 * 1024 * 1024
 """Of several values in one answer; with more, they are asked for in parts."""
 
+READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
+"""What may be done twice, and may wait for the memory of its answer. Writes don't, as others wait for them."""
+
 _NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})
 _BODY_BYTES: Final = 1024  # of an answer, besides its values
 _PATIENCE_S: Final = 1.0  # before a client of a cluster is told that nobody leads a partition
@@ -43,23 +46,27 @@ class Elsewhere(Protocol):
 class Asked:
     """A group that is passed on to the node that leads."""
 
-    __slots__ = ("deadline", "group", "most", "on_done", "share", "size")
+    __slots__ = ("deadline", "expected", "group", "most", "on_done", "share", "size")
 
     def __init__(
         self,
         group: Group,
         deadline: float,
-        size: int,
+        expected: int,
         most: int,
         share: Share,
         on_done: Callable[[GroupResult], None],
+        *,
+        is_taken: bool = True,
     ) -> None:
-        """`deadline`: a time of the loop's clock. The answer has `size` bytes, as far as is known, and `most` at most.
-        `size` is taken from `share` by now, 0 if it has to wait for room; whoever calls `on_done` has given it back.
+        """`deadline`: a time of the loop's clock. The answer has `expected` bytes, as far as is known, and `most` at
+        most. `size` bytes are taken from `share`: those that are expected, or 0 as long as it waits for room, not
+        `is_taken`. Whoever calls `on_done` has given them back.
         """
         self.group = group
         self.deadline = deadline
-        self.size = size
+        self.expected = expected
+        self.size = expected if is_taken else 0
         self.most = most
         self.share = share
         self.on_done = on_done
@@ -167,8 +174,8 @@ class Errand:
         else:
             most = self.most()
             size = min(self.size(), most)
-            has_room = self._share.has_plenty or self._share.fits(size)  # small ones don't wait for large ones
-            asked = Asked(group, self._deadline, size if has_room else 0, most, self._share, self._came_from_there)
+            has_room = self._op not in READS or self._share.has_plenty or self._share.fits(size)
+            asked = Asked(group, self._deadline, size, most, self._share, self._came_from_there, is_taken=has_room)
             self._share.take(asked.size)
             means.elsewhere.ask(means.keyspaces.data_address(route.leader), asked)
 

@@ -366,6 +366,18 @@ async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_b
         assert most < memory.limit, f"{most / MIB:.0f} MiB"
 
 
+async def test_writes_that_are_passed_on_do_not_wait_for_the_room_of_answers(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 16 * MIB
+        athens = await led_by_byzantium(c, {b"k0": bytes(4 * MIB)})
+        async with client(athens, table_of(c, RANGES)) as redis:
+            assert await redis.get([b"k0"]) == [bytes(4 * MIB)]
+            share = redis.service.pipes.share
+            share.take(athens.clients_memory.limit // 4)  # as for the answers of GETEX that are under way
+            assert await redis.say("SET k0 1") == [b"+OK"]
+            share.give(athens.clients_memory.limit // 4)
+
+
 async def test_a_part_of_a_batch_keeps_the_weights_of_its_entries(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"k": b"1"})

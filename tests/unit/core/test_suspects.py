@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from minka.v1.duties_pb2 import AssignmentState, Duty
+from minka.v1.duties_pb2 import AssignmentState, Duty, DutyTables
 from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutySpec
 from minkad.core.controller import ChangeDuties
 from minkad.core.controller.duties import distribution, placing, suspects, trials
 from minkad.core.controller.duties.distribution import TIMER_MS
 from minkad.core.controller.duties.rows import duties_in_pieces, duty_with, in_state
-from minkad.core.state import State
+from minkad.core.state import DutyState, State
 from tests.unit.core.duty_world import DutyWorld, Process
 
 ROUNDS = 10_000
@@ -253,6 +253,18 @@ def test_a_synthetic_one_is_tried_on_one_shard_before_all_get_it() -> None:
     fleet.bad.clear()
     fleet.wait(suspects.LONGEST_PAUSE_MS)
     assert len(fleet.world.duties.assignments(fleet.row.number)) == len(FLEET)
+
+
+def test_what_older_versions_have_kept_as_attached_is_beyond_suspicion() -> None:
+    fleet = Poisoned("bad", shards=("a",))
+    fleet.world.create("feeds", ["attached"])
+    fleet.settle()
+    tables = DutyTables()
+    for piece in fleet.world.duties.pieces():
+        tables.MergeFrom(piece)
+    tables.assignments[0].ClearField("was_attached")
+    [one] = DutyState.of(tables).assignments(fleet.world.row("attached").number)
+    assert one.was_attached
 
 
 def test_a_synthetic_one_that_some_shards_have_is_tried_on_the_others() -> None:

@@ -40,6 +40,8 @@ def _stays(state: State, duty: Duty, holder: Assignment) -> str:
         return f" A person has placed it {where}, and it stays so until released."
     if duty.stationary:
         return " It is stationary: it isn't moved to balance."
+    if is_suspect(duty):
+        return " No rebalance moves it before it is attached: it may end the processes that attach it."
     balancer = balancer_name(state.duties.pallets[duty.pallet].balancer.kind).replace("_", " ")
     return f" The pallet's balancer ({balancer}) may move it."
 

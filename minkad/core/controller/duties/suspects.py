@@ -27,11 +27,9 @@ FIRST_PAUSE_MS: Final = 30_000
 LONGEST_PAUSE_MS: Final = 3_600_000
 PIECE: Final = 500  # suspects of a kind for which a shard is looked for at once
 SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
-_MAY_BE_WHY: Final = (
-    _A.ASSIGNMENT_STATE_ASSIGNED,
-    _A.ASSIGNMENT_STATE_PREPARING,
-    _A.ASSIGNMENT_STATE_RELEASING,  # it may have been told so after it had ended
-)
+_IS_GIVEN: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
+# A shard may have been told to release the duty after its process had ended.
+_MAY_BE_WHY: Final = (*_IS_GIVEN, _A.ASSIGNMENT_STATE_RELEASING)
 
 
 def is_suspect(row: Duty) -> bool:
@@ -89,7 +87,7 @@ def trying(duties: DutyState, now_ms: int) -> set[str]:
     """The shards that are trying suspects."""
     tried = (pair for pair in duties.attaching if pair[0] in duties.suspected and is_suspect(duties.duties[pair[0]]))
     found = (duties.assignment(*pair) for pair in tried)
-    return {one.shard for one in found if one is not None and now_ms - one.since_ms < SLOW_TRIAL_MS}
+    return {one.shard for one in found if one is not None and _is_trial(one, now_ms)}
 
 
 class Alike(NamedTuple):
@@ -110,15 +108,21 @@ def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) ->
     free = (row for row in rows if is_suspect(row) and row.suspicion.retry_ms <= now_ms and not row.deleting)
     kinds: dict[tuple[int, str, bool], list[Duty]] = {}
     for row in free:
-        if may_be_tried(row) and not _is_placed(duties, row):
+        if may_be_tried(row) and not _is_placed(duties, row, now_ms):
             kinds.setdefault((row.suspicion.failures, row.pallet, row.synthetic), []).append(row)
     found = (Alike(nsmallest(PIECE, some, key=_turn), len(some)) for some in kinds.values())
     return sorted(found, key=lambda alike: _turn(alike.first[0]))
 
 
-def _is_placed(duties: DutyState, row: Duty) -> bool:
-    """Whether a shard has the duty or tries it. A synthetic one is tried although some have it, as others lack it."""
-    return any(one.holds and not (row.synthetic and one.was_attached) for one in duties.assignments(row.number))
+def _is_placed(duties: DutyState, row: Duty, now_ms: int) -> bool:
+    """Whether the duty has its shard. A synthetic one is tried as long as shards lack it, on one at a time."""
+    if not row.synthetic:
+        return duties.holder(row.number) is not None
+    return any(_is_trial(one, now_ms) for one in duties.assignments(row.number) if one.state in _IS_GIVEN)
+
+
+def _is_trial(one: Assignment, now_ms: int) -> bool:
+    return now_ms - one.since_ms < SLOW_TRIAL_MS
 
 
 def _turn(row: Duty) -> tuple[int, int, int]:

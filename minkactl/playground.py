@@ -325,9 +325,11 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback host:port pairs that nobody listens on now, in `PORTS`; not the same ones again in this process."""
+    """Loopback host:port pairs that nobody listens on now, in `PORTS`; not one of the last that this process got, since
+    a node that is stopped may start again.
+    """
     found: list[str] = []
-    for port in random.SystemRandom().sample(PORTS, 1000):
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         if port in _handed_out:
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -336,14 +338,16 @@ def free_addresses(count: int) -> list[str]:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
-        _handed_out.add(port)
+        _handed_out[port] = None
         found.append(f"{LOOPBACK}:{port}")
+        while len(_handed_out) > len(PORTS) // 2:
+            del _handed_out[next(iter(_handed_out))]
         if len(found) == count:
             return found
     raise MinkaError(Code.PLAYGROUND_FAILED, f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
-_handed_out: set[int] = set()
+_handed_out: dict[int, None] = {}  # the newest, in their order
 
 
 def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:

@@ -167,6 +167,14 @@ def test_merging() -> None:
     assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
 
 
+def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts clusters for long gets ports again that it had long ago."""
+    monkeypatch.setattr("minkactl.playground.PORTS", PORTS[:100])
+    monkeypatch.setattr("minkactl.playground._handed_out", {})
+    for _ in range(10):
+        assert len(set(free_addresses(20))) == 20
+
+
 def test_free_addresses_differ() -> None:
     found = free_addresses(20)
     assert len(set(found)) == 20

@@ -174,9 +174,7 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
 
 def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped(tmp_path: Path) -> None:
     with LocalCluster(3, directory=tmp_path, config=QUICK) as cluster:
-        with Control(cluster.endpoints) as control:
-            control.create_keyspace("k", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
-            wait_settled(control, live=3)
+        make_replicas(cluster)
         for name, node in cluster.nodes.items():
             cluster.terminate(name)
             assert_has_ended_gracefully(node)
@@ -185,11 +183,16 @@ def test_a_cluster_that_is_stopped_node_by_node_waits_for_nobody_who_has_stopped
 
 def test_a_cluster_that_is_stopped_at_once_ends_gracefully(tmp_path: Path) -> None:
     with LocalCluster(3, directory=tmp_path, config=QUICK) as cluster:
-        with Control(cluster.endpoints) as control:
-            wait_settled(control, live=3)
+        make_replicas(cluster)
         cluster.stop(graceful=True)
         for node in cluster.nodes.values():
             assert_has_ended_gracefully(node)
+
+
+def make_replicas(cluster: LocalCluster) -> None:
+    with Control(cluster.endpoints) as control:
+        control.create_keyspace("k", 6, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
+        wait_settled(control, live=3)
 
 
 def assert_has_ended_gracefully(node: LocalNode) -> None:

@@ -27,7 +27,7 @@ SEVERAL_BYTES: Final = 4 * 1024 * 1024
 """Of several values in one answer; with more, they are asked for in parts."""
 
 READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
-"""What may be done twice, and may wait for the memory of its answer. Writes don't, as others wait for them."""
+"""They may be repeated, and wait for the memory of their answers. Writes don't wait: other writes wait for them."""
 
 _NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})
 _BODY_BYTES: Final = 1024  # of an answer, besides its values

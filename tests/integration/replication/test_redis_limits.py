@@ -348,7 +348,12 @@ async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_b
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 64 * MIB
         athens = await led_by_byzantium(c, {b"k0": value})
-        memory, most = athens.clients_memory, 0
+        memory, used = athens.clients_memory, list[int]()
+
+        def is_over() -> bool:
+            used.append(memory.used)
+            return len(taker.taken) == 48
+
         async with clients(athens, table_of(c, RANGES), 4) as greedy:
             for one in greedy:
                 assert await one.get([b"k0"]) == [value]
@@ -358,12 +363,9 @@ async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_b
                 for _ in range(12):
                     joined = Joined(taker, 1, lambda found: cast("bytes", found[0]), is_write=False)
                     Read(means, view, Op.READ, connection.share, joined, [b"k0"], [0]).send()
-                    most = max(most, memory.used)
-            while len(taker.taken) < 48:
-                most = max(most, memory.used)
-                await asyncio.sleep(0.001)
+            await until(is_over)
         assert taker.taken == [value] * 48
-        assert most < memory.limit, f"{most / MIB:.0f} MiB"
+        assert max(used) < memory.limit, f"{max(used) / MIB:.0f} MiB"
 
 
 async def test_writes_that_are_passed_on_do_not_wait_for_the_room_of_answers(tmp_path: Path) -> None:

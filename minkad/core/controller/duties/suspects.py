@@ -28,8 +28,6 @@ LONGEST_PAUSE_MS: Final = 3_600_000
 PIECE: Final = 500  # suspects of a kind for which a shard is looked for at once
 SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
 _IS_GIVEN: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
-# A shard may have been told to release the duty after its process had ended.
-_MAY_BE_WHY: Final = (*_IS_GIVEN, _A.ASSIGNMENT_STATE_RELEASING)
 
 
 def is_suspect(row: Duty) -> bool:
@@ -43,11 +41,12 @@ def is_quarantined(row: Duty) -> bool:
 
 
 def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The shard has failed: note it for the duties that may be why. What a client has changed since the shard got it is
+    """The shard has failed: note it for the duties that may be why, those that it has not attached, also if the shard
+    was told to release them after its process had ended. What a client has changed since the shard got it is
     tried again at once.
     """
     held = duties.on_shard.get(shard.name, {}).values()
-    attaching = [(duties.duties[one.duty], one) for one in held if _may_be_why(one)]
+    attaching = [(duties.duties[one.duty], one) for one in held if not one.was_attached]
     most = max((row.suspicion.failures for row, _ in attaching), default=0)
     blamed = [row for row, _ in attaching if row.suspicion.failures == most]
     is_changed = any(row.changed_ms > one.since_ms for row, one in attaching if row.suspicion.failures == most)
@@ -59,10 +58,6 @@ def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
         retry_ms=now_ms + pause_ms(most + 1) if is_kept_away else 0,
     )
     yield from duties_in_pieces(duty_with(row, lambda new: new.suspicion.CopyFrom(suspicion)) for row in blamed)
-
-
-def _may_be_why(one: Assignment) -> bool:
-    return one.state in _MAY_BE_WHY and not one.was_attached
 
 
 def pause_ms(failures: int) -> int:
@@ -115,7 +110,7 @@ def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) ->
 
 
 def _is_placed(duties: DutyState, row: Duty, now_ms: int) -> bool:
-    """Whether the duty has its shard. A synthetic one is tried as long as shards lack it, on one at a time."""
+    """Whether the duty isn't to be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
     if not row.synthetic:
         return duties.holder(row.number) is not None
     return any(_is_trial(one, now_ms) for one in duties.assignments(row.number) if one.state in _IS_GIVEN)

@@ -42,6 +42,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel connects, however others in the process just failed
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.enable_http_proxy", 0),  # nodes are reached directly, whatever the environment says about the web

@@ -279,5 +279,4 @@ def _options() -> list[tuple[str, int]]:
         *channel_options(_CONNECT_S),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
-        ("grpc.use_local_subchannel_pool", 1),  # a new try connects again, whatever became of the last one
     ]

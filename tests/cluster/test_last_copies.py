@@ -55,7 +55,9 @@ class Loss:
         eventually(f"{node} is LIVE", lambda: node in self.live())
 
     def live(self) -> list[str]:
-        return [node.node_id for node in self.control.status().nodes if node.heartbeat_age_ms < 1000]
+        """The nodes that the active controller has heard within a second. One that it never heard has no age."""
+        heard = (node for node in self.control.status().nodes if node.HasField("heartbeat_age_ms"))
+        return [node.node_id for node in heard if node.heartbeat_age_ms < 1000]
 
     def minkactl(self, *arguments: str) -> Result:
         endpoints = ",".join(self.cluster.endpoints)

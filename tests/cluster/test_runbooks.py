@@ -199,7 +199,8 @@ def test_backups_and_restores(cluster: LocalCluster, operator: Machine) -> None:
     assert beside(cluster, "data.new-*") == [[], [], []]
 
 
-def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine) -> None:
+def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tmp_path: Path) -> None:
+    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # no two of a second
     for fails in ("cp", "mv", "sync"):
         operator.stand_in(fails, f'#!/bin/sh\n[ "$NODE" != cyrene ] || exit 1\n{_REAL.format(fails)}')
         ended = operator.type(block(BACKUP))

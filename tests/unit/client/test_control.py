@@ -1,18 +1,22 @@
 """`minka.control` against real gRPC servers: redirects, repetitions, deadlines, and errors that say what was tried."""
 
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from minka._channels import Channels
 from minka.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, cluster_pb2
 
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; a connection without one is tried again
 MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
 Start = Callable[[], Any]
 
@@ -280,6 +284,20 @@ def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
     assert (request.to, request.keyspaces, request.drain) == (["athens"], ["flights"], ["cyrene"])
     assert request.weights == {"athens": 2.0}
     assert [(one.partition_id, one.replicas) for one in request.partitions] == [(7, ["athens"])]
+
+
+def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
+    """Where it is shared, a client is told "Connection refused" while another one's next attempt is due, although the
+    node has come back.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:
+        server.settimeout(10)
+        for _ in range(2):
+            channels = Channels(None)
+            stack.callback(channels.close)
+            channels.to(f"127.0.0.1:{server.getsockname()[1]}").subscribe(lambda _: None, try_to_connect=True)
+        for _ in range(2):
+            stack.enter_context(server.accept()[0]).sendall(EMPTY_SETTINGS)
 
 
 def test_the_import_is_light() -> None:

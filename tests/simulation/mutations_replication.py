@@ -6,6 +6,7 @@ from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.controller import isr
+from minkad.core.replication.eligibility import Eligibility
 from minkad.core.replication.follower import Follower, LeaderStream
 from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.instructions import WakeAt
@@ -66,7 +67,7 @@ def commit_without_the_eligible() -> Sequence[Patch]:
     def may_be_in_sync(self: Leader) -> set[str]:
         return {*self.state.row.isr, *self._joining}
 
-    return [(Leader, "may_be_in_sync", may_be_in_sync), (Leader, "_needs_eligible", lambda _: False)]
+    return [(Leader, "may_be_in_sync", may_be_in_sync), (Eligibility, "is_awaited", False)]
 
 
 def _allow(*_: object) -> None:

@@ -43,6 +43,13 @@ def test_a_seed_replays_exactly(world: str, seed: int) -> None:
     assert runs[0] == runs[1]
 
 
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_a_mutation_fits_the_code(mutation: Mutation) -> None:
+    """All that it changes is there, which nobody else would notice before `--mutate` comes to it."""
+    with mutation.applied():
+        pass
+
+
 @pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.name in _QUICK], ids=lambda m: m.name)
 def test_bugs_are_found(mutation: Mutation) -> None:
     with mutation.applied():

@@ -103,7 +103,9 @@ class ShardMachine:
 
     def wake_at(self) -> float:
         """The time at which to send a Tick, if nothing else happens before."""
-        times = [self._beat_at, self._farewell, self.hosting.wake_at()]
+        times = [self._beat_at, self.hosting.wake_at()]
+        if not self.hosting.records:
+            times.append(self._farewell)
         if self._connected:
             times.append(self._silent_at())
         if self.hosting.live:

@@ -141,12 +141,14 @@ class ShardProcess(Endpoint):
         """Handle an event; `at` is the moment at which it was due."""
         if not self.alive:
             return
-        for instruction in self.core.handle(event, max(self.now(), at)):
+        now = max(self.now(), at)
+        for instruction in self.core.handle(event, now):
             self._carry_out(instruction)
             if self.machine.process is not self:
                 return
         if self._tick is not None:
             self._tick.cancel()
+        assert self.core.wake_at() > now, "the session spins"
         due = min(self.core.wake_at(), self.now() + _LOOK_S) + _PRECISION
         self._tick = self.loop.call_at(due, self.handle, Tick(), due)
         self.world.checks.looked(self)

@@ -327,6 +327,16 @@ def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodb
     assert world.notes[before:] == []
 
 
+def test_it_waits_calmly_for_a_delegate_that_has_not_released_all_at_the_goodbye(world: World) -> None:
+    world.goodbye()
+    assert world.timely()
+    world.pass_time(0.5)  # it would fail if the machine asked for one tick after the other
+    assert world.stopped == []
+    world.end_calls()
+    world.record()
+    assert world.stopped == [Stopped()]
+
+
 def test_it_gives_up_without_the_cluster(world: World) -> None:
     world.tell(GiveUp())
     world.end_calls()

@@ -8,7 +8,7 @@ import os
 from setuptools import Extension, setup
 
 COMPILED = (
-    "minka/stored.py",
+    "minka/wire/stored_values.py",
     "minkad/data_port/resp/commit_delay.py",
     "minkad/data_port/resp/connection.py",
     "minkad/data_port/resp/errands.py",

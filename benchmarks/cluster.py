@@ -11,7 +11,7 @@ from typing import Final, Self
 from benchmarks.kv_worker import VALUE, Done, Work, key
 from benchmarks.processes import Group
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 

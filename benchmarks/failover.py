@@ -20,14 +20,14 @@ from typing import Final
 
 import uvloop
 
-import minka.aio
+import minka
 from benchmarks.cluster import KEYSPACE
 from benchmarks.kv_worker import VALUE, key
 from benchmarks.measure import MINKA, Goal, Report, Sample, measure, parse, percentile
 from benchmarks.peers import ETCD, REDIS, EtcdCluster, RedisCluster, missing
-from minka.control import Control
+from minka.admin.control import Control
+from minka.cluster.hashing import murmur3
 from minka.errors import MinkaError
-from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
 from minkad.config.schema import Membership
@@ -201,7 +201,7 @@ class _Lab:
         began = float("inf")
         taken: dict[bytes, float] = {}
 
-        async def write(client: minka.aio.Client, name: bytes) -> None:
+        async def write(client: minka.AsyncClient, name: bytes) -> None:
             while name not in taken:
                 sent = time.monotonic()
                 with suppress(MinkaError):
@@ -210,7 +210,7 @@ class _Lab:
                         taken[name] = time.monotonic()
                 await asyncio.sleep(_GAP_S)
 
-        async with minka.aio.Client(self.cluster.endpoints, keyspace=KEYSPACE) as client:
+        async with minka.AsyncClient(self.cluster.endpoints, keyspace=KEYSPACE) as client:
             writers = [asyncio.create_task(write(client, name)) for name in self._keys.values()]
             await asyncio.sleep(_WARM_UP_S)
             began = time.monotonic()

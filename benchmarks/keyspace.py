@@ -9,7 +9,7 @@ import urllib.request
 from typing import Final
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, say
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
 from minkactl.playground import LocalCluster
 

@@ -43,7 +43,7 @@ def run(report: Report) -> None:
     report.absent |= {REDIS: reason} if (reason := missing(REDIS)) else {}
     report.notes.append(
         f"Keys of 16 bytes, {KEYS:,} of them, values of {len(VALUE)}; {PARTITIONS} partitions. Minka's load comes from "
-        "minka.aio.Client, in as many processes as `processes` says; Redis's from redis-benchmark, a thread a master."
+        "minka.AsyncClient, in as many processes as `processes` says; Redis's from redis-benchmark, a thread a master."
     )
     for _ in range(report.options.rounds):
         if REDIS not in report.absent:

@@ -1,4 +1,4 @@
-"""One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.aio.Client under way.
+"""One client process of `benchmarks.kv` and `benchmarks.reassign`: keeps some calls of minka.AsyncClient under way.
 
 Its argument is a `Work` in JSON. It prints a line when it is connected, starts with a line on stdin, ends in time or
 with a second line, and prints what it has measured in JSON.
@@ -14,9 +14,9 @@ from typing import Final
 
 import uvloop
 
-import minka.aio
+import minka
 from benchmarks.processes import answer
-from minka.hashing import murmur3
+from minka.cluster.hashing import murmur3
 
 VALUE: Final = b"v" * 100
 
@@ -63,7 +63,7 @@ async def work(what: Work) -> Done:
     """Do the work. Raises MinkaError if a call fails."""
     keys = [key(number) for number in range(what.key_count)]
     done = Done()
-    async with minka.aio.Client(what.endpoints, keyspace=what.keyspace) as client:
+    async with minka.AsyncClient(what.endpoints, keyspace=what.keyspace) as client:
         await client.get_many(keys[:1000])  # connects to every node
         answer("connected")
         sys.stdin.readline()
@@ -83,7 +83,7 @@ def _stop(done: Done) -> None:
 
 
 async def _calls(
-    client: minka.aio.Client, what: Work, number: int, keys: list[bytes], stop_at: float, done: Done
+    client: minka.AsyncClient, what: Work, number: int, keys: list[bytes], stop_at: float, done: Done
 ) -> None:
     """Make one call after the other, until the time is over."""
     rng = random.Random(f"{what.seed}/{number}")

@@ -20,7 +20,7 @@ from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.peers import REDIS, RedisCluster, missing
 from benchmarks.plain_copy import copy
 from benchmarks.reassign import finish, metrics, pauses
-from minka.control import Control
+from minka.admin.control import Control
 from minkactl.leftovers import Leftovers
 from minkactl.playground import LocalCluster
 

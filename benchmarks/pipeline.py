@@ -24,14 +24,14 @@ from benchmarks.kv_worker import Work
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.peers import REDIS, missing
 from benchmarks.processes import LOOPBACK, Group, free_ports
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.sst_files import SstWriter
 from minka.spark import session
 from minka.spark.batches import binary_columns
 from minka.spark.export import export
 from minka.spark.load import LoadOptions, load
 from minka.spark.pairs import PairColumns, pairs_of
 from minka.spark.splits import splits
-from minka.sst import SstWriter
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 from minkactl.playground import LocalCluster
 from minkad.storage.rocks_data import data_options

@@ -16,9 +16,9 @@ import grpc
 import uvloop
 
 from benchmarks.processes import answer
-from minka.data_port import Purpose
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.raft_pb2 import ConfState
+from minka.wire.data_port import Purpose
 from minkad.__main__ import SWITCH_INTERVAL
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode

@@ -11,10 +11,10 @@ from random import Random
 from typing import Final, NamedTuple
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
-from minka.aio import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.async_client import AsyncClient
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionState
 from minkactl.playground import LocalCluster
 
@@ -94,7 +94,7 @@ def _keys(count: int) -> list[bytes]:
     return [b"%016x" % rng.getrandbits(64) for _ in range(count)]
 
 
-async def _load(client: Client, keys: list[bytes]) -> None:
+async def _load(client: AsyncClient, keys: list[bytes]) -> None:
     for start in range(0, len(keys), _BATCH):
         await client.put_many({key: os.urandom(50) + bytes(50) for key in keys[start : start + _BATCH]})
 
@@ -104,7 +104,7 @@ async def _load(client: Client, keys: list[bytes]) -> None:
 
 async def _split_under_load(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
     keys = _keys(count)
-    async with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
+    async with AsyncClient(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         await _load(client, keys)
         await _scan(report, client, count)
         calls: list[Call] = []
@@ -136,7 +136,7 @@ async def _split_under_load(report: Report, control: Control, endpoints: Sequenc
             report.add(case, MINKA, _p99(merges[kind, half]))
 
 
-async def _scan(report: Report, client: Client, count: int) -> None:
+async def _scan(report: Report, client: AsyncClient, count: int) -> None:
     case = report.case("scan, 116-byte rows, one client", "rows/s")
     for _ in range(report.options.rounds):
         began, found = time.monotonic(), 0
@@ -146,7 +146,7 @@ async def _scan(report: Report, client: Client, count: int) -> None:
         report.add(case, MINKA, Sample(found / (time.monotonic() - began)))
 
 
-async def _use(client: Client, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
+async def _use(client: AsyncClient, kind: str, keys: list[bytes], number: int, calls: list[Call]) -> None:
     """Make one call after the other until cancelled. `keys` may grow meanwhile."""
     rng = Random(number)
     while True:
@@ -164,7 +164,7 @@ async def _use(client: Client, kind: str, keys: list[bytes], number: int, calls:
         await asyncio.sleep(_GAP_S)
 
 
-async def _scan_some(client: Client, start: bytes) -> None:
+async def _scan_some(client: AsyncClient, start: bytes) -> None:
     found = [key async for key, _ in client.scan(start, limit=_SCANNED)]
     assert found[0] == start, f"{start!r} is lost"
     assert found == sorted(set(found)), f"a scan from {start!r} has keys twice or in disorder"
@@ -214,7 +214,7 @@ async def _grow(report: Report, control: Control, endpoints: Sequence[str], coun
     keys = _keys(count)
     calls: list[Call] = []
     moments: list[Moment] = []
-    async with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
+    async with AsyncClient(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         began = time.monotonic()
         present = keys[:_BATCH]
         await _load(client, present)

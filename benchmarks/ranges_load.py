@@ -16,8 +16,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile, say
-from minka.aio import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.async_client import AsyncClient
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 from minkactl.playground import LocalCluster
 
@@ -92,7 +92,7 @@ def _create(control: Control, replicas: int) -> None:
 async def _watch(
     control: Control, cluster: LocalCluster, keys: list[bytes], in_order: bool, seconds: float
 ) -> tuple[list[Second], list[Call]]:
-    async with Client(cluster.endpoints, keyspace=KEYSPACE, timeout=30) as client:
+    async with AsyncClient(cluster.endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for start in range(0, len(keys), _BATCH):
             await client.put_many(dict.fromkeys(keys[start : start + _BATCH], bytes(100)))
         await asyncio.to_thread(_until_idle, control)
@@ -126,7 +126,9 @@ def _until_idle(control: Control) -> None:
         time.sleep(0.2)
 
 
-async def _use(client: Client, draw: Callable[[Random], bytes], number: int, began: float, calls: list[Call]) -> None:
+async def _use(
+    client: AsyncClient, draw: Callable[[Random], bytes], number: int, began: float, calls: list[Call]
+) -> None:
     rng = Random(number)
     while True:
         key, at = draw(rng), time.monotonic()

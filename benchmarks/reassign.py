@@ -12,7 +12,7 @@ from benchmarks.cluster import KEYSPACE, Clients, create_keyspace, put_all
 from benchmarks.kv_worker import VALUE, Done, Work, key
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.peers import REDIS, RedisCluster, missing
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Operation, OperationState
 from minkactl.playground import LocalCluster

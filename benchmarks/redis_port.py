@@ -18,7 +18,7 @@ from benchmarks.etcd_client import PUT, Load, put_request
 from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
 from benchmarks.peers import ETCD, REDIS, EtcdCluster, missing, redis_sample
 from benchmarks.processes import LOOPBACK, Group, free_ports
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from minkactl.playground import LocalCluster
 

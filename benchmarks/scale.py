@@ -18,7 +18,7 @@ import grpc
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, NodeState, Partition, PartitionState

@@ -14,7 +14,7 @@ from typing import Final
 from rocksdict import Cache
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.replication.sizing import MAX_ERROR
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from demo import duties
 from demo.story import bold, chapter, minkactl, say
-from minka.aio import Client, Keyspace
-from minka.control import Control
+from minka.admin.control import Control
+from minka.async_client import AsyncClient, AsyncKeyspace
 from minka.errors import Code, MinkaError
 from minkactl import units
 from minkactl.load import Loaded, load
@@ -83,7 +83,7 @@ async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
             shown = time.monotonic()
             print(f"\r  {units.counted(loaded.rows, 'row')}\x1b[K", end="", flush=True)
 
-    async with Client(cluster.endpoints, keyspace=KEYSPACE) as client:
+    async with AsyncClient(cluster.endpoints, keyspace=KEYSPACE) as client:
         loaded = await load(client.keyspace(KEYSPACE), flights.items(), report)
     print("\r\x1b[K" if sys.stdout.isatty() else "", end="")
     return loaded
@@ -112,10 +112,10 @@ class WriteLoad:
         self._ended.result()
 
     async def _run(self) -> None:
-        async with Client(self.cluster.endpoints, keyspace=KEYSPACE) as client:
+        async with AsyncClient(self.cluster.endpoints, keyspace=KEYSPACE) as client:
             await asyncio.gather(*(self._write(client.keyspace(KEYSPACE), seed) for seed in range(WRITERS)))
 
-    async def _write(self, keyspace: Keyspace, seed: int) -> None:
+    async def _write(self, keyspace: AsyncKeyspace, seed: int) -> None:
         chance = random.Random(seed)
         own = self._keys[seed::WRITERS]  # no two writers change the same row, so the last acknowledged value is known
         for number in range(1 << 30):
@@ -148,7 +148,7 @@ class WriteLoad:
 async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
     """Compare every row with what was acknowledged. Raises MinkaError when one is missing or different."""
     flights, keys, wrong = writes.flights, list(writes.flights), []
-    async with Client(cluster.endpoints, keyspace=KEYSPACE) as client:
+    async with AsyncClient(cluster.endpoints, keyspace=KEYSPACE) as client:
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
             found = await client.get_many(batch)

@@ -1,15 +1,18 @@
-"""Minka's client library: `Client`, `aio.Client` for asyncio, what both raise, and `Tls`.
+"""Minka's client library: `Client`, and `AsyncClient` for asyncio; what they return and raise; `Tls`.
 
 Errors are `MinkaError`, with a `Code` each; the classes below it are kinds of them (docs/client.md, "Errors").
+`minka.duties`, `minka.admin`, `minka.rows` and `minka.spark` are imported when they are first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minka import aio
-    from minka.aio import BatchError
-    from minka.client import Client
+    from minka import admin, duties, rows, spark
+    from minka.async_client import AsyncClient, AsyncKeyspace, StaleValue
+    from minka.client import Client, Keyspace
+    from minka.engine.batch_error import BatchError, Failure
+    from minka.engine.operate import VersionedValue, Written
     from minka.errors import (
         Code,
         Conflict,
@@ -25,23 +28,39 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncClient",
+    "AsyncKeyspace",
     "BatchError",
     "Client",
     "Code",
     "Conflict",
     "DeadlineExceeded",
+    "Failure",
     "InternalError",
     "InvalidArgument",
+    "Keyspace",
     "MinkaError",
     "NotFound",
     "OutcomeUnknown",
+    "StaleValue",
     "Tls",
     "Unavailable",
+    "VersionedValue",
+    "Written",
     "__version__",
-    "aio",
+    "admin",
+    "duties",
+    "rows",
+    "spark",
 ]
 
-_MODULES = {"BatchError": "minka.client", "Client": "minka.client", "Tls": "minka.tls"}
+_MODULES = {
+    **dict.fromkeys(("AsyncClient", "AsyncKeyspace", "StaleValue"), "minka.async_client"),
+    **dict.fromkeys(("Client", "Keyspace"), "minka.client"),
+    **dict.fromkeys(("BatchError", "Failure"), "minka.engine.batch_error"),
+    **dict.fromkeys(("VersionedValue", "Written"), "minka.engine.operate"),
+    "Tls": "minka.tls",
+}
 
 
 if not TYPE_CHECKING:  # a type checker is to see which names there are
@@ -50,8 +69,8 @@ if not TYPE_CHECKING:  # a type checker is to see which names there are
         # Loaded when first used: minkad and minkactl import the package for its errors and messages alone.
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
-        if name == "aio":
-            return importlib.import_module("minka.aio")
+        if name in ("admin", "duties", "rows", "spark"):
+            return importlib.import_module(f"minka.{name}")
         return getattr(importlib.import_module(_MODULES.get(name, "minka.errors")), name)
 
 

@@ -14,9 +14,18 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
-from minka import aio
-from minka._loop import ClientLoop
-from minka.aio import AnyKey, BatchError, Failure, Key, StaleValue, VersionedValue, Written
+from minka.async_client import (
+    AnyKey,
+    AsyncClient,
+    AsyncKeyspace,
+    BatchError,
+    Failure,
+    Key,
+    StaleValue,
+    VersionedValue,
+    Written,
+)
+from minka.engine.loops import ClientLoop
 from minka.errors import MinkaError
 from minka.tls import Tls
 
@@ -26,11 +35,11 @@ _Write = Callable[..., Coroutine[Any, Any, Written | None]]
 
 
 class _Operations:
-    """The reads and writes that `Client` and `Keyspace` share. `minka.aio.Client` says what they accept, promise and
+    """The reads and writes that `Client` and `Keyspace` share. `minka.AsyncClient` says what they accept, promise and
     raise.
     """
 
-    def __init__(self, handle: aio.Client | aio.Keyspace, loop: ClientLoop) -> None:
+    def __init__(self, handle: AsyncClient | AsyncKeyspace, loop: ClientLoop) -> None:
         self._handle: Final = handle
         self._loop: Final = loop
 
@@ -220,13 +229,13 @@ class _Operations:
 
 
 class Keyspace(_Operations):
-    """A handle on one keyspace, which uses its client's connections. `minka.aio.Client` describes the calls and the
+    """A handle on one keyspace, which uses its client's connections. `minka.AsyncClient` describes the calls and the
     errors.
     """
 
 
 class Client(_Operations):
-    """A client of one cluster, for any number of threads. `minka.aio.Client` describes the arguments and the errors.
+    """A client of one cluster, for any number of threads. `minka.AsyncClient` describes the arguments and the errors.
 
     All clients of a process work on one thread, which the first of them starts. A process that was forked from one
     with a client can neither make nor use one, since gRPC does not survive a fork.
@@ -242,7 +251,7 @@ class Client(_Operations):
         rng: Random | None = None,
         tls: Tls | None = None,
     ) -> None:
-        client = aio.Client(
+        client = AsyncClient(
             endpoints, keyspace=keyspace, timeout=timeout, refresh_interval=refresh_interval, rng=rng, tls=tls
         )
         super().__init__(client, ClientLoop())

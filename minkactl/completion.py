@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.duties.client import Client
     from minka.v1.cluster_pb2 import Operation, PartitionTable
     from minkactl.session import Session

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.in_sync import eligible_replicas, has_everything
-from minka.ranges import KeyRange, is_by_ranges
+from minka.cluster.in_sync import eligible_replicas, has_everything
+from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats

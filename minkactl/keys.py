@@ -8,7 +8,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 def parse_key(text: str) -> bytes:
-    """The key for bob or 0x626f62; `minka.ranges.readable` is the inverse. Raises click.BadParameter for bad hex."""
+    """The key for bob or 0x626f62; `readable` in key_ranges is the inverse. Raises click.BadParameter for bad hex."""
     if not text.startswith("0x"):
         return os.fsencode(text)
     try:
@@ -33,7 +33,7 @@ def parse_keys(text: str) -> list[bytes]:
 
 def key_text(key: bytes) -> str:
     """A bound's text in documents; "" if there is no bound."""
-    from minka.ranges import readable
+    from minka.cluster.key_ranges import readable
 
     return readable(key) if key else ""
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from minka.errors import Code, MinkaError
 
 if TYPE_CHECKING:
-    from minka.aio import Keyspace
+    from minka import AsyncKeyspace
 
 Pair = tuple[bytes, bytes]
 
@@ -114,7 +114,7 @@ class Loaded:
     seconds: float = 0.0
 
 
-async def load(keyspace: "Keyspace", pairs: Iterable[Pair], report: Callable[[Loaded], None]) -> Loaded:
+async def load(keyspace: "AsyncKeyspace", pairs: Iterable[Pair], report: Callable[[Loaded], None]) -> Loaded:
     """Put all pairs, several batches at a time; if a key is given twice, the last value counts.
 
     `report` is called after each batch. Raises what the client and `pairs` raise.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.errors import MinkaError
     from minka.v1.admin_pb2 import GetStatusResponse, Plan
 

@@ -12,7 +12,7 @@ from minkactl.plan_checks import check_partitions
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import Plan
 
 

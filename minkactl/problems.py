@@ -7,7 +7,7 @@ healthy; else `warning`.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from minka.clocks import OFF_MS, of_most
+from minka.cluster.clocks import OFF_MS, of_most
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkactl import units
 from minkactl.pages import Row

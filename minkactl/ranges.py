@@ -16,8 +16,8 @@ def of_keyspace(name: str) -> "PartitionFilter":
 
 def rows_by_range(status: "GetStatusResponse", keyspace: str) -> "list[Partition]":
     """The keyspace's partitions in the order of their keys. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    from minka.cluster.key_ranges import is_by_ranges
     from minka.errors import Code, MinkaError
-    from minka.ranges import is_by_ranges
     from minkactl.range_views import keyspace_named
 
     row = keyspace_named(status, keyspace)

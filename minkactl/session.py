@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minkactl.output import note
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.duties.client import Client
     from minkactl.context import Endpoints
 
@@ -54,7 +54,7 @@ class Session:
         """The cluster's control interface, closed at the end. Raises MinkaError."""
         endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would write its own lines to stderr
-        from minka.control import Control
+        from minka.admin.control import Control
 
         with Control(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as control:
             yield control

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.v1.duties_pb2 import ShardState
 from minkactl.documents import enum_name, to_document

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from minka.control import Control, Described
+from minka.admin.control import Control, Described
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Node, NodeState

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.control import Control
+from minka.admin.control import Control
+from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
 from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.cluster_pb2 import Partition, PartitionTable
 from minka.v1.coordinator_pb2 import DamagedReplica

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from minka.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
-from minka.ranges import KeyRange, is_by_ranges
+from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
+from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts, NodeStatus
 from minka.v1.cluster_pb2 import (
     Durability,

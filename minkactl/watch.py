@@ -9,7 +9,7 @@ from minkactl.output import TABLES, as_json, as_yaml, emit, is_terminal, lines_o
 from minkactl.pages import Page
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minkactl.session import Session
 
 _WATCH_AGAIN: Final = "What was watched goes on: watch it again, with a longer --timeout or without one."

@@ -5,10 +5,10 @@ MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from minka._arguments import checked_text, invalid, utf8
 from minka.duties.limits import MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
-from minka.grpc_calls import clipped
+from minka.engine.arguments import checked_text, invalid, utf8
+from minka.engine.grpc_calls import clipped
 
 _Made = TypeVar("_Made")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
-from minka._arguments import invalid, items
 from minka.duties._arguments import checked_id, checked_pallet, checked_shard, checked_version, made
-from minka.grpc_calls import clipped
+from minka.engine.arguments import invalid, items
+from minka.engine.grpc_calls import clipped
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.duties_pb2 import Pallet
 from minka.v1.duty_api_pb2 import Consistency, DutyName

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import grpc
 
-from minka._loop import SharedLoop
 from minka.duties._events import (
     CallDelegate,
     CancelCall,
@@ -37,8 +36,9 @@ from minka.duties._log import Log, end_process
 from minka.duties._machine import ShardMachine
 from minka.duties._user_calls import Calls, UserMethod
 from minka.duties.delegate import Duty, duty_of
+from minka.engine.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
+from minka.engine.loops import SharedLoop
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka.tls import Tls
 from minka.v1.shards_pb2 import ShardInstruction, ShardMessage
 from minka.v1.shards_pb2_grpc import ShardsStub
@@ -71,7 +71,7 @@ def boottime() -> float:
 
 
 def shards_loop() -> asyncio.AbstractEventLoop:
-    """The loop of all shards' sessions of this process. It is never closed (see `minka._loop`)."""
+    """The loop of all shards' sessions of this process. It is never closed (see `minka.engine.loops`)."""
     return _sessions().loop
 
 

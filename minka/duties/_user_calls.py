@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka._arguments import invalid
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
 from minka.duties.delegate import Delegate, Duty, duty_of
 from minka.duties.limits import MAX_WEIGHT
+from minka.engine.arguments import invalid
 
 _CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as one that can't be ended
 

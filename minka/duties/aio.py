@@ -13,12 +13,11 @@ from typing import Any, Final, Self
 
 import grpc
 
-from minka._arguments import checked_timeout
 from minka.duties import _calls
 from minka.duties import changes as changes_
 from minka.duties._calls import Level
-from minka.errors import Code, MinkaError
-from minka.grpc_calls import (
+from minka.engine.arguments import checked_timeout
+from minka.engine.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
@@ -26,6 +25,7 @@ from minka.grpc_calls import (
     error_from_call,
     unreachable,
 )
+from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty, Pallet
@@ -284,7 +284,7 @@ class Client:
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
         """The plan by which the pallet's balancer would move its duties. Nothing is changed;
-        `minka.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
+        `minka.admin.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
         """
         response: Plan = await self._do(_calls.plan_rebalance(pallet, reason), timeout)
         return response

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from minka._arguments import checked_timeout
-from minka.control import Control
+from minka.admin.control import Control
 from minka.duties import _calls
 from minka.duties import changes as changes_
 from minka.duties._calls import Level
+from minka.engine.arguments import checked_timeout
 from minka.tls import Tls
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty, Pallet
@@ -234,7 +234,7 @@ class Client:
 
     def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
         """The plan by which the pallet's balancer would move its duties. Nothing is changed;
-        `minka.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
+        `minka.admin.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
         """
         response: Plan = self._do(_calls.plan_rebalance(pallet, reason), timeout)
         return response

@@ -1,7 +1,7 @@
 """What pallets, duties and shards may be called: the same for clients, shards and nodes."""
 
+from minka.cluster.name_rules import name_problem
 from minka.duties.limits import MAX_ID_CHARS
-from minka.names import name_problem
 
 
 def id_problem(name: str) -> str:

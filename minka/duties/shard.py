@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from minka._arguments import checked_text, checked_timeout, invalid
+from minka.cluster.name_rules import name_problem
 from minka.duties._arguments import checked_pallet, checked_shard
 from minka.duties._events import GiveUp, Leave, MachineSettings, Resized
 from minka.duties._machine import ShardMachine
@@ -21,8 +21,8 @@ from minka.duties._session import Session, boottime, shards_loop
 from minka.duties._user_calls import methods_of
 from minka.duties.delegate import Capacity, Delegate, Duty
 from minka.duties.limits import MAX_PALLETS
-from minka.grpc_calls import channel_credentials, checked_endpoints, clipped
-from minka.names import name_problem
+from minka.engine.arguments import checked_text, checked_timeout, invalid
+from minka.engine.grpc_calls import channel_credentials, checked_endpoints, clipped
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow

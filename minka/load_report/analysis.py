@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
-from minka.history import NodeInterval
-from minka.history_rows import NO_LATENCY, PartitionInterval, quantile_ms
+from minka.bulk.load_history import NodeInterval
+from minka.wire.history_rows import NO_LATENCY, PartitionInterval, quantile_ms
 
 _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))

@@ -1,9 +1,9 @@
 """Makes a plan for `minkactl apply` of proposals: the controller plans the moves, and leaders say where to split."""
 
-from minka.control import Control
+from minka.admin.control import Control
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
 from minka.load_report.proposals import Proposals, ProposedSplit
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Plan, PlannedSplit
 from minka.v1.cluster_pb2 import PartitionTable
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, median_low
 from typing import Final
 
-from minka.history import NodeInterval
+from minka.bulk.load_history import NodeInterval
+from minka.cluster.key_ranges import is_by_ranges
 from minka.load_report.analysis import LoadAnalysis, NodePoint
 from minka.load_report.forecast import FullForecast
-from minka.ranges import is_by_ranges
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
 _RECENT: Final = 4  # the last one part of so many of the time

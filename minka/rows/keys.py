@@ -19,8 +19,8 @@ from decimal import Decimal
 from typing import Final, NoReturn, Self, Union
 from uuid import UUID
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.rows.parts import days_of, microseconds_of
 
 NULL: Final = 0x00

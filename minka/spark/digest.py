@@ -1,4 +1,4 @@
-"""The digest of a DataFrame (see minka.digest), computed on Spark."""
+"""The digest of a DataFrame (see minka.bulk.row_digest), computed on Spark."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark.pairs import UNREADABLE
 from minka.spark.progress import OnProgress, running

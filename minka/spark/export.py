@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minka.changes import ChangeClient
+from minka.bulk.change_feed import ChangeClient
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import FileFormat, check_format
 from minka.spark.layout import CHANGE, OFFSET, PARTITION

@@ -6,8 +6,8 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Final, Self
 
+from minka.bulk.snapshot_reads import SnapshotClient
 from minka.errors import MinkaError
-from minka.snapshots import SnapshotClient
 from minka.tls import Tls
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 

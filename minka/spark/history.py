@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minka.bulk.load_history import HistoryClient, NodeInterval
 from minka.errors import MinkaError
-from minka.history import HistoryClient, NodeInterval
-from minka.history_rows import BUCKETS, PartitionInterval, quantile_ms
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
+from minka.wire.history_rows import BUCKETS, PartitionInterval, quantile_ms
 
 # A row says what a node did in an interval, what a partition did there, or what could not be read.
 NODE: Final = "node"

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.ranges import readable
 from minka.rows import encode_value
 from minka.spark.key_arrays import decode_keys, key_array
 from minka.spark.options import KeyFormat, SourceOptions

@@ -1,7 +1,7 @@
 """Fills a keyspace from a data frame or files: by ingesting files of sorted rows, or by putting the rows.
 
 An ingest computes each row's partition in Spark, sorts, and writes one file for each partition, which is uploaded to
-the spool of every replica (minka.loads). Nothing is visible until the commit names one file for each partition; from
+the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each partition; from
 then on the nodes take all of them in, whatever becomes of this process. A load that broke off before that goes on with
 the same id where it was: files that are in the spools already aren't made again. So that they are of the same rows, a
 run whose options or source differ from those of the run that began the load is refused.
@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
 import minka
+from minka.bulk.bulk_loads import LoadClient, LoadTarget
 from minka.errors import Code, MinkaError
-from minka.loads import LoadClient, LoadTarget
 from minka.spark.failures import spark_failures
 from minka.spark.inputs import FORMATS, FileFormat, absolute, read_files
 from minka.spark.load_source import bytes_of, fingerprint, noted, refuse_another, refuse_foreign, without_fingerprint

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.load_history import NodeInterval
 from minka.errors import Code, MinkaError
-from minka.history import NodeInterval
 from minka.load_report import html as page
 from minka.load_report.analysis import Imbalance, LoadAnalysis, analyse, step_of
 from minka.load_report.forecast import FullForecast, forecasts

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from minka.bulk.bulk_loads import LoadClient, LoadTarget
+from minka.bulk.snapshot_reads import SnapshotClient
+from minka.bulk.sst_files import SstWriter
 from minka.client import Client
+from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.loads import LoadClient, LoadTarget
-from minka.ranges import readable
-from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
 from minka.spark.task_process import spare_the_collector
 from minka.spark.writer import write_batches
-from minka.sst import SstWriter
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace
 from minka.v1.loads_pb2 import Load, LoadState

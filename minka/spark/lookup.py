@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructType
 
+from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
 from minka.errors import Code, MinkaError
-from minka.snapshots import SnapshotClient
 from minka.spark.pairs import PairColumns
 from minka.spark.partitioning import place_column
 from minka.spark.task_process import spare_the_collector

@@ -8,10 +8,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField
 
+from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES
 from minka.spark.columns import key_column, value_column
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_VALUE_BYTES
 
 Form = Literal["auto", "columns"]
 UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't be read, else null

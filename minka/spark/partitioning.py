@@ -8,8 +8,8 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from minka.hashing import digest_of
-from minka.ranges import is_by_ranges
+from minka.cluster.hashing import digest_of
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.cluster_pb2 import Keyspace, Partition
 
 _Place = Callable[[list[bytes]], list[int]]

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DecimalType, DoubleType, FloatType, StructField
 
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import MinkaError
-from minka.ranges import ALL_KEYS, KeyRange
 from minka.rows import KeyPart, prefix_range, scaled
 from minka.spark.options import KeyFormat
 

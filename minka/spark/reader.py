@@ -10,11 +10,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from minka.admin.control import Control
+from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
-from minka.control import Control
-from minka.ranges import KeyRange
-from minka.routing import RoutingTable
-from minka.snapshots import SnapshotClient
+from minka.cluster.key_ranges import KeyRange
+from minka.cluster.routing_table import RoutingTable
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
 from minka.spark.predicates import WantedKeys, wanted_keys

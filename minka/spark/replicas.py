@@ -6,10 +6,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
+from minka.bulk.snapshot_reads import SnapshotClient
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange, readable
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS, KeyRange, readable
-from minka.snapshots import SnapshotClient
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot, SnapshotDigest
 

@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.ranges import readable
 from minka.spark.pairs import PairColumns, pairs_of, problem_of
 from minka.spark.progress import OnProgress, running
 from minka.spark.report import Report, timestamp

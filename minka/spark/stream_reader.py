@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from minka.changes import ChangeClient
+from minka.bulk.change_feed import ChangeClient
 from minka.errors import Code, MinkaError
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions

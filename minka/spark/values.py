@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.ranges import readable
 from minka.rows import decode_value
 
 

@@ -1,6 +1,6 @@
 """Checks that a keyspace has exactly the rows of a source, on every replica, and narrows differences down to keys.
 
-The same digest (minka.digest) is computed in Spark over the source's rows of each partition, and at the nodes over a
+The same digest (`minka.bulk`) is computed in Spark over the source's rows of each partition, and at the nodes over a
 snapshot of each replica. If they differ, digests of buckets of keys, by the keys' hashes, show which buckets differ,
 and the keys in these are compared.
 """
@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from minka.bulk.row_digest import Digest
+from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
-from minka.digest import Digest
+from minka.cluster.key_ranges import KeyRange, readable
 from minka.errors import MinkaError
-from minka.ranges import KeyRange, readable
-from minka.snapshots import SnapshotClient
 from minka.spark.batches import binary_columns
 from minka.spark.digest import digest_columns, digest_of_row
 from minka.spark.held_snapshots import HeldSnapshots

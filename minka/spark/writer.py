@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from minka._retry import delay_s
 from minka.client import Client
+from minka.engine.retry import delay_s
 from minka.errors import Code, MinkaError, OutcomeUnknown, Unavailable
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions

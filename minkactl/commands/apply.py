@@ -13,7 +13,7 @@ from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.duties.client import Client
     from minka.v1.admin_pb2 import Plan
     from minkactl.manifest import Difference

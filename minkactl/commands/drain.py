@@ -19,7 +19,7 @@ from minkactl.watch import repeated, sink
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetDrainStatusResponse
     from minkactl.progress import Tracker
 

@@ -17,7 +17,7 @@ from minkactl.watch import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetStatusResponse
 
 
@@ -186,8 +186,8 @@ def map_(session: Session, keyspace: str) -> Exit:
 
 def _map(status: "GetStatusResponse", name: str) -> Page:
     """The page of the map. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES."""
+    from minka.cluster.key_ranges import is_by_ranges
     from minka.errors import Code, MinkaError
-    from minka.ranges import is_by_ranges
     from minkactl.range_views import DRAWN, keyspace_named, range_columns, range_rows
     from minkactl.survey import unconfirmed
 

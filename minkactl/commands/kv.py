@@ -20,8 +20,8 @@ from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
-    from minka.aio import Keyspace, Written
-    from minka.control import Control
+    from minka.admin.control import Control
+    from minka.async_client import AsyncKeyspace, Written
     from minkactl.load import Loaded
 
 T = TypeVar("T")
@@ -70,16 +70,16 @@ def kv() -> None:
     """
 
 
-def _with_keyspace(session: Session, name: str, use: "Callable[[Keyspace], Awaitable[T]]") -> T:
+def _with_keyspace(session: Session, name: str, use: "Callable[[AsyncKeyspace], Awaitable[T]]") -> T:
     """Run `use` with a client's handle on the keyspace. Raises MinkaError."""
     import asyncio
 
     endpoints = session.endpoints()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as in session.py
-    from minka.aio import Client
+    from minka.async_client import AsyncClient
 
     async def run() -> T:
-        async with Client(endpoints.addresses, timeout=session.request_timeout_s, tls=endpoints.tls) as client:
+        async with AsyncClient(endpoints.addresses, timeout=session.request_timeout_s, tls=endpoints.tls) as client:
             return await use(client.keyspace(name))
 
     return asyncio.run(run())
@@ -134,10 +134,12 @@ def _condition(if_absent: bool, if_value: str | None, if_version: int | None) ->
     return condition
 
 
-def _write(key: str, ask: "Callable[[Keyspace], Awaitable[Written | None]]") -> "Callable[[Keyspace], Awaitable[None]]":
+def _write(
+    key: str, ask: "Callable[[AsyncKeyspace], Awaitable[Written | None]]"
+) -> "Callable[[AsyncKeyspace], Awaitable[None]]":
     """What asks for a write, and raises CONDITION_FAILED if it was not done."""
 
-    async def run(handle: "Keyspace") -> None:
+    async def run(handle: "AsyncKeyspace") -> None:
         written = await ask(handle)
         if written is not None and not written:
             from minka.errors import Code, MinkaError
@@ -333,7 +335,7 @@ def scan(
     """
     bounds = parse_key(start), parse_key(end)
 
-    async def run(handle: "Keyspace") -> None:
+    async def run(handle: "AsyncKeyspace") -> None:
         left = limit
         async for page in handle.scan_pages(*bounds, limit=limit and limit + 1, reverse=reverse):
             lines = []

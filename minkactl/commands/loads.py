@@ -13,7 +13,7 @@ from minkactl.session import Session, requester
 from minkactl.watch import show as show_page
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.load_api_pb2 import GetLoadsResponse
     from minka.v1.loads_pb2 import Load
 

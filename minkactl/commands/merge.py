@@ -85,8 +85,8 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
 def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
     """What would be merged: a row for each partition that would go away. Raises NO_BOUND."""
+    from minka.cluster.key_ranges import KeyRange, readable
     from minka.errors import Code, MinkaError
-    from minka.ranges import KeyRange, readable
     from minkactl.keys import key_text
     from minkactl.views import replica_stats
 

@@ -15,7 +15,7 @@ from minkactl.watch import repeated, show, sink
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 

@@ -11,7 +11,7 @@ from minkactl.output import note
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
 
 
 @options.group()

@@ -14,7 +14,7 @@ from minkactl.watch import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
 
 
 @options.command()

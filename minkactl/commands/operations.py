@@ -14,7 +14,7 @@ from minkactl.session import Session, requester
 from minkactl.watch import show as show_page
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 

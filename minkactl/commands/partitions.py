@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse, MatchingCount, PartitionFilter
     from minka.v1.cluster_pb2 import Partition, PartitionTable
 
@@ -158,7 +158,7 @@ def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") 
 
 
 def _by_ranges(table: "PartitionTable", keyspace: str) -> bool:
-    from minka.ranges import is_by_ranges
+    from minka.cluster.key_ranges import is_by_ranges
 
     return any(is_by_ranges(one) for one in table.keyspaces if one.name == keyspace)
 
@@ -302,8 +302,8 @@ def _split_blockers(
 
 def located(control: "Control", keyspace: str, key: str) -> Page:
     """The way from the key to its node. Raises UNKNOWN_KEYSPACE."""
-    from minka.hashing import HASH_FUNCTIONS, digest_of
-    from minka.ranges import KeyRange, is_by_ranges
+    from minka.cluster.hashing import HASH_FUNCTIONS, digest_of
+    from minka.cluster.key_ranges import KeyRange, is_by_ranges
     from minka.v1.admin_pb2 import PartitionFilter
     from minkactl.documents import enum_name
     from minkactl.survey import unconfirmed

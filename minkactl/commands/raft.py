@@ -16,7 +16,7 @@ from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetStatusResponse
 
 WAIT_S: Final = 30.0  # how long a change may take, unless --timeout says otherwise

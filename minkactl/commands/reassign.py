@@ -18,7 +18,7 @@ from minkactl.session import Session, requester
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import Plan
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
@@ -178,8 +178,8 @@ def read_plan(content: bytes, name: str) -> "Plan":
 
     Raises MinkaError: INVALID_ARGUMENT for what is no plan, DAMAGED_PLAN for one that is not as it was made.
     """
+    from minka.cluster.plan_digest import plan_digest
     from minka.errors import Code, MinkaError
-    from minka.plans import plan_digest
     from minka.v1.admin_pb2 import Plan
     from minkactl.documents import from_document
 
@@ -225,7 +225,7 @@ def confirm_and_apply(
     if not yes:
         ask(page.document)
     if plan.splits:
-        from minka.plans import without_splits
+        from minka.cluster.plan_digest import without_splits
         from minkactl.planned_splits import split_first
 
         exit_code = split_first(session, control, plan, reason)

@@ -14,7 +14,7 @@ from minkactl.ranges import of_keyspace, row_named, rows_by_range
 from minkactl.session import Session, requester
 
 if TYPE_CHECKING:
-    from minka.control import Control
+    from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetStatusResponse
 
 SPLIT_COLUMNS = (
@@ -108,7 +108,7 @@ def _even_keys(
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
     """What would be split, and where: a row for each new partition."""
-    from minka.ranges import KeyRange, check_split_point
+    from minka.cluster.key_ranges import KeyRange, check_split_point
     from minkactl.keys import key_text
     from minkactl.views import replica_stats
 

@@ -13,7 +13,7 @@ from minkactl.watch import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.control import Control
+    from minka.admin.control import Control
     from minkactl.survey import Survey
 
 DETAILS = ("address", "zone", "hash", "replicas")

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minkad.coordinator.coordinator import Coordinator

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from minka.clocks import of_most
+from minka.cluster.clocks import of_most
 from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import DamagedReplica, DiskSpace, HeartbeatRequest, MigrationProgress, ReplicaStats
 from minka.v1.load_api_pb2 import WaitingPart

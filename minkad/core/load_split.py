@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from minka.ranges import KeyRange, readable
+from minka.cluster.key_ranges import KeyRange, readable
 
 # An operation: its key twice, or the start and end of a scan ("": it had no bound). Equal spans are all counted.
 Span = tuple[bytes, bytes]

@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
-from minka.ranges import is_by_ranges
+from minka.cluster.in_sync import is_under_min_insync, missing_in_sync
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import MatchingCount, PartitionFilter
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, State, slices

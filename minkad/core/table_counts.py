@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minka.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
+from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, slices

@@ -5,9 +5,9 @@ import time
 from functools import partial
 from typing import Final
 
-from minka import wire
-from minka.data_port import Connection
 from minka.errors import MinkaError
+from minka.wire import kv_frames
+from minka.wire.data_port import Connection
 from minkad.process import tasks
 from minkad.process.memory import Memory
 from minkad.process.telemetry import Telemetry
@@ -92,9 +92,9 @@ class ClientConnection:
 
     # Answers
 
-    def _answer(self, request: wire.Request, size: int, began: float, ticket: Ticket) -> None:
+    def _answer(self, request: kv_frames.Request, size: int, began: float, ticket: Ticket) -> None:
         results = ticket.answers
-        answer = wire.encode(wire.Response(request.id, results))
+        answer = kv_frames.encode(kv_frames.Response(request.id, results))
         counted = size + count(self._clients.telemetry, request, results, time.perf_counter() - began)
         self._in_flight -= 1
         if self._connection.is_paused:

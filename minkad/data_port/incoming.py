@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from minka import data_port
-from minka.data_port import PREFACE, Connection, Purpose, Receiver, decode_hello
 from minka.errors import Code, MinkaError
-from minka.wire import MAX_FRAME_BYTES
+from minka.wire import data_port
+from minka.wire.data_port import PREFACE, Connection, Purpose, Receiver, decode_hello
+from minka.wire.kv_frames import MAX_FRAME_BYTES
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 

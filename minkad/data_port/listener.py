@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from minka.data_port import PREFACE
+from minka.wire.data_port import PREFACE
 from minkad.config.addresses import split_address
 from minkad.process import tasks
 from minkad.process.listening import cannot_listen

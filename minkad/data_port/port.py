@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Callable, Collection
 
-from minka.data_port import Connection, Purpose
+from minka.wire.data_port import Connection, Purpose
 from minkad.data_port.clients import Clients
 from minkad.data_port.incoming import Incoming, Serve
 from minkad.data_port.listener import Listener

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from minka.data_port import Connection, Hello, Purpose, Receiver, connect
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import MSG_SNAP, Message, RaftMessageBatch
+from minka.wire.data_port import Connection, Hello, Purpose, Receiver, connect
 from minkad.config.addresses import split_address
 from minkad.process import tasks
 from minkad.process.clock import boottime

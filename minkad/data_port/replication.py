@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
+from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minkad.config.addresses import split_address
 from minkad.data_port.streams import MessageStream
 from minkad.process import tasks

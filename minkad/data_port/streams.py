@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from minka.data_port import Connection, Kind
 from minka.errors import Code, MinkaError
+from minka.wire.data_port import Connection, Kind
 
 _UNREAD_BYTES: Final = 4 * 1024 * 1024  # of messages that the task has not taken; with more, none is read
 

@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node
+from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minkad.config.addresses import split_address
 from minkad.core.controller import FailureDetector, watched_by
 from minkad.process import tasks

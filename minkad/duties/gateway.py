@@ -15,8 +15,8 @@ import grpc
 from google.protobuf.message import Message
 
 from minka.duties.limits import MAX_REQUEST_BYTES
+from minka.engine.grpc_calls import error_from_call
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
 from minka.v1.admin_pb2 import Plan
 from minka.v1.duties_pb2 import Duty
 from minka.v1.duty_api_pb2 import (

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from minka.aio import Client
+from minka.async_client import AsyncClient
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
@@ -43,7 +43,7 @@ class PayloadStore:
         """`address` is this node's own; `tls` its files, None without TLS."""
         self._address = address
         self._tls = tls
-        self._client: Client | None = None
+        self._client: AsyncClient | None = None
         self._closing: set[asyncio.Task[None]] = set()
         # When each may be deleted, in seconds of `boottime`; the duty that had it; its id.
         self._doomed: deque[tuple[float, int, bytes]] = deque()
@@ -151,9 +151,9 @@ class PayloadStore:
         self.renew()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _connected(self) -> Client:
+    def _connected(self) -> AsyncClient:
         if self._client is None:
-            self._client = Client([self._address], keyspace=PAYLOADS_KEYSPACE, tls=self._tls)
+            self._client = AsyncClient([self._address], keyspace=PAYLOADS_KEYSPACE, tls=self._tls)
         return self._client
 
 

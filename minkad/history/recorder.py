@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
-from minka.history_rows import FORMAT, MAX_ROWS, PartitionInterval, pack
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.history_pb2 import HistoryBlock
+from minka.wire.history_rows import FORMAT, MAX_ROWS, PartitionInterval, pack
 from minkad.history.store import HistoryStore
 from minkad.storage.threads import on_thread
 

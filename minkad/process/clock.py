@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from minka.clocks import OFF_MS
+from minka.cluster.clocks import OFF_MS
 
 log: Final = logging.getLogger(__name__)
 

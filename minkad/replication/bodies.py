@@ -2,49 +2,57 @@
 
 from collections.abc import Sequence
 
-from minka import wire
+from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.errors import Code, MinkaError
-from minka.operations import MAX_OPERATIONS, Append, Operation, Set, SetAllIfAbsent, SetRange, decode_operations
-from minka.ranges import MAX_KEY_BYTES
-from minka.wire import WriteBody
+from minka.wire import kv_frames
+from minka.wire.key_operations import (
+    MAX_OPERATIONS,
+    Append,
+    Operation,
+    Set,
+    SetAllIfAbsent,
+    SetRange,
+    decode_operations,
+)
+from minka.wire.kv_frames import WriteBody
 from minkad.core.operations import keys_of
 
 
 def checked_write(body: bytes) -> WriteBody:
     """The decoded body of a write. Raises INVALID_ARGUMENT, TOO_LARGE."""
-    if len(body) > wire.MAX_BODY_BYTES:
+    if len(body) > kv_frames.MAX_BODY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
-        write = wire.decode_write(body)
-    except wire.UNDECODABLE as error:
+        write = kv_frames.decode_write(body)
+    except kv_frames.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a write: {error}") from error
     keys, values = write.keys, write.values
     if not keys or len(keys) != len(values):
         text = f"the body of a write has {len(keys)} keys and {len(values)} values"
         raise MinkaError(Code.INVALID_ARGUMENT, text)
     _check_keys(keys, len(body))
-    if len(body) > wire.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > wire.MAX_VALUE_BYTES:
+    if len(body) > kv_frames.MAX_VALUE_BYTES and max(len(value or b"") for value in values) > kv_frames.MAX_VALUE_BYTES:
         raise MinkaError(Code.TOO_LARGE, "a value is over its limit")
     return write
 
 
 def checked_read(body: bytes) -> list[bytes]:
     """The keys to read. Raises INVALID_ARGUMENT, TOO_LARGE."""
-    if len(body) > wire.MAX_BODY_BYTES:
+    if len(body) > kv_frames.MAX_BODY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
-        keys = wire.decode_read(body)
-    except wire.UNDECODABLE as error:
+        keys = kv_frames.decode_read(body)
+    except kv_frames.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a read: {error}") from error
     _check_keys(keys, len(body))
     return keys
 
 
-def checked_scan(body: bytes) -> wire.ScanBody:
+def checked_scan(body: bytes) -> kv_frames.ScanBody:
     """The decoded body of a scan. Raises INVALID_ARGUMENT, TOO_LARGE."""
     try:
-        scan = wire.decode_scan(body)
-    except wire.UNDECODABLE as error:
+        scan = kv_frames.decode_scan(body)
+    except kv_frames.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the body of a scan: {error}") from error
     if max(len(scan.start), len(scan.end)) > MAX_KEY_BYTES + 1:
         raise MinkaError(Code.TOO_LARGE, "a bound of a scan is over the limit of a key")
@@ -72,11 +80,11 @@ def element_count(body: bytes) -> int:
 
 def checked_operations(body: bytes) -> list[Operation]:
     """The decoded operations. Raises INVALID_ARGUMENT, TOO_LARGE."""
-    if len(body) > wire.MAX_BODY_BYTES:
+    if len(body) > kv_frames.MAX_BODY_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
     try:
         operations = decode_operations(body)
-    except wire.UNDECODABLE as error:
+    except kv_frames.UNDECODABLE as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"operations: {error}") from error
     for one in operations:
         if isinstance(one, SetAllIfAbsent):
@@ -91,5 +99,5 @@ def checked_operations(body: bytes) -> list[Operation]:
 
 
 def _check_values(values: Sequence[bytes]) -> None:
-    if max(map(len, values)) > wire.MAX_VALUE_BYTES:
+    if max(map(len, values)) > kv_frames.MAX_VALUE_BYTES:
         raise MinkaError(Code.TOO_LARGE, "a value is over its limit")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.stored import values_of
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition
 from minka.v1.snapshots_pb2 import RowBatch
-from minka.wire import StoredWrite, WriteBody
+from minka.wire.kv_frames import StoredWrite, WriteBody
+from minka.wire.stored_values import values_of
 from minkad.core.replication.entries import IngestMark, SplitMarker, decode_entry, is_mark
 from minkad.core.replication.state import Role
 from minkad.process import turns

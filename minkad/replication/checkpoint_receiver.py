@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.wire import UNDECODABLE
+from minka.wire.kv_frames import UNDECODABLE
 from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.state import Copy
 from minkad.process.failpoints import failpoint

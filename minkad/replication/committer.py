@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.core.replication.entries import SlowMark
 from minkad.core.replication.state import Applying, Role
 from minkad.replication.replica import Pending, Replica

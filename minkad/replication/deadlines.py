@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from minka.wire import Group
+from minka.wire.kv_frames import Group
 from minkad.replication.ticket import Ticket
 
 _STEP_S: Final = 0.02  # a deadline may be late by so much

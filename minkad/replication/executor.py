@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
 from minkad.core.replication import instructions as i

@@ -12,10 +12,10 @@ from contextlib import suppress
 from heapq import heappop, heappush, nsmallest
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import expiry_of
-from minka.wire import Group, Op
+from minka.wire.kv_frames import Group, Op
+from minka.wire.stored_values import expiry_of
 from minkad.core.replication.state import Role
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process.turns import turn

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.v1.admin_pb2 import PartitionCount
 from minkad.core.replication.state import Role
 from minkad.replication.deletions import Deletions

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from minka.history_rows import BUCKETS, bucket
+from minka.wire.history_rows import BUCKETS, bucket
 from minkad.core.load_split import Span
 
 # A row of a page costs a tenth of the time of a key that is read alone (0.5 and 5 µs), and the page as much as a key.

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import ProposeSplitRequest
 from minkad.core.load_split import NoCut, best_cut

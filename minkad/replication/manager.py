@@ -10,7 +10,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
-from minka.wire import Request, Response
+from minka.wire.kv_frames import Request, Response
 from minkad.core.replication import instructions as i
 from minkad.core.replication.entries import IngestMark, SlowMark, SplitMarker
 from minkad.core.replication.instructions import Outbox

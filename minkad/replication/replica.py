@@ -8,7 +8,7 @@ import msgspec
 
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import GroupResult, WriteBody
+from minka.wire.kv_frames import GroupResult, WriteBody
 from minkad.core.replication.entries import Mark, SlowMark, TrimToRange, decode_entry
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica import Replica as ReplicaCore

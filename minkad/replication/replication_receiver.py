@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.core.replication.follower import LeaderStream
 from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.state import Role
@@ -118,7 +118,7 @@ class ReplicationReceiver:
         async for data in frames:
             try:
                 frame = decode_frame(data)
-            except wire.UNDECODABLE as error:
+            except kv_frames.UNDECODABLE as error:
                 raise MinkaError(Code.INVALID_ARGUMENT, f"a replication frame: {error}") from error
             stream.number = frame.stream_number
             for partition_id in frame.dropped:

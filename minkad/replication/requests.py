@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from minka import wire
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import has_expired, value_of, values_of, versioned
-from minka.wire import WRITING, Group, Op, Request, Response
+from minka.wire import kv_frames
+from minka.wire.kv_frames import WRITING, Group, Op, Request, Response
+from minka.wire.stored_values import has_expired, value_of, values_of, versioned
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.process import tasks
@@ -73,7 +73,7 @@ class Requests:
         timeout_ms: int,
         share: Share,
         on_done: Callable[[Ticket], None],
-        max_bytes: int = wire.MAX_ANSWER_BYTES,
+        max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> Ticket:
         """Begin what the groups ask for. `on_done` is called with the ticket when each has its result: within this call
         if none has to wait, and at the latest at the deadline. The bodies of the results are taken from `share`, and
@@ -284,9 +284,9 @@ class Requests:
             return
         if group.op == Op.READ_VERSIONED:
             loaded = replica.data.loaded_version
-            body = wire.encode([None if row is None else versioned(row, loaded) for row in rows])
+            body = kv_frames.encode([None if row is None else versioned(row, loaded) for row in rows])
         else:
-            body = wire.encode(values_of(rows))
+            body = kv_frames.encode(values_of(rows))
         self._answer(replica, len(keys), body, ticket, index)
 
     # Expiry
@@ -336,7 +336,7 @@ class Requests:
     def _answer_page(
         self,
         replica: Replica,
-        page: wire.ScanPage,
+        page: kv_frames.ScanPage,
         only_keys: bool,
         group: Group,
         ticket: Ticket,
@@ -348,10 +348,12 @@ class Requests:
             self._remove_first(replica, expired, group, ticket, index, deadline)
             return
         values = [] if only_keys else [value_of(row) for row in page.values]
-        body = wire.encode(wire.ScanPage(page.keys, values, page.start, page.end))
+        body = kv_frames.encode(kv_frames.ScanPage(page.keys, values, page.start, page.end))
         self._answer(replica, page_operations(len(page.keys)), body, ticket, index)
 
-    def _page(self, replica: Replica, body: wire.ScanBody, wanted: KeyRange, max_passed: int) -> wire.ScanPage:
+    def _page(
+        self, replica: Replica, body: kv_frames.ScanBody, wanted: KeyRange, max_passed: int
+    ) -> kv_frames.ScanPage:
         """Read a page as of one moment, since nothing else runs meanwhile. Raises DeletedAheadError."""
         start, end = wanted
         rows, size = min(body.max_rows, MAX_PAGE_ROWS), min(body.max_bytes, MAX_PAGE_BYTES)
@@ -365,12 +367,12 @@ class Requests:
         elif not is_all:
             end = keys[-1] + b"\x00"
         replica.load.count_page(start, end, len(keys))
-        return wire.ScanPage(keys, values, start, end)
+        return kv_frames.ScanPage(keys, values, start, end)
 
     async def _scan_cleared(
         self,
         replica: Replica,
-        body: wire.ScanBody,
+        body: kv_frames.ScanBody,
         wanted: KeyRange,
         group: Group,
         ticket: Ticket,
@@ -407,7 +409,7 @@ class Requests:
         if replica.data.may_expire:
             now_ms = self._unix_ms()
             rows = [None if row is None or has_expired(row, now_ms) else row for row in rows]
-        body = wire.encode(wire.StaleResult(age_ms, values_of(rows)))
+        body = kv_frames.encode(kv_frames.StaleResult(age_ms, values_of(rows)))
         self._answer(replica, len(rows), body, ticket, index)
 
     def _checked(self, replica: Replica, group: Group) -> list[bytes]:
@@ -467,8 +469,10 @@ async def _turn_for(group: Group) -> None:
 def _expected(replica: Replica, group: Group) -> int:
     """About how many bytes the answer will have."""
     if group.op == Op.SCAN:
-        return wire.weight(MAX_PAGE_BYTES)
-    return wire.weight(min(element_count(group.body) * _mean_size(replica) + len(group.body), wire.MAX_ANSWER_BYTES))
+        return kv_frames.weight(MAX_PAGE_BYTES)
+    return kv_frames.weight(
+        min(element_count(group.body) * _mean_size(replica) + len(group.body), kv_frames.MAX_ANSWER_BYTES)
+    )
 
 
 def _mean_size(replica: Replica) -> int:
@@ -510,7 +514,7 @@ def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | Non
 
 async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
     """The same on another thread; the expected size is taken from the share meanwhile."""
-    expected = min(len(keys) * _mean_size(replica), wire.MAX_ANSWER_BYTES)
+    expected = min(len(keys) * _mean_size(replica), kv_frames.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:
         return await replica.data.stored_many(keys, ticket.left)

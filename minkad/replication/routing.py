@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Mapping
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import WRITING, Group, Op
+from minka.wire.kv_frames import WRITING, Group, Op
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.state import UNKNOWN_MIN_INSYNC, Copy, Role
 from minkad.replication.context import Surroundings

@@ -12,8 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkad.core.replication.entries import SnapshotMark, encode_mark
 from minkad.core.replication.state import Role

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from minka import wire
 from minka.errors import Code, MinkaError
-from minka.wire import GroupResult
+from minka.wire import kv_frames
+from minka.wire.kv_frames import GroupResult
 from minkad.process.memory import Share
 
 
@@ -20,13 +20,13 @@ class Ticket:
         began: float,
         on_done: Callable[["Ticket"], None],
         leave: Callable[["Ticket"], None],
-        max_bytes: int = wire.MAX_ANSWER_BYTES,
+        max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> None:
         """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock. `leave` is
         called before `on_done`: the ticket waits no longer. `max_bytes`: of all bodies together.
         """
         self.share = share
-        self._max_bytes = min(max_bytes, wire.MAX_ANSWER_BYTES)
+        self._max_bytes = min(max_bytes, kv_frames.MAX_ANSWER_BYTES)
         self.began = began
         self.size = 0  # the bodies so far, in bytes
         self.results: list[GroupResult | None] = [None] * count
@@ -86,7 +86,7 @@ class Ticket:
 
 def too_large() -> MinkaError:
     """The error for an answer that would be larger than one may be."""
-    return MinkaError(Code.TOO_LARGE, f"an answer of more than {wire.MAX_ANSWER_BYTES >> 20} MiB")
+    return MinkaError(Code.TOO_LARGE, f"an answer of more than {kv_frames.MAX_ANSWER_BYTES >> 20} MiB")
 
 
 def no_memory() -> MinkaError:

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minkad.core.replication.state import Role
 from minkad.core.state import range_of
 from minkad.process import tasks

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from minka.stored import head, version_at
-from minka.wire import GroupResult, StoredWrite, WriteBody
+from minka.wire.kv_frames import GroupResult, StoredWrite, WriteBody
+from minka.wire.stored_values import head, version_at
 from minkad.replication.ticket import Ticket
 
 Waiting = tuple[Ticket, int, GroupResult]  # an answer, and the index of its group

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from minka import wire
 from minka.errors import Code, MinkaError
-from minka.operations import Operation
-from minka.stored import version_at
-from minka.wire import GroupResult, StoredWrite, WriteBody
+from minka.wire import kv_frames
+from minka.wire.key_operations import Operation
+from minka.wire.kv_frames import GroupResult, StoredWrite, WriteBody
+from minka.wire.stored_values import version_at
 from minkad.core.operations import Decision, decide, keys_of
 from minkad.replication.bodies import checked_operations, checked_write
 from minkad.replication.committer import Committer
@@ -59,7 +59,7 @@ class Writing:
         self.check_memory(len(body))
         replica.take_over_data()
         decision, last_read = self._decide(replica, operations, max_answer_bytes=ticket.left)
-        outcomes = wire.encode(decision.outcomes)
+        outcomes = kv_frames.encode(decision.outcomes)
         if not decision.rows and not self._table.has_clearance():
             raise MinkaError(Code.NO_CLEARANCE, "the node lost its clearance before the operations were decided")
         write = StoredWrite(list(decision.rows), list(decision.rows.values()))
@@ -80,7 +80,7 @@ class Writing:
         decision, last_read = self._decide(replica, [], keys)
         if decision.rows:
             write = StoredWrite(list(decision.rows), list(decision.rows.values()))
-            self._append(replica, write, wire.encode(write), ticket, 0, DONE)
+            self._append(replica, write, kv_frames.encode(write), ticket, 0, DONE)
         elif ticket is not None and last_read:
             replica.unapplied_rows().wait(last_read, (ticket, 0, DONE))
         elif ticket is not None:
@@ -91,7 +91,7 @@ class Writing:
         replica: Replica,
         operations: Sequence[Operation],
         expiring: Sequence[bytes] = (),
-        max_answer_bytes: int = wire.MAX_ANSWER_BYTES,
+        max_answer_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> tuple[Decision, int]:
         """The decision, and the offset of the last entry on which it rests that is not applied yet (0: none). Raises
         TOO_LARGE.
@@ -113,8 +113,8 @@ class Writing:
     def _checked_entry(self, replica: Replica, write: StoredWrite) -> bytes:
         """The body of the entry. Raises TOO_LARGE, DISK_LOW, OVERLOADED."""
         self._check_room(replica, write)
-        entry = wire.encode(write)
-        if len(entry) > wire.MAX_BODY_BYTES:
+        entry = kv_frames.encode(write)
+        if len(entry) > kv_frames.MAX_BODY_BYTES:
             text = f"partition {replica.id}: operations that write {len(entry)} bytes at once; nothing was done"
             raise MinkaError(Code.TOO_LARGE, text)
         self.check_memory(len(entry))

@@ -5,7 +5,7 @@ import ssl
 
 import grpc
 
-from minka.grpc_calls import aio_channel, channel_options
+from minka.engine.grpc_calls import aio_channel, channel_options
 from minkad.process import tasks
 from minkad.rpc.credentials import Credentials
 

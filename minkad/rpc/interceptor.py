@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from minka.bulk.bulk_loads import FETCH_METHOD
+from minka.engine.grpc_calls import ERROR_METADATA
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import ERROR_METADATA
-from minka.loads import FETCH_METHOD
 from minkad.core.state.names import node_id_problem
 from minkad.process.logs import Seldom
 from minkad.process.memory import Memory, Share

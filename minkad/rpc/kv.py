@@ -1,4 +1,4 @@
-"""The data stream: `/minka.v1.Kv/Batch`, frames of many operations as raw bytes (see minka.wire)."""
+"""The data stream: `/minka.v1.Kv/Batch`, frames of many operations as raw bytes (see minka.wire.kv_frames)."""
 
 import asyncio
 import time
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import grpc
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.process import tasks
 from minkad.process.memory import Memory, Share
 from minkad.process.telemetry import Telemetry
@@ -18,7 +18,7 @@ from minkad.replication.manager import ReplicaManager
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 
-_Handle = Callable[[wire.Request, Share], Awaitable[wire.Response]]
+_Handle = Callable[[kv_frames.Request, Share], Awaitable[kv_frames.Response]]
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -62,7 +62,7 @@ class _Stream:
             for task in self._tasks:
                 task.cancel()
             # What is on its way stays with gRPC for as long as the client doesn't take it.
-            self._share.give_all_but(2 * wire.PIECE_BYTES)
+            self._share.give_all_but(2 * kv_frames.PIECE_BYTES)
 
     def _end(self) -> None:
         if self._serving is not None:
@@ -70,11 +70,11 @@ class _Stream:
 
     async def _write(self, context: _Context, answer: bytes) -> None:
         share = self._share
-        for piece in wire.pieces(answer):
+        for piece in kv_frames.pieces(answer):
             share.sending_since = time.monotonic()
             await context.write(piece)
         share.sending_since = None
-        share.give(wire.weight(len(answer)))
+        share.give(kv_frames.weight(len(answer)))
 
     async def _read(self, frames: AsyncIterator[bytes]) -> None:
         try:
@@ -95,13 +95,13 @@ class _Stream:
         finally:
             self._answers.put_nowait(None)
 
-    async def _answer(self, request: wire.Request, size: int) -> None:
+    async def _answer(self, request: kv_frames.Request, size: int) -> None:
         began = time.perf_counter()
         response = await self._handle(request, self._share)
-        answer = wire.encode(response)
+        answer = kv_frames.encode(response)
         # The values of the results were counted as they were read.
         counted = size + count(self._telemetry, request, response.results, time.perf_counter() - began)
-        self._share.take(wire.weight(len(answer)) - counted)
+        self._share.take(kv_frames.weight(len(answer)) - counted)
         self._answers.put_nowait(answer)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -115,5 +115,5 @@ def kv_handler(manager: ReplicaManager, telemetry: Telemetry, memory: Memory) ->
     async def batch(frames: AsyncIterator[bytes], context: _Context) -> None:
         await _Stream(manager.handle, telemetry, memory).serve(frames, context)
 
-    service, method = wire.KV_BATCH_METHOD.strip("/").split("/")
+    service, method = kv_frames.KV_BATCH_METHOD.strip("/").split("/")
     return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(batch)})

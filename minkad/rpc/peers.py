@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from minka.grpc_calls import error_from_call
+from minka.engine.grpc_calls import error_from_call
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
     AlterIsrResponse,

@@ -10,8 +10,8 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
+from minka.engine.grpc_calls import error_from_call
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
 from minka.v1.coordinator_pb2 import LocateRequest, LocateResponse, RaftSendResponse, SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftServicer, RaftStub
 from minka.v1.raft_pb2 import Message, MessageType, RaftMessageBatch

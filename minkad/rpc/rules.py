@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.cluster.name_rules import name_problem
 from minka.duties.limits import MAX_CHANGES, MAX_PALLETS, MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
-from minka.names import name_problem
-from minka.ranges import MAX_KEY_BYTES
 from minka.v1.raft_pb2 import MessageType
 from minkad.config.addresses import address_problem, is_wildcard
 from minkad.core.state.names import keyspace_name_problem, node_id_problem

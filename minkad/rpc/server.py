@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from minka.engine.grpc_calls import channel_options
 from minka.errors import MinkaError
-from minka.grpc_calls import channel_options
 from minka.v1 import (
     admin_pb2,
     admin_pb2_grpc,

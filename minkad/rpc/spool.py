@@ -7,9 +7,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 import minka
+from minka.bulk.bulk_loads import FETCH_METHOD, UPLOAD_METHOD
+from minka.engine.grpc_calls import error_from_call
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
-from minka.loads import FETCH_METHOD, UPLOAD_METHOD
 from minka.v1.load_api_pb2 import (
     CutFilesRequest,
     CutFilesResponse,

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
+from minka.bulk.sst_files import SstWriter
+from minka.cluster.key_ranges import KeyRange, readable
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange, readable
-from minka.sst import SstWriter
-from minka.stored import value_of
+from minka.wire.stored_values import value_of
 from minkad.process.failpoints import failpoint
 from minkad.spool.worker import serve
 

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from minka.bulk.sst_files import checksum_of
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.sst import checksum_of
 from minka.v1.loads_pb2 import LoadFile
 from minkad.process.failpoints import failpoint
 from minkad.spool.inspect import Content, Inspect

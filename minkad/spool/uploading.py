@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.v1.loads_pb2 import LoadFile, LoadState
 from minkad.core.state import LoadTable

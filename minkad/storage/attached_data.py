@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import MAX_HEAD_BYTES
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import MAX_HEAD_BYTES
 from minkad.storage.applied import Applied
 from minkad.storage.size_estimate import Size
 from minkad.storage.versions import Versions

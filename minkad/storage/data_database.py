@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from rocksdict import Cache, Rdict
 
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS, KeyRange
-from minka.stored import value_of, values_of
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import value_of, values_of
 from minkad.process import tasks
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment

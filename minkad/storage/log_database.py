@@ -12,8 +12,8 @@ from typing import Final, Self
 
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
 
+from minka.bulk.sst_files import table_options
 from minka.errors import Code, MinkaError
-from minka.sst import table_options
 from minkad.process.failpoints import failpoint
 from minkad.storage.log_mark import LogMark
 from minkad.storage.rocks import MIB, base_options, count, is_stalled, last_keys, pairs, storage_error

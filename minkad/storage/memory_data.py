@@ -5,10 +5,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import HEAD_BYTES, MAX_HEAD_BYTES
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import HEAD_BYTES, MAX_HEAD_BYTES
 from minkad.storage.applied import Applied
 from minkad.storage.size_estimate import Size
 from minkad.storage.taken_loads import TakenLoads

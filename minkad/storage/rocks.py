@@ -27,7 +27,7 @@ from typing import Final
 from rocksdict import Options, Rdict, RdictIter, ReadOptions
 
 from minka.errors import Code, MinkaError
-from minka.stored import MAX_HEAD_BYTES
+from minka.wire.stored_values import MAX_HEAD_BYTES
 from minkad.core.replication.storage import DeletedAheadError
 
 KIB = 1024

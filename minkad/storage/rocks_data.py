@@ -20,11 +20,11 @@ from rocksdict import (
     WriteOptions,
 )
 
+from minka.bulk.sst_files import compression, table_options
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.sst import compression, table_options
-from minka.stored import HEAD_BYTES
-from minka.wire import UNDECODABLE, WriteBody
+from minka.wire.kv_frames import UNDECODABLE, WriteBody
+from minka.wire.stored_values import HEAD_BYTES
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.applied import Applied
 from minkad.storage.memory_data import MemoryCopy, MemoryData

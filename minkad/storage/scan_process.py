@@ -18,8 +18,8 @@ import msgspec
 import xxhash
 from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadOptions
 
-from minka.stored import has_expired, value_of
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
+from minka.wire.stored_values import has_expired, value_of
 from minkad.process.priority import lower_priority
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import data_options

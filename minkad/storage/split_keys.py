@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks import MIB

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from rocksdict import Rdict
 
-from minka.ranges import KeyRange
-from minka.stored import HEAD_BYTES
+from minka.cluster.key_ranges import KeyRange
+from minka.wire.stored_values import HEAD_BYTES
 from minkad.storage.size_estimate import Size
 
 FIRST_KEY: Final = b"\x00"  # no user's key is less; the key of the record with the applied offset is

@@ -1,11 +1,11 @@
-"""How the writes of a log become rows with versions: see `minka.stored`."""
+"""How the writes of a log become rows with versions: see `minka.wire.stored_values`."""
 
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from minka.stored import LOAD_VERSIONS, head, version_at
-from minka.wire import StoredWrite, WriteBody
+from minka.wire.kv_frames import StoredWrite, WriteBody
+from minka.wire.stored_values import LOAD_VERSIONS, head, version_at
 from minkad.storage.taken_loads import TakenLoads
 
 _STORED: Final = struct.Struct(">q?")

@@ -20,8 +20,8 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import MinkaError
-from minka.plans import plan_digest
 from minka.v1 import admin_pb2, admin_pb2_grpc, duty_api_pb2, duty_api_pb2_grpc
 from minka.v1.admin_pb2 import (
     DescribeNodeRequest,

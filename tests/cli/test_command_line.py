@@ -14,7 +14,7 @@ import click
 import pytest
 
 import minka
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, CodeInfo, MinkaError
 from minka.v1.admin_pb2 import (
     CreateKeyspaceRequest,
@@ -506,7 +506,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 # Each takes some milliseconds, or imports what does.
-NOT_FOR_STATUS = {"pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.aio"}
+NOT_FOR_STATUS = {"pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"}
 
 
 def test_status_imports_only_what_the_call_needs(node: AnsweringNode, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from minka.plans import plan_digest
+from minka.cluster.plan_digest import plan_digest
 from minka.v1.admin_pb2 import (
     ApplyPlanResponse,
     DrainNodeResponse,

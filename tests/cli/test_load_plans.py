@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.load_history import HistoryClient
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.history import HistoryClient
 from minka.load_report import html
 from minka.load_report.analysis import analyse, coarser
 from minka.load_report.forecast import forecasts
 from minka.load_report.plan import make_plan
 from minka.load_report.proposals import Proposals, ProposedMove, propose
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minkactl.commands.reassign import plan_page, write_plan

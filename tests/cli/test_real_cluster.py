@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.admin_pb2 import PartitionFilter
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster

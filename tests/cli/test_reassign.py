@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import (
     ApplyPlanResponse,
     GetOperationsRequest,

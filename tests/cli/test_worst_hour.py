@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Operation, OperationState
 from tests.cluster.nemesis import KEYSPACE, NODES, RANGES, REPLICAS, Lab

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import grpc
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse, PartitionCount
 from minka.v1.admin_pb2_grpc import AdminStub

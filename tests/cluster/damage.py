@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster, LocalNode

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import uvloop
 
-import minka.aio
+import minka
 from minka.errors import Code, MinkaError
 from tests.cluster.cluster import eventually
 from tests.cluster.linearizability import Event, Kind, Outcome
@@ -128,7 +128,7 @@ class Workers(Generic[_Event]):
 
     def connected(self, rng: random.Random) -> Any:
         """A client."""
-        return minka.aio.Client(self._endpoints, keyspace=self.keyspace, rng=rng)
+        return minka.AsyncClient(self._endpoints, keyspace=self.keyspace, rng=rng)
 
     async def act(self, client: Any, name: str, rng: random.Random, value: bytes) -> None:
         """Ask for something, and remember what was seen. `value` is unique."""
@@ -163,14 +163,14 @@ class Recorder(Workers[Event]):
         """Stale reads show nothing."""
         return None if event.kind is Kind.STALE_READ else event.kind is Kind.WRITE
 
-    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+    async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:
         """One of the kinds, by their shares."""
         kind, deletes, _ = rng.choices(_MIX, weights=[weight for _, _, weight in _MIX])[0]
         written = value if kind is Kind.WRITE and not deletes else None
         await self._one(client, name, kind, rng.choice(self.keys), written, rng.choice(TIMEOUTS_S))
 
     async def _one(
-        self, client: minka.aio.Client, name: str, kind: Kind, key: bytes, value: bytes | None, timeout: float
+        self, client: minka.AsyncClient, name: str, kind: Kind, key: bytes, value: bytes | None, timeout: float
     ) -> None:
         outcome, note, age = Outcome.OK, name, 0.0
         called = time.monotonic()

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import minka.aio
-from minka.control import Control
+import minka
+from minka.admin.control import Control
+from minka.cluster.hashing import digest_of, murmur3
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.hashing import digest_of, murmur3
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import DEADLINE, QUICK, eventually, settled
@@ -258,7 +258,7 @@ class Nemesis:
     async def _write_until_it_is_full(self, name: str) -> None:
         """Write until the disk is full or the node refuses writes."""
         end, written = time.monotonic() + DEADLINE, 0
-        async with minka.aio.Client(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
+        async with minka.AsyncClient(self._cluster.endpoints, keyspace=BALLAST, timeout=1.0) as client:
             while self._cluster.nodes[name].running:
                 assert time.monotonic() < end, f"{name} did not give up on a full disk"
                 try:

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
-from minka.operations import If
+from minka.wire.key_operations import If
 from tests.cluster.linearizability import Outcome, Result, Verdict
 
 DEFAULT_STEPS: Final = 1_000_000

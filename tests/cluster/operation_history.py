@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import minka.aio
+import minka
 from minka.errors import MinkaError
-from minka.operations import If
+from minka.wire.key_operations import If
 from tests.cluster.history import TIMEOUTS_S, Loop, Workers, outcome_of
 from tests.cluster.linearizability import Outcome
 from tests.cluster.operation_checker import Kind, Operated
@@ -45,7 +45,7 @@ class OperationRecorder(Workers[Operated]):
             return False
         return True if event.done and event.kind in (Kind.PUT, Kind.ADD) else None
 
-    async def act(self, client: minka.aio.Client, name: str, rng: random.Random, value: bytes) -> None:
+    async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:
         """One of the kinds, by their shares."""
         key = rng.choice(self.keys)
         event = self._count(rng, key) if key in self._counters else self._register(rng, key, value)
@@ -80,7 +80,7 @@ class OperationRecorder(Workers[Operated]):
             expected_version=version if condition is If.VERSION else 0, ttl=rng.choice(TTLS_S) if lives else None,
         )  # fmt: skip
 
-    async def _ask(self, client: minka.aio.Client, event: Operated, timeout: float) -> Operated:
+    async def _ask(self, client: minka.AsyncClient, event: Operated, timeout: float) -> Operated:
         """The operation with its answer. Raises MinkaError."""
         key = event.key
         match event.kind:
@@ -99,14 +99,14 @@ class OperationRecorder(Workers[Operated]):
                 written = await _write(client, event, timeout)
                 return event if written is None else replace(event, done=written.done, version=written.version)
 
-    def _read(self, event: Operated, found: minka.aio.VersionedValue | None) -> Operated:
+    def _read(self, event: Operated, found: minka.VersionedValue | None) -> Operated:
         if found is None:
             return event
         expires = None if found.expires_at is None else found.expires_at - self._wall
         return replace(event, found=found.value, version=found.version, expires=expires)
 
 
-async def _write(client: minka.aio.Client, event: Operated, timeout: float) -> minka.aio.Written | None:
+async def _write(client: minka.AsyncClient, event: Operated, timeout: float) -> minka.Written | None:
     options: dict[str, Any] = {"timeout": timeout}
     match event.condition:
         case If.ABSENT:
@@ -116,9 +116,9 @@ async def _write(client: minka.aio.Client, event: Operated, timeout: float) -> m
         case If.VERSION:
             options["if_version"] = event.expected_version
     if event.value is None:
-        deleted: minka.aio.Written | None = await client.delete(event.key, **options)
+        deleted: minka.Written | None = await client.delete(event.key, **options)
         return deleted
-    written: minka.aio.Written | None = await client.put(event.key, event.value, **options, ttl=event.ttl)
+    written: minka.Written | None = await client.put(event.key, event.value, **options, ttl=event.ttl)
     return written
 
 

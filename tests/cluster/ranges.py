@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import Partition
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually

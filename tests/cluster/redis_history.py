@@ -16,7 +16,7 @@ from redis.exceptions import ClusterDownError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from minka.errors import Code, MinkaError
-from minka.operations import If
+from minka.wire.key_operations import If
 from minkad.config.addresses import split_address
 from tests.cluster.history import TASKS, Loop, Workers, outcome_of
 from tests.cluster.linearizability import Outcome

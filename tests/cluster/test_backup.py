@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
 from minkad.process.exits import REFUSED

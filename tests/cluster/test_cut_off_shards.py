@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.duties import Client
 from minka.v1.duties_pb2 import ShardState
 from minkactl.playground import LocalCluster

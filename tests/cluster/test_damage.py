@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, NodeState
 from minka.v1.raft_pb2 import HardState
 from minkactl.playground import LocalCluster

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, Node, NodeState
 from minkactl.playground import LocalCluster
 from minkactl.problems import problems

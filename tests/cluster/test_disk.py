@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.duties import Client, aio, changes
 from minka.errors import Code, MinkaError
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Pallet

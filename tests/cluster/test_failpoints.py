@@ -9,7 +9,7 @@ import pytest
 
 import minkad.node.daemon  # noqa: F401  # it imports everything that declares a failpoint
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import Plan
 from minkactl.playground import LocalCluster

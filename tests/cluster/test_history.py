@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.load_history import HistoryClient, NodeInterval
 from minka.errors import Code, MinkaError
-from minka.history import HistoryClient, NodeInterval
-from minka.history_rows import quantile_ms
 from minka.v1.cluster_pb2 import HashFunction
+from minka.wire.history_rows import quantile_ms
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 

@@ -14,15 +14,15 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import minka
-from minka import wire
-from minka.control import Control
-from minka.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
+from minka.admin.control import Control
 from minka.errors import Code
 from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, load_api_pb2, shards_pb2
 from minka.v1.coordinator_pb2 import LeaveRequest
 from minka.v1.errors_pb2 import Error
 from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
+from minka.wire import kv_frames
+from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
 from minkactl.playground import LocalCluster
 from minkad.core.replication import messages
 from minkad.replication import frames
@@ -188,7 +188,7 @@ def raw_frame(rng: random.Random, kinds: Sequence[Any]) -> bytes:
     """Noise, or one of the frames, changed or not."""
     if rng.random() < 0.2:
         return rng.randbytes(rng.choice((0, 1, 5, 50)))
-    content = wire.encode(rng.choice(kinds))
+    content = kv_frames.encode(rng.choice(kinds))
     return mutated(content, rng) if rng.random() < 0.8 else content
 
 
@@ -198,16 +198,16 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
     with Control(cluster.endpoints) as control:
         row = control.status().table.partitions[0]
 
-    def asked(op: int, body: Any, generation: int = row.generation) -> wire.Request:
-        return wire.Request(1, 200, [wire.Group(op, row.id, generation, wire.encode(body))])
+    def asked(op: int, body: Any, generation: int = row.generation) -> kv_frames.Request:
+        return kv_frames.Request(1, 200, [kv_frames.Group(op, row.id, generation, kv_frames.encode(body))])
 
     requests = [
-        asked(wire.Op.READ, [b"a"]),
-        asked(wire.Op.WRITE, wire.WriteBody([b"a", b"b"], [b"1", None])),
-        asked(wire.Op.READ_STALE, [b"a"] * 100),
-        asked(wire.Op.SCAN, wire.ScanBody(b"", b"z", False, 10, 1000)),
+        asked(kv_frames.Op.READ, [b"a"]),
+        asked(kv_frames.Op.WRITE, kv_frames.WriteBody([b"a", b"b"], [b"1", None])),
+        asked(kv_frames.Op.READ_STALE, [b"a"] * 100),
+        asked(kv_frames.Op.SCAN, kv_frames.ScanBody(b"", b"z", False, 10, 1000)),
         asked(9, [b"a"]),
-        wire.Request(2**63, 0, [wire.Group(0, 2**32, 2**40, b"\xdd\xff\xff\xff\xff")]),
+        kv_frames.Request(2**63, 0, [kv_frames.Group(0, 2**32, 2**40, b"\xdd\xff\xff\xff\xff")]),
     ]
     entries = [messages.Entry(1, b"x"), messages.Entry(2, b"")]
     replication = [
@@ -222,7 +222,7 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
             content = [raw_frame(rng, kinds) for _ in range(rng.choice((1, 1, 3)))]
             metadata = rng.choice((None, known))
             if purpose is None:
-                call = channel.stream_stream(wire.KV_BATCH_METHOD)
+                call = channel.stream_stream(kv_frames.KV_BATCH_METHOD)
                 code = outcome(call(iter(content), metadata=metadata, timeout=SECONDS))
             else:
                 code = answered(cluster, purpose, content, metadata)

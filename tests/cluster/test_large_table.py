@@ -4,7 +4,7 @@ import re
 import urllib.request
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, settled

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
-from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster

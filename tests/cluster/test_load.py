@@ -11,7 +11,7 @@ from itertools import accumulate
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled

@@ -10,12 +10,12 @@ import pytest
 
 import minka
 from minka import Client
-from minka.control import Control
-from minka.digest import Digest
+from minka.admin.control import Control
+from minka.bulk.bulk_loads import LoadClient, LoadTarget
+from minka.bulk.row_digest import Digest
+from minka.bulk.sst_files import Written, write_sst
+from minka.cluster.hashing import murmur3
 from minka.errors import MinkaError
-from minka.hashing import murmur3
-from minka.loads import LoadClient, LoadTarget
-from minka.sst import Written, write_sst
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkactl.playground import LocalCluster

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster

@@ -12,15 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-import minka.aio
-from minka import wire
-from minka.control import Control
-from minka.loads import UPLOAD_METHOD
+import minka
+from minka.admin.control import Control
+from minka.bulk.bulk_loads import UPLOAD_METHOD
 from minka.v1.changes_pb2 import ReadChangesRequest
 from minka.v1.changes_pb2_grpc import ChangesStub
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.load_api_pb2 import UploadHeader
 from minka.v1.loads_pb2 import LoadFile
+from minka.wire import kv_frames
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
@@ -48,7 +48,7 @@ async def filled(cluster: LocalCluster) -> Partition:
     """A partition with 16 values of a MiB."""
     with Control(cluster.endpoints) as control:
         row = create_keyspace(control, "large", 1, live=1).partitions[0]
-    async with minka.aio.Client(cluster.endpoints, keyspace="large") as client:
+    async with minka.AsyncClient(cluster.endpoints, keyspace="large") as client:
         for key in KEYS:
             await client.put(key, key[-1:] * MIB)
     return row
@@ -71,8 +71,8 @@ def metric(cluster: LocalCluster, name: str) -> float:
 
 def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
     """A read that may wait for long."""
-    group = wire.Group(wire.Op.READ, row.id, row.generation, wire.encode(keys))
-    return wire.encode(wire.Request(number, 600_000, [group]))
+    group = kv_frames.Group(kv_frames.Op.READ, row.id, row.generation, kv_frames.encode(keys))
+    return kv_frames.encode(kv_frames.Request(number, 600_000, [group]))
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncI
     address = cluster.node("athens").address
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     try:
-        yield [channels[i % connections].stream_stream(wire.KV_BATCH_METHOD)() for i in range(count)]
+        yield [channels[i % connections].stream_stream(kv_frames.KV_BATCH_METHOD)() for i in range(count)]
     finally:
         for channel in channels:
             await channel.close()
@@ -120,7 +120,7 @@ async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]])
 
     tasks.append(asyncio.ensure_future(watch()))
     try:
-        async with minka.aio.Client(cluster.endpoints, keyspace="large", timeout=60) as client:
+        async with minka.AsyncClient(cluster.endpoints, keyspace="large", timeout=60) as client:
             await asyncio.sleep(1.0)  # the others begin meanwhile: memory is measured, not time
             until = time.monotonic() + 3.0
             done = 0
@@ -167,7 +167,7 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
 
         await asyncio.to_thread(eventually, "a stream is ended", is_one_ended)
         assert most[-1] < before + BOUND_MIB
-        async with minka.aio.Client(cluster.endpoints, keyspace="large") as client:
+        async with minka.AsyncClient(cluster.endpoints, keyspace="large") as client:
             assert await client.get(KEYS[0])
         assert MIB < metric(cluster, "minka_clients_memory_bytes") <= LIMIT_MIB * MIB
         for call in calls:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster, free_addresses
 from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from minka.operations import If
+from minka.wire.key_operations import If
 from tests.cluster.linearizability import Event, Outcome, Verdict
 from tests.cluster.linearizability import Kind as Plain
 from tests.cluster.linearizability import check as check_plain

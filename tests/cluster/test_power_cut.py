@@ -18,9 +18,9 @@ from typing import Final
 
 import pytest
 
-import minka.aio
+import minka
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
@@ -59,13 +59,13 @@ class Writers:
 
     async def _run(self) -> None:
         async with (
-            minka.aio.Client(self._endpoints, keyspace=self._keyspace, timeout=1.0) as client,
+            minka.AsyncClient(self._endpoints, keyspace=self._keyspace, timeout=1.0) as client,
             asyncio.TaskGroup() as group,
         ):
             for number in range(WRITERS):
                 group.create_task(self._write(client, [b"key-%d-%d" % (number, i) for i in range(KEYS)]))
 
-    async def _write(self, client: minka.aio.Client, keys: Sequence[bytes]) -> None:
+    async def _write(self, client: minka.AsyncClient, keys: Sequence[bytes]) -> None:
         with contextlib.suppress(MinkaError):
             for version in range(1, 1_000_000):
                 for key in keys:

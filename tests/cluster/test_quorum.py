@@ -17,12 +17,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from minka import Client, wire
-from minka.control import Control
+from minka import Client
+from minka.admin.control import Control
+from minka.cluster.hashing import murmur3
 from minka.errors import Code
-from minka.hashing import murmur3
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
+from minka.wire import kv_frames
 from minkactl.cli import cli
 from minkactl.exits import Exit
 from minkactl.playground import LocalCluster, free_addresses
@@ -71,7 +72,7 @@ class Direct:
         keys = (b"key-%d" % i for i in range(1000))
         self.key = next(k for k in keys if murmur3(k) % len(table.partitions) == self.partition.slot)
         self._channel = grpc.insecure_channel(cluster.node(name).address)
-        self._batch: Any = self._channel.stream_stream(wire.KV_BATCH_METHOD)
+        self._batch: Any = self._channel.stream_stream(kv_frames.KV_BATCH_METHOD)
 
     def __enter__(self) -> "Direct":
         self.read()  # this connects
@@ -84,16 +85,21 @@ class Direct:
         """Send a read and a write; `codes` waits for the answers."""
         keys, partition = [self.key], self.partition
         groups = [
-            wire.Group(wire.Op.READ, partition.id, partition.generation, wire.encode(keys)),
-            wire.Group(wire.Op.WRITE, partition.id, partition.generation, wire.encode(wire.WriteBody(keys, [b"v"]))),
+            kv_frames.Group(kv_frames.Op.READ, partition.id, partition.generation, kv_frames.encode(keys)),
+            kv_frames.Group(
+                kv_frames.Op.WRITE,
+                partition.id,
+                partition.generation,
+                kv_frames.encode(kv_frames.WriteBody(keys, [b"v"])),
+            ),
         ]
-        frames = [wire.encode(wire.Request(i, 20_000, [group])) for i, group in enumerate(groups)]
+        frames = [kv_frames.encode(kv_frames.Request(i, 20_000, [group])) for i, group in enumerate(groups)]
         return self._batch(iter(frames), timeout=timeout)
 
     @staticmethod
     def codes(call: Any) -> list[Code | None]:
         """The codes with which the read and the write were refused: None for one that was done."""
-        answers = sorted((wire.decode_response(frame) for frame in call), key=lambda answer: answer.id)
+        answers = sorted((kv_frames.decode_response(frame) for frame in call), key=lambda answer: answer.id)
         errors = [answer.results[0].error for answer in answers]
         return [None if error is None else Code[Error.FromString(error).code] for error in errors]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.admin_pb2 import CoordinatorStatus
 from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli

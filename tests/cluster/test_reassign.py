@@ -2,7 +2,7 @@
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import OperationState
 from minkactl.playground import LocalCluster

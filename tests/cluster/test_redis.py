@@ -19,8 +19,8 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from minka import Client
-from minka.control import Control
-from minka.hashing import crc16
+from minka.admin.control import Control
+from minka.cluster.hashing import crc16
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled

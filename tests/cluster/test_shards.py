@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.duties import Client
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled

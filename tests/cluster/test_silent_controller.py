@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from minka import Client
-from minka.control import Control
-from minka.hashing import murmur3
+from minka.admin.control import Control
+from minka.cluster.hashing import murmur3
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually

@@ -9,10 +9,10 @@ import pytest
 import xxhash
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.snapshot_reads import SnapshotClient
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS, KeyRange
-from minka.snapshots import SnapshotClient
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
 from minkactl.playground import LocalCluster

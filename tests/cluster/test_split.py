@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster
 from minkad.process import failpoints

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, wait_settled

@@ -2,7 +2,7 @@
 
 import grpc
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minkactl.playground import LocalCluster

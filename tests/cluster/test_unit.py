@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from minka import Client
-from minka.control import Control
-from minka.loads import LoadClient
-from minka.ranges import ALL_KEYS
-from minka.snapshots import SnapshotClient
+from minka.admin.control import Control
+from minka.bulk.bulk_loads import LoadClient
+from minka.bulk.snapshot_reads import SnapshotClient
+from minka.cluster.key_ranges import ALL_KEYS
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
 from minkactl.playground import LocalCluster

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from minka import Client
-from minka.aio import BatchError
+from minka.async_client import BatchError
 from minka.errors import Code
 
 # After these codes a write may have been done, or may still be; any other code says that it was not and won't be.

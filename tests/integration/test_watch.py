@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import minka.data_port
-from minka.data_port import Purpose
+import minka.wire.data_port
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
+from minka.wire.data_port import Purpose
 from minkactl.playground import free_addresses
 from minkad.data_port import watch as watching
 from minkad.data_port.incoming import Incoming
@@ -185,4 +185,4 @@ async def test_a_node_that_never_reached_its_own_address_does_not_accuse_itself(
 
 
 def test_the_purpose_is_one_of_the_protocols() -> None:
-    assert minka.data_port.Purpose("ping") is Purpose.PING
+    assert minka.wire.data_port.Purpose("ping") is Purpose.PING

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from minka.loads import LoadClient
+from minka.bulk.bulk_loads import LoadClient
 from minka.spark.load import LoadOptions, LoadReport, load
 from minka.spark.pairs import PairColumns
 from minka.spark.verify import VerifyReport, verify

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
 from minka.spark.java import find_java
 from minkactl.playground import free_addresses
 from tests.cluster.cluster import eventually

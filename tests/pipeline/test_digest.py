@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark import Progress
 from minka.spark.digest import digest

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.spark.digest import digest
 from minka.spark.export import export

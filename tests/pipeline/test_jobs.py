@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.spark.export import ExportReport, export
 from minka.spark.load import LoadOptions, load

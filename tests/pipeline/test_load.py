@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
 from minka.spark.inputs import absolute

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.bulk_loads import LoadClient, LoadTarget
 from minka.errors import Code, MinkaError
-from minka.loads import LoadClient, LoadTarget
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.load_source import bytes_of
 from minka.spark.pairs import PairColumns

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.spark.load import resume
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

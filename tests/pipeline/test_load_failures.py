@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
-from minka.loads import LoadClient
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, resume, tagging
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

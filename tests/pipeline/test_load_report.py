@@ -17,15 +17,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.load_history import HistoryClient, NodeInterval
 from minka.errors import Code, MinkaError
-from minka.history import HistoryClient, NodeInterval
-from minka.history_rows import PartitionInterval
 from minka.load_report.analysis import coarser
 from minka.spark import load_report
 from minka.spark.history import history, summed
 from minka.spark.load_report import LoadReport, _without_torn_end
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
+from minka.wire.history_rows import PartitionInterval
 from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.pipeline.conftest import CONF

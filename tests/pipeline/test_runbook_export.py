@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster

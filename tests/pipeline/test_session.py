@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark import session
 from minka.spark.driver import log_file

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import BinaryType, StructType
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.rows import decode_value, encode_key, encode_value
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions

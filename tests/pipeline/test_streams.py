@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minkactl.playground import LocalCluster

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from minka import Client
-from minka.control import Control
+from minka.admin.control import Control
 from minka.spark.export import ExportReport
 from minkactl.cli import cli
 from minkactl.playground import LocalCluster

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.snapshot_reads import SnapshotClient
+from minka.cluster.key_ranges import ALL_KEYS
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS
-from minka.snapshots import SnapshotClient
 from minka.spark.held_snapshots import HeldSnapshots
 from minka.spark.load import LoadOptions, load
 from minka.spark.verify import VerifyReport, verify

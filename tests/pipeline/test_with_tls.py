@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from minka.control import Control
+from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load, verify
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster

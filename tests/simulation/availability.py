@@ -5,7 +5,7 @@ nodes.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from minka.in_sync import has_everything
+from minka.cluster.in_sync import has_everything
 from minka.v1.cluster_pb2 import Durability, Keyspace, Node, NodeState, Partition
 from minkad.core.controller.failure_detector import PATIENCE
 from minkad.core.state import is_up

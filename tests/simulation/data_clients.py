@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Final
 
-from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.errors_pb2 import Error
+from minka.wire import kv_frames
 from minkad.core.state import range_of
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class Clients:
         if not all(range_of(row).contains(key) for key in pairs):
             return
         world.data.begins(row, pairs)
-        body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
+        body = kv_frames.encode(kv_frames.WriteBody(list(pairs), list(pairs.values())))
         for _ in range(_TRIES):
             self.under_way += 1
             try:
-                await self.ask(process, wire.Op.WRITE, row, body)
+                await self.ask(process, kv_frames.Op.WRITE, row, body)
             except MinkaError as error:
                 if not process.alive or error.code in _UNKNOWN:
                     return
@@ -99,7 +99,7 @@ class Clients:
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
         """Write again at the leader to which a refusal has sent the client."""
         try:
-            await self.ask(process, wire.Op.WRITE, row, body)
+            await self.ask(process, kv_frames.Op.WRITE, row, body)
         except MinkaError as error:
             if process.alive and error.code not in _UNKNOWN:
                 self._world.data.refuses(row, pairs)
@@ -116,11 +116,11 @@ class Clients:
             return
         keys = rng.sample(keys, min(len(keys), _MAX_READ))
         try:
-            answer = await self.ask(process, wire.Op.READ, row, wire.encode(keys))
+            answer = await self.ask(process, kv_frames.Op.READ, row, kv_frames.encode(keys))
         except MinkaError:
             return
         if process.alive:
-            values = wire.decode_values(answer)
+            values = kv_frames.decode_values(answer)
             data.reads(process, row, expected, maybe, dict(zip(keys, values, strict=True)))
 
     def new_key(self, row: Partition) -> bytes:
@@ -139,12 +139,12 @@ class Clients:
         return newer[0] if newer else None
 
     @staticmethod
-    async def ask(process: "Process", op: wire.Op, row: Partition, body: bytes) -> bytes:
+    async def ask(process: "Process", op: kv_frames.Op, row: Partition, body: bytes) -> bytes:
         """The answer's body. Raises MinkaError."""
         share = process.memory.share()
         try:
-            group = wire.Group(op, row.id, row.generation, body)
-            answer = await process.manager.handle(wire.Request(1, _TIMEOUT_MS, [group]), share)
+            group = kv_frames.Group(op, row.id, row.generation, body)
+            answer = await process.manager.handle(kv_frames.Request(1, _TIMEOUT_MS, [group]), share)
         finally:
             share.close()
         (result,) = answer.results

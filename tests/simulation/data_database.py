@@ -7,10 +7,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS, KeyRange
-from minka.stored import HEAD_BYTES, LOADED, MAX_HEAD_BYTES, value_of
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import HEAD_BYTES, LOADED, MAX_HEAD_BYTES, value_of
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.size_estimate import Size

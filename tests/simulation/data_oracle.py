@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minka.in_sync import has_everything
-from minka.ranges import KeyRange, is_by_ranges
-from minka.stored import value_of, values_of
+from minka.cluster.in_sync import has_everything
+from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.v1.cluster_pb2 import Durability, Keyspace, Partition
-from minka.wire import UNDECODABLE, StoredWrite, WriteBody
+from minka.wire.kv_frames import UNDECODABLE, StoredWrite, WriteBody
+from minka.wire.stored_values import value_of, values_of
 from minkad.core.replication.entries import IngestMark, TrimToRange, decode_entry
 from minkad.core.state import State, range_of
 from tests.simulation.replica_files import entry_keys, epoch_of, mark_in, offset_of, partition_of, partitions_in

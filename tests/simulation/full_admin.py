@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import (
     ApplyPlanRequest,
     AssignedReplicas,

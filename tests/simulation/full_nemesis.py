@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from minka.in_sync import eligible_replicas
+from minka.cluster.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Partition
 from tests.simulation.network import between, partition
 from tests.simulation.process import Machine, Process

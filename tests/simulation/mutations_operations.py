@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from minka.stored import has_expired
-from minka.wire import Group
+from minka.wire.kv_frames import Group
+from minka.wire.stored_values import has_expired
 from minkad.core.operations.decide import _Deciding
 from minkad.replication.replica import Replica
 from minkad.replication.requests import Requests

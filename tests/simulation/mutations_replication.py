@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minka.in_sync import has_everything
+from minka.cluster.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.controller import isr

@@ -5,9 +5,11 @@ end by the checker of `tests/cluster`.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from minka import operations, wire
+from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.operations import (
+from minka.v1.cluster_pb2 import Durability, Partition
+from minka.wire import key_operations, kv_frames
+from minka.wire.key_operations import (
     Add,
     Expire,
     If,
@@ -18,8 +20,6 @@ from minka.operations import (
     decode_outcomes,
     decode_versioned,
 )
-from minka.ranges import is_by_ranges
-from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.core.state import range_of
 from tests.cluster.linearizability import Outcome, Verdict
 from tests.cluster.operation_checker import Kind, Operated, check
@@ -158,15 +158,15 @@ def is_operation(event: Operated) -> bool:
     return not event.is_read and not (event.is_blind and event.ttl is None)
 
 
-def request_of(events: list[Operated], row: Partition) -> tuple[wire.Op, Partition, bytes]:
+def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Partition, bytes]:
     """What is asked."""
     event = events[0]
     if event.is_read:
-        op = wire.Op.READ if event.kind is Kind.GET else wire.Op.READ_VERSIONED
-        return op, row, wire.encode([event.key])
+        op = kv_frames.Op.READ if event.kind is Kind.GET else kv_frames.Op.READ_VERSIONED
+        return op, row, kv_frames.encode([event.key])
     if not is_operation(event):
-        return wire.Op.WRITE, row, wire.encode(wire.WriteBody([event.key], [event.value]))
-    return wire.Op.OPERATE, row, wire.encode([operation_of(one) for one in events])
+        return kv_frames.Op.WRITE, row, kv_frames.encode(kv_frames.WriteBody([event.key], [event.value]))
+    return kv_frames.Op.OPERATE, row, kv_frames.encode([operation_of(one) for one in events])
 
 
 def operation_of(event: Operated) -> Operation:
@@ -186,7 +186,7 @@ def with_answers(events: list[Operated], body: bytes) -> list[Operated]:
     """The events with what was answered."""
     event = events[0]
     if event.kind is Kind.GET:
-        (found,) = wire.decode_values(body)
+        (found,) = kv_frames.decode_values(body)
         return [replace(event, found=found)]
     if event.kind is Kind.GET_VERSIONED:
         (versioned,) = decode_versioned(body)
@@ -199,7 +199,7 @@ def with_answers(events: list[Operated], body: bytes) -> list[Operated]:
     return [_with_outcome(one, outcome) for one, outcome in zip(events, decode_outcomes(body), strict=True)]
 
 
-def _with_outcome(event: Operated, outcome: operations.Outcome) -> Operated:
+def _with_outcome(event: Operated, outcome: key_operations.Outcome) -> Operated:
     if event.kind is Kind.ADD:
         return replace(event, number=outcome.number)
     return replace(event, done=outcome.done, version=outcome.version if event.kind is Kind.PUT else None)

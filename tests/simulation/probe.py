@@ -3,8 +3,8 @@
 from asyncio import events
 from typing import TYPE_CHECKING, Final
 
-from minka import wire
 from minka.v1.cluster_pb2 import Partition
+from minka.wire import kv_frames
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -14,8 +14,8 @@ _FIRST_KEY: Final = b"\x00"
 
 def is_served(process: "Process", row: Partition) -> bool:
     """Read a key: an answer that doesn't come at once counts as none."""
-    body = wire.encode([row.start_key or _FIRST_KEY])
-    group = wire.Group(wire.Op.READ, row.id, row.generation, body)
+    body = kv_frames.encode([row.start_key or _FIRST_KEY])
+    group = kv_frames.Group(kv_frames.Op.READ, row.id, row.generation, body)
     share = process.memory.share()
     running = events._get_running_loop()
     events._set_running_loop(process.loop._self)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from minka.v1.cluster_pb2 import Partition
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.core.replication.entries import Mark, decode_entry, is_mark
 from minkad.core.state import range_of
 

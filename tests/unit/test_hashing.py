@@ -6,7 +6,7 @@ The md5 values are those of Fixed Partitions (Patterns of Distributed Systems): 
 import mmh3
 import pytest
 
-from minka.hashing import HASH_FUNCTIONS, crc16, digest_of, md5, murmur3, redis_slots
+from minka.cluster.hashing import HASH_FUNCTIONS, crc16, digest_of, md5, murmur3, redis_slots
 from minka.v1.cluster_pb2 import HashFunction
 
 NAMES = [b"Alice", b"Bob", b"Mary", b"Philip"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minka.ranges import readable
+from minka.cluster.key_ranges import readable
 from minka.rows import encode_key
 from minkactl.keys import columns_text
 

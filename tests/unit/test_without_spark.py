@@ -38,7 +38,7 @@ def output_of(program: str) -> str:
 
 
 def test_only_minka_spark_needs_the_extra() -> None:
-    assert {"minka.aio", "minkactl.commands.kv", "minkad.node.daemon"} <= set(output_of(IMPORT_ALL).split())
+    assert {"minka.async_client", "minkactl.commands.kv", "minkad.node.daemon"} <= set(output_of(IMPORT_ALL).split())
 
 
 def test_minka_spark_says_what_is_missing() -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
+from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
 from minka.v1.admin_pb2 import Blocker, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import DrainOperation, Keyspace, Migration, Node, NodeState, Operation, Partition
 from minka.v1.coordinator_pb2 import DiskSpace

@@ -1,7 +1,7 @@
 """Changes of in-sync sets: leaders ask for them, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
 
+from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import Record

@@ -5,9 +5,9 @@ Distributed Systems).
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from minka.cluster.hashing import HASH_FUNCTIONS, REDIS_SLOTS
+from minka.cluster.key_ranges import ranges_at
 from minka.errors import Code, MinkaError
-from minka.hashing import HASH_FUNCTIONS, REDIS_SLOTS
-from minka.ranges import ranges_at
 from minka.v1.cluster_pb2 import (
     Durability,
     HashFunction,

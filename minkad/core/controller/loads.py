@@ -8,9 +8,9 @@ still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from minka.cluster.in_sync import has_everything
+from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
-from minka.ranges import is_by_ranges
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.load_api_pb2 import FinishedPart

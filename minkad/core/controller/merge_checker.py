@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from minka.ranges import is_by_ranges
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.cluster_pb2 import Keyspace
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkad.core.controller.balancer import View

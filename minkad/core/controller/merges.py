@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minka.cluster.key_ranges import readable
 from minka.errors import Code, MinkaError
-from minka.ranges import readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import (
     Keyspace,

@@ -5,7 +5,7 @@ onBrokerFailure, onBrokerStartup, onControllerFailover).
 from collections.abc import Collection, Iterator
 from itertools import chain
 
-from minka.in_sync import eligible_replicas
+from minka.cluster.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Durability, Partition, PartitionState
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.partition_change import PartitionChange, election

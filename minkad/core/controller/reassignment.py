@@ -15,7 +15,7 @@ the last one stopped:
 
 from collections.abc import Collection, Mapping, Sequence
 
-from minka.in_sync import has_everything
+from minka.cluster.in_sync import has_everything
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Partition
 from minka.v1.records_pb2 import Record
 from minkad.core.controller.mover import MigrationCaps, Most

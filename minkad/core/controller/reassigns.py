@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Move, Plan
 from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, ReassignOperation, RebalanceOperation
 from minkad.core.controller.at_once import ROWS_A_STEP

@@ -8,7 +8,7 @@ be elected at all.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from minka.in_sync import eligible_replicas, has_everything
+from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.v1.cluster_pb2 import NodeState, Partition
 from minkad.core.state import State, is_up
 

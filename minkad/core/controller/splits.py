@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from minka.cluster.in_sync import has_everything
+from minka.cluster.key_ranges import check_split_point, is_by_ranges, readable
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
-from minka.ranges import check_split_point, is_by_ranges, readable
 from minka.v1.admin_pb2 import Blocker
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
 from minka.v1.records_pb2 import PartitionSplit, Record

@@ -5,7 +5,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from minka.errors import Code, MinkaError
-from minka.operations import (
+from minka.wire.key_operations import (
     MAX_EXPIRY_MS,
     Add,
     AddFloat,
@@ -21,8 +21,8 @@ from minka.operations import (
     SetAllIfAbsent,
     SetRange,
 )
-from minka.stored import expiry_of, has_expired, head, value_of, version_of
-from minka.wire import MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_VALUE_BYTES
+from minka.wire.stored_values import expiry_of, has_expired, head, value_of, version_of
 from minkad.core.operations import numbers
 
 _MAX_MOVED_BYTES: Final = 128 * 1024 * 1024  # about what can be copied within 50 ms

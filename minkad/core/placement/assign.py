@@ -4,7 +4,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from minka.hashing import murmur3
+from minka.cluster.hashing import murmur3
 from minka.v1.cluster_pb2 import Node
 
 

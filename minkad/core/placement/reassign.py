@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import AssignedReplicas, Move, NodeBalance, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition
 from minka.v1.coordinator_pb2 import DiskSpace

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
-from minka.in_sync import has_everything
 from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionState
 from minkad.core.placement.layout import Layout
 from minkad.core.placement.moving import has_leader

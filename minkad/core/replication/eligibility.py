@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minka.in_sync import eligible_replicas, has_everything
+from minka.cluster.in_sync import eligible_replicas, has_everything
 from minkad.core.replication.instructions import Level
 from minkad.core.replication.node import Node
 from minkad.core.replication.state import ReplicaState

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from minka.ranges import KeyRange
-from minka.wire import WriteBody, decode_stored_write, decode_write
+from minka.cluster.key_ranges import KeyRange
+from minka.wire.kv_frames import WriteBody, decode_stored_write, decode_write
 
 _MARK: Final = b"\xc1"  # no MessagePack begins with it, so no write of a client does
 _STORED: Final = b"\x93"  # an array of three, which a client's write is not

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 from minka.v1.coordinator_pb2 import FinishMergeRequest, FinishSplitRequest, HandOverRequest
 from minkad.core.replication.messages import Ack, KeptFile
 from minkad.core.replication.progress import Progress

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.errors import MinkaError
-from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.coordinator_pb2 import HandOverRequest, MigrationPhase, MigrationProgress
 from minkad.core.replication.caught_up import CaughtUp
 from minkad.core.replication.checkpoints import Checkpoints

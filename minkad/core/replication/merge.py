@@ -9,11 +9,11 @@ from collections import deque
 from enum import Enum, auto
 from typing import Final
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import head, version_at, with_version
 from minka.v1.coordinator_pb2 import FinishMergeRequest
-from minka.wire import StoredWrite, WriteBody, encode
+from minka.wire.kv_frames import StoredWrite, WriteBody, encode
+from minka.wire.stored_values import head, version_at, with_version
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Level, MakeRoom, OpenData, Reached, WakeAt

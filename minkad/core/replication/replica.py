@@ -2,8 +2,8 @@
 
 from contextlib import suppress
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
 from minkad.core.replication.follower import Follower

@@ -100,7 +100,7 @@ class ReplicaData(Protocol):
     def stored_page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and values, in their stored form (`minka.stored`), from `start` up to before `end`, and whether these
+        """Keys and values, in their stored form (`stored_values`), from `start` up to before `end`, and whether these
         are all. Raises DeletedAheadError.
         """
 

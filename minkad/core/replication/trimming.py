@@ -1,6 +1,6 @@
 """Keys outside of a replica's range, which a split or a merge that was given up has left in its data."""
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 
 
 class RangeTrim:

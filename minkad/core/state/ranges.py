@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 from minka.v1.cluster_pb2 import Partition
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
 from typing import Final, Self, TypeVar
 
-from minka.ranges import is_by_ranges
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.cluster_pb2 import (
     PARTITION_STATE_ASSIGNED,
     PARTITION_STATE_ONLINE,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from minka.in_sync import eligible_replicas
+from minka.cluster.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import (
     PARTITION_STATE_ASSIGNED,
     PARTITION_STATE_NEW,

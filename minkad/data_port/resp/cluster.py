@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from minka.hashing import REDIS_SLOTS, crc16
+from minka.cluster.hashing import REDIS_SLOTS, crc16
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkad.config.addresses import split_address
 from minkad.data_port.resp.command import Command, Kind, Words, upper

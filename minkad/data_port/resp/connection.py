@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, cast
 
-from minka.data_port import keep_alive
+from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.cluster.routing_table import Route
 from minka.errors import MinkaError
-from minka.operations import Operation, Outcome
-from minka.ranges import MAX_KEY_BYTES
-from minka.routing import Route
-from minka.wire import MAX_VALUE_BYTES, Op
+from minka.wire.data_port import keep_alive
+from minka.wire.key_operations import Operation, Outcome
+from minka.wire.kv_frames import MAX_VALUE_BYTES, Op
 from minkad.data_port.resp.command import Command, Kind, Words, upper
 from minkad.data_port.resp.gets import MAX_KEYS, GetSlot, run_of_gets
 from minkad.data_port.resp.intake import Intake

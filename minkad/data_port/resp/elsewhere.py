@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from minka import wire
-from minka.data_port import Connection, Hello, Purpose, connect
 from minka.errors import Code, MinkaError
 from minka.v1 import errors_pb2
-from minka.wire import GroupResult
+from minka.wire import kv_frames
+from minka.wire.data_port import Connection, Hello, Purpose, connect
+from minka.wire.kv_frames import GroupResult
 from minkad.config.addresses import split_address
 from minkad.data_port.resp.errands import READS, Asked
 from minkad.process import tasks
@@ -124,7 +124,7 @@ class _Node:
 
     def received(self, content: bytes) -> None:
         try:
-            response = wire.decode_response(content)
+            response = kv_frames.decode_response(content)
         except msgspec.MsgspecError as error:
             raise MinkaError(Code.INTERNAL, f"an answer is not understood: {error}") from error
         timer, asked = self._under_way.pop(response.id)
@@ -162,7 +162,7 @@ class _Node:
         while self._queue:
             some, size = [self._queue.popleft()], 0
             size = some[0].size
-            while self._queue and len(some) < wire.MAX_GROUPS and size + self._queue[0].size <= _FRAME_BYTES:
+            while self._queue and len(some) < kv_frames.MAX_GROUPS and size + self._queue[0].size <= _FRAME_BYTES:
                 size += self._queue[0].size
                 some.append(self._queue.popleft())
             self._send(self._connection, some, size)
@@ -173,7 +173,7 @@ class _Node:
         overdue = loop.call_later(timeout_ms / 1000 + _GRACE_S, connection.abort)
         self._under_way[number] = overdue, asked
         groups = [one.group for one in asked]
-        connection.send(wire.encode(wire.Request(number, timeout_ms, groups, max_bytes)))
+        connection.send(kv_frames.encode(kv_frames.Request(number, timeout_ms, groups, max_bytes)))
 
     def _wait_for_room(self, asked: Asked) -> None:
         self._waiting.setdefault(asked.share, deque()).append(asked)

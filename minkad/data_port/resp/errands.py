@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from minka._retry import delay_s, is_repeatable
+from minka.cluster.key_ranges import ALL_KEYS
+from minka.cluster.routing_table import Route
+from minka.engine.retry import delay_s, is_repeatable
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS
-from minka.routing import Route
 from minka.v1 import errors_pb2
-from minka.wire import MAX_VALUE_BYTES, Group, GroupResult, Op
+from minka.wire.kv_frames import MAX_VALUE_BYTES, Group, GroupResult, Op
 from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.refusals import Refusals
 from minkad.data_port.resp.replies import RespError

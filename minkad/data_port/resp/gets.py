@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol, cast
 
-from minka.routing import Route
-from minka.wire import Op
+from minka.cluster.routing_table import Route
+from minka.wire.kv_frames import Op
 from minkad.data_port.resp.command import Words
 from minkad.data_port.resp.errands import Means
 from minkad.data_port.resp.keyspaces import View

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from minka.operations import Expire, If, OnlyIf, Outcome, Set, Versioned
-from minka.wire import Op
+from minka.wire.key_operations import Expire, If, OnlyIf, Outcome, Set, Versioned
+from minka.wire.kv_frames import Op
 from minkad.data_port.resp.command import MANY, Command, Kind, Words, integer_of, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.lifetimes import UNLIMITED, until

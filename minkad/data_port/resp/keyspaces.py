@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from minka.hashing import REDIS_SLOTS, crc16, digest_of, redis_slots
-from minka.ranges import is_by_ranges
-from minka.routing import RangeRoutes, Route
+from minka.cluster.hashing import REDIS_SLOTS, crc16, digest_of, redis_slots
+from minka.cluster.key_ranges import is_by_ranges
+from minka.cluster.routing_table import RangeRoutes, Route
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
 from minkad.core.state import State
 

@@ -3,7 +3,7 @@
 import time
 from typing import Final, NamedTuple
 
-from minka.operations import MAX_EXPIRY_MS, Lifetime
+from minka.wire.key_operations import MAX_EXPIRY_MS, Lifetime
 from minkad.data_port.resp.command import integer_of
 from minkad.data_port.resp.replies import RespError
 

@@ -6,7 +6,7 @@ While one is under way, its connection begins nothing else.
 from collections.abc import Callable
 from typing import Final
 
-from minka.wire import MAX_ANSWER_BYTES
+from minka.wire.kv_frames import MAX_ANSWER_BYTES
 from minkad.data_port.resp.command import Words, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.refusals import check_keys

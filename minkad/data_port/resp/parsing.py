@@ -5,7 +5,7 @@ from typing import Final, cast
 
 import hiredis
 
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_VALUE_BYTES
 from minkad.data_port.resp.replies import RespError
 
 Command = list[bytes]

@@ -5,11 +5,11 @@ import time
 from itertools import islice
 from typing import Final
 
-from minka import wire
+from minka.cluster.routing_table import Route
 from minka.errors import Code, MinkaError
-from minka.operations import Expire, Operation, Set, decode_outcomes
-from minka.routing import Route
-from minka.wire import MAX_ANSWER_BYTES, Op, WriteBody
+from minka.wire import kv_frames
+from minka.wire.key_operations import Expire, Operation, Set, decode_outcomes
+from minka.wire.kv_frames import MAX_ANSWER_BYTES, Op, WriteBody
 from minkad.data_port.resp.commit_delay import CommitDelay
 from minkad.data_port.resp.errands import SEVERAL_BYTES, Errand, Means
 from minkad.data_port.resp.keyspaces import View
@@ -87,7 +87,7 @@ class Batch(Errand):
 
     def body(self) -> bytes:
         """A `WriteBody`, or operations."""
-        return wire.encode(WriteBody(self._keys, self.values) if self.operations is None else self.operations)
+        return kv_frames.encode(WriteBody(self._keys, self.values) if self.operations is None else self.operations)
 
     def succeeded(self, body: bytes | None) -> None:
         """Tell the takers."""

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from minka import wire
+from minka.cluster.routing_table import Route
 from minka.errors import Code, MinkaError
-from minka.operations import decode_versioned
-from minka.routing import Route
-from minka.wire import Op
+from minka.wire import kv_frames
+from minka.wire.key_operations import decode_versioned
+from minka.wire.kv_frames import Op
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
@@ -41,7 +41,7 @@ class Read(Errand):
 
     def body(self) -> bytes:
         """A `ReadBody`."""
-        return wire.encode(self._keys)
+        return kv_frames.encode(self._keys)
 
     def succeeded(self, body: bytes | None) -> None:
         """The values, or versions."""
@@ -49,13 +49,13 @@ class Read(Errand):
         if self._op is Op.READ_VERSIONED:
             found = decode_versioned(body or b"")
         elif self._op is Op.READ_STALE:
-            stale = wire.decode_stale(body or b"")
+            stale = kv_frames.decode_stale(body or b"")
             if stale.age_ms > STALE_MS:
                 self._read_at_leader()
                 return
             found = stale.values
         else:
-            found = wire.decode_values(body or b"")
+            found = kv_frames.decode_values(body or b"")
         self._joined.have(self._positions, found, len(body or b""))
 
     def failed(self, errors: Sequence[RespError]) -> None:

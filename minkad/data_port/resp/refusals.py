@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from minka.cluster.hashing import crc16
+from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.cluster.routing_table import Route
 from minka.errors import Code, MinkaError
-from minka.hashing import crc16
-from minka.ranges import MAX_KEY_BYTES
-from minka.routing import Route
 from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.replies import RespError
 

@@ -12,10 +12,10 @@ from typing import Final, cast
 
 import mmh3
 
-from minka import wire
-from minka.ranges import MAX_KEY_BYTES
-from minka.routing import Route
-from minka.wire import Op, ScanBody, ScanPage
+from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.cluster.routing_table import Route
+from minka.wire import kv_frames
+from minka.wire.kv_frames import Op, ScanBody, ScanPage
 from minkad.data_port.resp.command import Command, Kind, Words, cursor_of, integer_of, syntax_error, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.errands import Errand, Means
@@ -110,7 +110,7 @@ class Page(Errand):
 
     def body(self) -> bytes:
         """A `ScanBody`."""
-        return wire.encode(ScanBody(self._place.start, b"", False, self._rows, self._max_bytes, True))
+        return kv_frames.encode(ScanBody(self._place.start, b"", False, self._rows, self._max_bytes, True))
 
     def size(self) -> int:
         """Of keys that are not long."""
@@ -122,7 +122,7 @@ class Page(Errand):
 
     def succeeded(self, body: bytes | None) -> None:
         """The page."""
-        self._have(wire.decode_page(body or b""))
+        self._have(kv_frames.decode_page(body or b""))
 
     def failed(self, errors: Sequence[RespError]) -> None:
         """No page."""

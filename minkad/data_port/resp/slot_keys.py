@@ -8,8 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from minka.hashing import REDIS_SLOTS, crc16
-from minka.wire import ScanPage
+from minka.cluster.hashing import REDIS_SLOTS, crc16
+from minka.wire.kv_frames import ScanPage
 from minkad.data_port.resp.command import Words, integer_of, wrong_number
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.errands import TIMEOUT_MS

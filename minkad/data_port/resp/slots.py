@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from minka.operations import Outcome
-from minka.wire import MAX_ANSWER_BYTES
+from minka.wire.key_operations import Outcome
+from minka.wire.kv_frames import MAX_ANSWER_BYTES
 from minkad.data_port.resp.replies import OK, RespError, internal
 from minkad.process.memory import Share
 

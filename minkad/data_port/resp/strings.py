@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from minka.operations import (
+from minka.wire.key_operations import (
     Add,
     AddFloat,
     Append,
@@ -16,7 +16,7 @@ from minka.operations import (
     SetAllIfAbsent,
     SetRange,
 )
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_VALUE_BYTES
 from minkad.core.operations.numbers import decimal
 from minkad.data_port.resp.command import (
     MANY,

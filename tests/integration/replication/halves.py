@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from minka import wire
 from minka.v1.cluster_pb2 import Partition
+from minka.wire import kv_frames
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode, until
 
@@ -20,8 +20,8 @@ async def scanned(node: TestNode, partition_id: int, generation: int = 2, revers
     row = node.replica(partition_id).row
     start, end = row.start_key, row.end_key
     while True:
-        body = wire.encode(wire.ScanBody(start, end, reverse, 170, 1 << 20))
-        page = wire.decode_page(await node.ask(wire.Op.SCAN, partition_id, generation, body))
+        body = kv_frames.encode(kv_frames.ScanBody(start, end, reverse, 170, 1 << 20))
+        page = kv_frames.decode_page(await node.ask(kv_frames.Op.SCAN, partition_id, generation, body))
         found += page.keys
         if (page.start, page.end) == (start, end):
             return found

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from minka.data_port import Hello, connect
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace, Operation, Partition, PartitionState
 from minka.v1.coordinator_pb2 import (
@@ -21,6 +20,7 @@ from minka.v1.coordinator_pb2 import (
     ProposeSplitRequest,
     UpdateReplicasResponse,
 )
+from minka.wire.data_port import Hello, connect
 from minkad.config.addresses import split_address
 from minkad.core.controller import FinishMerge, merges
 from minkad.core.replication.settings import ReplicationSettings

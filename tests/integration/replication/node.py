@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minka import operations, wire
-from minka.data_port import Connection
 from minka.errors import Code, MinkaError
-from minka.operations import Outcome, Versioned, decode_outcomes, decode_versioned
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.errors_pb2 import Error
+from minka.wire import key_operations, kv_frames
+from minka.wire.data_port import Connection
+from minka.wire.key_operations import Outcome, Versioned, decode_outcomes, decode_versioned
 from minkactl.playground import free_addresses
 from minkad.core.replication.leader import Leader
 from minkad.data_port.port import DataPort
@@ -225,14 +225,16 @@ class TestNode:
         """Tell the node these rows, as the controller does."""
         return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
 
-    async def ask(self, op: wire.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000) -> bytes:
+    async def ask(
+        self, op: kv_frames.Op, partition_id: int, generation: int, body: bytes, timeout_ms: int = 5000
+    ) -> bytes:
         """Send one group, and return the answer's body. Raises Refused."""
-        group = wire.Group(op, partition_id, generation, body)
+        group = kv_frames.Group(op, partition_id, generation, body)
         task = asyncio.current_task()
         assert task is not None
         self.asking.add(task)
         try:
-            response = await self.manager.handle(wire.Request(1, timeout_ms, [group]), share())
+            response = await self.manager.handle(kv_frames.Request(1, timeout_ms, [group]), share())
         except asyncio.CancelledError:
             if self.running:
                 raise
@@ -251,30 +253,30 @@ class TestNode:
         self, partition_id: int, pairs: Mapping[bytes, bytes | None], generation: int = 1, timeout_ms: int = 5000
     ) -> None:
         """Write a batch; a value of None deletes its key. Raises Refused."""
-        body = wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))
-        await self.ask(wire.Op.WRITE, partition_id, generation, body, timeout_ms)
+        body = kv_frames.encode(kv_frames.WriteBody(list(pairs), list(pairs.values())))
+        await self.ask(kv_frames.Op.WRITE, partition_id, generation, body, timeout_ms)
 
     async def get(
         self, partition_id: int, *keys: bytes, generation: int = 1, timeout_ms: int = 5000
     ) -> list[bytes | None]:
         """Read keys. Raises Refused."""
-        body = await self.ask(wire.Op.READ, partition_id, generation, wire.encode(list(keys)), timeout_ms)
-        return wire.decode_values(body)
+        body = await self.ask(kv_frames.Op.READ, partition_id, generation, kv_frames.encode(list(keys)), timeout_ms)
+        return kv_frames.decode_values(body)
 
-    async def operate(self, partition_id: int, *asked: operations.Operation, generation: int = 1) -> list[Outcome]:
+    async def operate(self, partition_id: int, *asked: key_operations.Operation, generation: int = 1) -> list[Outcome]:
         """Carry out operations. Raises Refused."""
-        body = await self.ask(wire.Op.OPERATE, partition_id, generation, wire.encode(asked))
+        body = await self.ask(kv_frames.Op.OPERATE, partition_id, generation, kv_frames.encode(asked))
         return decode_outcomes(body)
 
     async def versions(self, partition_id: int, *keys: bytes, generation: int = 1) -> list[Versioned | None]:
         """Read keys with their versions. Raises Refused."""
-        body = await self.ask(wire.Op.READ_VERSIONED, partition_id, generation, wire.encode(list(keys)))
+        body = await self.ask(kv_frames.Op.READ_VERSIONED, partition_id, generation, kv_frames.encode(list(keys)))
         return decode_versioned(body)
 
-    async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> wire.StaleResult:
+    async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> kv_frames.StaleResult:
         """Read what this replica has of the keys. Raises Refused."""
-        body = await self.ask(wire.Op.READ_STALE, partition_id, generation, wire.encode(list(keys)))
-        return wire.decode_stale(body)
+        body = await self.ask(kv_frames.Op.READ_STALE, partition_id, generation, kv_frames.encode(list(keys)))
+        return kv_frames.decode_stale(body)
 
     async def count(self) -> dict[int, int]:
         """The number of keys on disk, by partition."""

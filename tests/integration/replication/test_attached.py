@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.operations import Lifetime, Set
 from minka.v1.cluster_pb2 import Partition
+from minka.wire.key_operations import Lifetime, Set
 from minkad.replication.replica import Replica, meta_key
 from minkad.storage.checkpoint import Checkpoint, Incoming
 from tests.integration.replication.halves import (

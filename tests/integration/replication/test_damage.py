@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import Cluster, cluster
@@ -85,11 +85,11 @@ async def refusals(node: TestNode) -> set[str]:
         else:
             pytest.fail(f"it answers {found}")
 
-    scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
+    scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
     for _ in range(2):
         await expect(node.get(1, *KEYS[:5], timeout_ms=500))
         await expect(node.get(1, *KEYS, timeout_ms=500))
-        await expect(node.ask(wire.Op.SCAN, 1, 1, scan, 500))
+        await expect(node.ask(kv_frames.Op.SCAN, 1, 1, scan, 500))
         await expect(node.count())
         await expect(node.get_stale(1, KEYS[0]))
     return codes

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
-from minka.data_port import PREFACE, Hello, Purpose, encode_hello
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
+from minka.wire.data_port import PREFACE, Hello, Purpose, encode_hello
 from minkad.config.addresses import split_address
 from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
 from tests.integration.replication.harness import cluster
@@ -17,8 +17,8 @@ from tests.integration.replication.node import until
 _VALUE = b"v" * 1024 * 1024
 
 
-def frame(number: int, op: wire.Op, body: bytes, timeout_ms: int = 5000) -> bytes:
-    return wire.encode(wire.Request(number, timeout_ms, [wire.Group(op, 1, 1, body)]))
+def frame(number: int, op: kv_frames.Op, body: bytes, timeout_ms: int = 5000) -> bytes:
+    return kv_frames.encode(kv_frames.Request(number, timeout_ms, [kv_frames.Group(op, 1, 1, body)]))
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ async def test_a_client_that_takes_no_answers_is_not_read_further(tmp_path: Path
         slow.connection.pause_reading()
         count = 2 * MAX_FRAMES_IN_FLIGHT
         for number in range(count):
-            slow.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"])))
+            slow.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode([b"k"])))
         await until(lambda: athens.clients_memory.used > 8 * len(_VALUE))
         for number in range(20):
-            quick.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"])))
-            assert wire.decode_response(await anext(quick.messages())).id == number
+            quick.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode([b"k"])))
+            assert kv_frames.decode_response(await anext(quick.messages())).id == number
         assert athens.clients_memory.used < (MAX_FRAMES_IN_FLIGHT + 8) * len(_VALUE)
         slow.connection.resume_reading()
         answers = slow.messages()
-        assert [wire.decode_response(await anext(answers)).id for _ in range(count)] == list(range(count))
+        assert [kv_frames.decode_response(await anext(answers)).id for _ in range(count)] == list(range(count))
         await until(lambda: athens.clients_memory.used < len(_VALUE))
 
 
@@ -87,9 +87,9 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
             byzantium.manager.mute = True
         stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
         began = asyncio.get_running_loop().time()
-        body = wire.encode(wire.WriteBody([b"k"], [b"v"]))
-        stream.connection.send(frame(7, wire.Op.WRITE, body, timeout_ms=200))
-        answer = wire.decode_response(await asyncio.wait_for(anext(stream.messages()), 5))
+        body = kv_frames.encode(kv_frames.WriteBody([b"k"], [b"v"]))
+        stream.connection.send(frame(7, kv_frames.Op.WRITE, body, timeout_ms=200))
+        answer = kv_frames.decode_response(await asyncio.wait_for(anext(stream.messages()), 5))
         assert answer.id == 7
         assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
         assert asyncio.get_running_loop().time() - began >= 0.15
@@ -102,16 +102,16 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         await c.create("athens", 1)
         athens.replica().gate.close()
         stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
-        body = wire.encode(wire.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
+        body = kv_frames.encode(kv_frames.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
-            stream.connection.send(frame(number, wire.Op.WRITE, body, timeout_ms=60_000))
+            stream.connection.send(frame(number, kv_frames.Op.WRITE, body, timeout_ms=60_000))
         # The node has been sent all that it takes, and from here on nothing changes until the gate opens.
         await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()
         athens.manager.requests.notify(1)
         answers = stream.messages()
-        answered = {wire.decode_response(await anext(answers)).id for _ in range(200)}
+        answered = {kv_frames.decode_response(await anext(answers)).id for _ in range(200)}
         assert answered == set(range(200))
 
 
@@ -125,11 +125,11 @@ async def test_clients_that_take_nothing_are_ended_when_others_wait_for_memory(t
         for stream in slow:
             stream.connection.pause_reading()
             for number in range(40):
-                stream.connection.send(frame(number, wire.Op.READ, wire.encode([b"k"]), timeout_ms=60_000))
+                stream.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode([b"k"]), timeout_ms=60_000))
         await until(lambda: athens.clients_memory.is_waited_for)
         quick = await c.connect("athens", Hello(Purpose.KV, "", ""))
-        quick.connection.send(frame(7, wire.Op.READ, wire.encode([b"k"]), timeout_ms=60_000))
-        assert wire.decode_response(await asyncio.wait_for(anext(quick.messages()), 20)).id == 7
+        quick.connection.send(frame(7, kv_frames.Op.READ, kv_frames.encode([b"k"]), timeout_ms=60_000))
+        assert kv_frames.decode_response(await asyncio.wait_for(anext(quick.messages()), 20)).id == 7
         await until(lambda: athens.clients_memory.ended > 0)
 
 

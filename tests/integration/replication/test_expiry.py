@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code
-from minka.operations import Expire, Lifetime, Set
+from minka.wire import kv_frames
+from minka.wire.key_operations import Expire, Lifetime, Set
 from minkad.core.replication.gate import Gate
 from minkad.replication import expiring
 from tests.integration.replication.harness import cluster
@@ -64,8 +64,8 @@ async def test_no_kind_of_read_shows_it(tmp_path: Path) -> None:
         assert athens.manager.requests.read_now(1, 1, [keys[0]]) is None, "it has to be removed first"
         assert athens.manager.requests.read_now(1, 1, [keys[1]]) == [b"w"]
         assert await athens.versions(1, keys[0]) == [None]
-        body = wire.encode(wire.ScanBody(b"", b"", False, 10, 1000))
-        page = wire.decode_page(await athens.ask(wire.Op.SCAN, 1, 1, body))
+        body = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 10, 1000))
+        page = kv_frames.decode_page(await athens.ask(kv_frames.Op.SCAN, 1, 1, body))
         assert page.keys == keys[1:20:2]
         assert await athens.get(1, *keys) == [None, b"w"] * 45
         assert [outcome.done for outcome in await athens.operate(1, Expire(keys[2], Lifetime.UNLIMITED))] == [False]

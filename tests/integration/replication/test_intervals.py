@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code
-from minka.history_rows import PartitionInterval
+from minka.wire import kv_frames
+from minka.wire.history_rows import PartitionInterval
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import Refused, TestNode
 from tests.integration.replication.replicas import applied, three, until_fresh
@@ -25,8 +25,8 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
         await athens.put(1, {b"000": None})
         await athens.get(1, *PAIRS)  # more keys than are read at once
         await athens.get(1, b"001")
-        scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
-        page = await athens.ask(wire.Op.SCAN, 1, 1, scan)
+        scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
+        page = await athens.ask(kv_frames.Op.SCAN, 1, 1, scan)
         with pytest.raises(Refused) as refused:
             await athens.put(1, {b"": b""})
         assert refused.value.error.code is Code.INVALID_ARGUMENT
@@ -39,7 +39,8 @@ async def test_each_answer_is_counted_once_where_it_was_given(tmp_path: Path) ->
         assert (leader.reads, leader.writes) == (100 + 1 + 1 + 9, 100 + 1)
         assert (sum(leader.reads_took), sum(leader.writes_took)) == (3, 2)
         assert leader.bytes_written == sum(
-            len(wire.encode(wire.WriteBody(list(pairs), list(pairs.values())))) for pairs in (PAIRS, {b"000": None})
+            len(kv_frames.encode(kv_frames.WriteBody(list(pairs), list(pairs.values()))))
+            for pairs in (PAIRS, {b"000": None})
         )
         assert 99 * 50 + 50 + len(page) < leader.bytes_read < 100 * 55 + 55 + len(page)
         assert (leader.bytes, leader.keys) == (99 * 53, 99)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
+from minka.wire import kv_frames
 from minkad.core.replication.messages import Append, Entry
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Role
@@ -139,7 +139,7 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
             await leader.tell(c.rows[1])
             mend = cut_off(leader)
             # The leader doesn't serve before it has heard its followers, so the test appends to its log directly.
-            body = wire.encode(wire.WriteBody([b"round %d" % round_], [b"x"]))
+            body = kv_frames.encode(kv_frames.WriteBody([b"round %d" % round_], [b"x"]))
             for _ in range(round_ % 4):
                 leader.replica().append(body)
             replica = leader.replica()
@@ -159,7 +159,7 @@ async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path
         (ephesus,) = await c.add("ephesus")
         c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
         await ephesus.tell(c.add_target(1, "ephesus"))
-        bodies = [wire.encode(wire.WriteBody([b"%d" % i], [b"x"])) for i in range(1, 7)]
+        bodies = [kv_frames.encode(kv_frames.WriteBody([b"%d" % i], [b"x"])) for i in range(1, 7)]
 
         async def frames(prev: int, last: int) -> AsyncIterator[bytes]:
             entries = [Entry(1, body) for body in bodies[prev:last]]

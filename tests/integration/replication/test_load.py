@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code
+from minka.wire import kv_frames
 from minkad.replication import load, load_check, meter
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
@@ -110,9 +110,9 @@ async def test_scans_across_every_key_are_said(tmp_path: Path) -> None:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         await athens.put(1, dict.fromkeys(KEYS, b"value"))
-        body = wire.encode(wire.ScanBody(b"", b"", False, 2000, 1 << 20))
+        body = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 2000, 1 << 20))
         while not athens.replica().load.not_split:
-            await athens.ask(wire.Op.SCAN, 1, 1, body)
+            await athens.ask(kv_frames.Op.SCAN, 1, 1, body)
             await asyncio.sleep(0)
         assert athens.replica().load.not_split == 'too busy, and no key divides its load: all of it begins at ""'
 

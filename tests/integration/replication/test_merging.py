@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from minka import wire
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
 from minka.v1.cluster_pb2 import Durability, Partition
 from minka.v1.coordinator_pb2 import FinishMergeRequest
+from minka.wire import kv_frames
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.replica import Replica as ReplicaCore
 from minkad.core.replication.settings import ReplicationSettings
@@ -447,7 +447,7 @@ async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
         cyrene.replica(1).applying = Applying.IDLE
         cyrene.replica(1).advance()
 
-        async def answer() -> wire.StaleResult | None:
+        async def answer() -> kv_frames.StaleResult | None:
             try:
                 return await cyrene.get_stale(1, b"0700", generation=GENERATION)
             except Refused:

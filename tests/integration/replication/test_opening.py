@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
-from minka.stored import values_of
+from minka.wire import kv_frames
+from minka.wire.stored_values import values_of
 from minkad.process import turns
 from minkad.replication import resting
 from minkad.replication.manager import StorageSettings
@@ -95,16 +95,16 @@ async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
         async with openings_of(athens).slot(lambda: 0):
             leading = asyncio.create_task(lead_again(c, athens, 1))
             await until(lambda: athens.replica().awaits_data)
-            scan = wire.encode(wire.ScanBody(b"", b"", False, 1000, 1 << 20))
+            scan = kv_frames.encode(kv_frames.ScanBody(b"", b"", False, 1000, 1 << 20))
             reading = asyncio.create_task(athens.get(1, b"later"))
-            scanning = asyncio.create_task(athens.ask(wire.Op.SCAN, 1, 1, scan))
+            scanning = asyncio.create_task(athens.ask(kv_frames.Op.SCAN, 1, 1, scan))
             writing = asyncio.create_task(athens.put(1, {b"new": b"x"}))
             await athens.put(2, ROWS)
             assert await athens.get(2, *ROWS) == list(ROWS.values())
             assert athens.replica().data.is_closed
             assert not any(task.done() for task in (leading, reading, scanning, writing))
         assert await reading == [b"1"]
-        assert len(wire.decode_page(await scanning).keys) == len(ROWS) + 1
+        assert len(kv_frames.decode_page(await scanning).keys) == len(ROWS) + 1
         await asyncio.gather(leading, writing)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code
-from minka.operations import (
+from minka.wire import kv_frames
+from minka.wire.key_operations import (
     Add,
     Append,
     Expire,
@@ -22,7 +22,7 @@ from minka.operations import (
     SetAllIfAbsent,
     Versioned,
 )
-from minka.stored import version_at
+from minka.wire.stored_values import version_at
 from minkad.replication.replica import Pending, Replica
 from tests.integration.replication.halves import KEY, begin, ended
 from tests.integration.replication.harness import cluster
@@ -85,7 +85,7 @@ async def test_a_large_write_that_is_half_applied_counts_whole(tmp_path: Path, m
         seen: list[asyncio.Task[list[Outcome]]] = []
         apply_slice = Replica._apply_slice
 
-        def sliced(replica: Replica, write: wire.WriteBody, max_keys: int) -> list[Pending]:
+        def sliced(replica: Replica, write: kv_frames.WriteBody, max_keys: int) -> list[Pending]:
             applied = apply_slice(replica, write, max_keys)
             if not applied:
                 seen.append(asyncio.get_running_loop().create_task(athens.operate(1, Append(b"09999", b"!"))))
@@ -264,14 +264,14 @@ async def test_a_value_does_not_grow_over_its_limit(tmp_path: Path) -> None:
     ("body", "code"),
     [
         (b"", Code.INVALID_ARGUMENT),
-        (wire.encode([]), Code.INVALID_ARGUMENT),
-        (wire.encode([Set(b"", b"v")]), Code.INVALID_ARGUMENT),
-        (wire.encode([Set(b"k" * 70_000, b"v")]), Code.TOO_LARGE),
-        (wire.encode([Append(b"k", b"v" * (16 * MIB + 1))]), Code.TOO_LARGE),
-        (wire.encode([SetAllIfAbsent([b"k"], [])]), Code.INVALID_ARGUMENT),
-        (wire.encode([[99, b"k"]]), Code.INVALID_ARGUMENT),
-        (wire.encode([[0, b"k", b"v", 99]]), Code.INVALID_ARGUMENT),
-        (wire.encode([Add(b"k", 1)] * 10_001), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([]), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([Set(b"", b"v")]), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([Set(b"k" * 70_000, b"v")]), Code.TOO_LARGE),
+        (kv_frames.encode([Append(b"k", b"v" * (16 * MIB + 1))]), Code.TOO_LARGE),
+        (kv_frames.encode([SetAllIfAbsent([b"k"], [])]), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([[99, b"k"]]), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([[0, b"k", b"v", 99]]), Code.INVALID_ARGUMENT),
+        (kv_frames.encode([Add(b"k", 1)] * 10_001), Code.INVALID_ARGUMENT),
     ],
 )
 async def test_bad_operations_are_refused(tmp_path: Path, body: bytes, code: Code) -> None:
@@ -279,9 +279,9 @@ async def test_bad_operations_are_refused(tmp_path: Path, body: bytes, code: Cod
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
         with pytest.raises(Refused) as refused:
-            await athens.ask(wire.Op.OPERATE, 1, 1, body)
+            await athens.ask(kv_frames.Op.OPERATE, 1, 1, body)
         assert refused.value.error.code is code
-        stored = wire.encode(wire.StoredWrite([b"k"], [b"no head"], 2**61))
+        stored = kv_frames.encode(kv_frames.StoredWrite([b"k"], [b"no head"], 2**61))
         with pytest.raises(Refused, match="INVALID_ARGUMENT"):
-            await athens.ask(wire.Op.WRITE, 1, 1, stored)
+            await athens.ask(kv_frames.Op.WRITE, 1, 1, stored)
         assert athens.replica().log.end == 0

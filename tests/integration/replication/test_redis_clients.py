@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
-from minka.hashing import crc16
-from minka.operations import Add
+from minka.cluster.hashing import crc16
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, Partition, Partitioning
-from minka.wire import Group, GroupResult, Op
+from minka.wire import kv_frames
+from minka.wire.key_operations import Add
+from minka.wire.kv_frames import Group, GroupResult, Op
 from minkad.core.state import State
 from minkad.core.state.changes import Changed
 from minkad.data_port.resp import slot_keys
@@ -296,7 +296,7 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         (byzantium,) = await c.add("byzantium")
         await c.create("byzantium", 1)
         elsewhere, address = Elsewhere("test", lambda: None), f"127.0.0.1:{byzantium.port}"
-        group = Group(Op.OPERATE, 1, c.rows[1].generation, wire.encode([Add(b"n", 1)]))
+        group = Group(Op.OPERATE, 1, c.rows[1].generation, kv_frames.encode([Add(b"n", 1)]))
         share = byzantium.clients_memory.share()
         deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from minka import wire
-from minka.operations import Append
 from minka.v1.cluster_pb2 import HashFunction, Keyspace
-from minka.wire import Group, GroupResult, Op, ScanBody
+from minka.wire import kv_frames
+from minka.wire.key_operations import Append
+from minka.wire.kv_frames import Group, GroupResult, Op, ScanBody
 from minkad.data_port.resp.elsewhere import Elsewhere
 from minkad.data_port.resp.errands import Asked
 from minkad.data_port.resp.many import PIECE_WORDS, Many, added, by_pieces
@@ -120,11 +120,11 @@ async def test_a_scan_for_keys_has_no_values(tmp_path: Path, monkeypatch: pytest
     async with cluster(tmp_path) as c:
         athens = await led_by_byzantium(c, {b"a": bytes(MIB), b"b": b"1", b"c": bytes(MIB)})
         byzantium = c.nodes["byzantium"]
-        body = wire.encode(ScanBody(b"", b"", False, 1000, 1000, True))
+        body = kv_frames.encode(ScanBody(b"", b"", False, 1000, 1000, True))
         for durable in (False, True):
             if durable:
                 await byzantium.manager.replicas[1].data.flush()
-            page = wire.decode_page(await byzantium.ask(Op.SCAN, 1, 1, body))
+            page = kv_frames.decode_page(await byzantium.ask(Op.SCAN, 1, 1, body))
             assert (page.keys, page.values, page.end) == ([b"a", b"b", b"c"], [], b"")
         async with client(athens, table_of(c, RANGES)) as redis:
             assert (await redis.lines(b"SCAN 0\r\n", 10))[3::2] == [b"*3", b"a", b"b", b"c"]
@@ -313,7 +313,7 @@ async def test_what_is_asked_again_for_its_size_keeps_its_deadline(tmp_path: Pat
         athens = await led_by_byzantium(c, {b"k": bytes(MIB)})
         elsewhere, share = Elsewhere("test", lambda: None), athens.clients_memory.share()
         results: list[GroupResult] = []
-        group = Group(Op.READ, 1, c.rows[1].generation, wire.encode([b"k"]))
+        group = Group(Op.READ, 1, c.rows[1].generation, kv_frames.encode([b"k"]))
         now = asyncio.get_running_loop().time()
         late = Asked(group, now - 1.0, 1000, 2 * MIB, share, results.append)
         share.take(late.size)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
+from minka.wire import kv_frames
 from minkad.storage.rocks_data import MAX_PASSED
 from tests.integration.replication.harness import cluster
 from tests.integration.replication.node import TestNode
@@ -15,9 +15,9 @@ LEFT = [KEYS[0], KEYS[-1]]
 BATCH = 5000
 
 
-async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> wire.ScanPage:
-    body = wire.encode(wire.ScanBody(start, end, reverse, 1000, 1 << 20))
-    return wire.decode_page(await node.ask(wire.Op.SCAN, 1, 1, body, 20_000))
+async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> kv_frames.ScanPage:
+    body = kv_frames.encode(kv_frames.ScanBody(start, end, reverse, 1000, 1 << 20))
+    return kv_frames.decode_page(await node.ask(kv_frames.Op.SCAN, 1, 1, body, 20_000))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
-from minka.data_port import Hello, Purpose
+from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES
 from minka.v1.errors_pb2 import Error
+from minka.wire import kv_frames
+from minka.wire.data_port import Hello, Purpose
 from minkad.process.memory import Memory
 from minkad.replication.manager import StorageSettings
 from tests.integration.replication.harness import Cluster, cluster
@@ -26,7 +26,9 @@ async def started(c: Cluster, *partition_ids: int) -> TestNode:
     return athens
 
 
-async def refusal(node: TestNode, op: wire.Op, body: bytes, generation: int = 1, timeout_ms: int = 300) -> MinkaError:
+async def refusal(
+    node: TestNode, op: kv_frames.Op, body: bytes, generation: int = 1, timeout_ms: int = 300
+) -> MinkaError:
     """The error with which a group for partition 1 is refused."""
     with pytest.raises(Refused) as caught:
         await node.ask(op, 1, generation, body, timeout_ms)
@@ -35,7 +37,7 @@ async def refusal(node: TestNode, op: wire.Op, body: bytes, generation: int = 1,
 
 def write(*pairs: tuple[bytes, bytes | None]) -> bytes:
     """The body of a write."""
-    return wire.encode(wire.WriteBody([key for key, _ in pairs], [value for _, value in pairs]))
+    return kv_frames.encode(kv_frames.WriteBody([key for key, _ in pairs], [value for _, value in pairs]))
 
 
 async def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -54,16 +56,16 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
     """The frame's answer has a result for each group in its place, and one refusal doesn't affect the others."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
-        groups = [wire.Group(wire.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
-        groups.insert(1, wire.Group(wire.Op.WRITE, 2, 0, write((b"k", b"old route"))))
-        results = (await athens.manager.handle(wire.Request(9, 5000, groups), share())).results
+        groups = [kv_frames.Group(kv_frames.Op.WRITE, id_, 1, write((b"k", b"%d" % id_))) for id_ in (1, 2, 3)]
+        groups.insert(1, kv_frames.Group(kv_frames.Op.WRITE, 2, 0, write((b"k", b"old route"))))
+        results = (await athens.manager.handle(kv_frames.Request(9, 5000, groups), share())).results
         assert [result.error is None for result in results] == [True, False, True, True]
-        read = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (3, 1, 2)]
-        response = await athens.manager.handle(wire.Request(10, 5000, read), share())
+        read = [kv_frames.Group(kv_frames.Op.READ, id_, 1, kv_frames.encode([b"k"])) for id_ in (3, 1, 2)]
+        response = await athens.manager.handle(kv_frames.Request(10, 5000, read), share())
         assert response.id == 10
         bodies = [result.body for result in response.results]
-        assert [wire.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
-        assert (await athens.manager.handle(wire.Request(11, 5000, []), share())).results == []
+        assert [kv_frames.decode_values(body) for body in bodies if body] == [[b"3"], [b"1"], [b"2"]]
+        assert (await athens.manager.handle(kv_frames.Request(11, 5000, []), share())).results == []
 
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
@@ -75,9 +77,9 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
             await athens.put(id_, {b"k": b"v" * 8 * MIB})
         memory = Memory((256 if not others else 64) * MIB, time.monotonic)
         memory.share().take(others)
-        groups = [wire.Group(wire.Op.READ, id_, 1, wire.encode([b"k"])) for id_ in (1, 2, 3)]
+        groups = [kv_frames.Group(kv_frames.Op.READ, id_, 1, kv_frames.encode([b"k"])) for id_ in (1, 2, 3)]
         async with asyncio.timeout(5):
-            results = (await athens.manager.handle(wire.Request(9, 60_000, groups), memory.share())).results
+            results = (await athens.manager.handle(kv_frames.Request(9, 60_000, groups), memory.share())).results
         errors = [MinkaError.from_proto(Error.FromString(result.error)) for result in results if result.error]
         assert [error.code for error in errors] == [Code.OVERLOADED] * refused
         assert results[0].error is None
@@ -95,24 +97,24 @@ async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "body", "code"),
     [
-        (wire.Op.WRITE, b"", Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, b"\xc1", Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, wire.encode([[b"a"], ["text"]]), Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, wire.encode([[b"a", b"b"], [b"1"]]), Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, wire.encode([[], []]), Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, write((b"", b"1")), Code.INVALID_ARGUMENT),
-        (wire.Op.WRITE, write((b"k" * (MAX_KEY_BYTES + 1), b"1")), Code.TOO_LARGE),
-        (wire.Op.WRITE, write((b"k", b"v" * (wire.MAX_VALUE_BYTES + 1))), Code.TOO_LARGE),
-        (wire.Op.WRITE, write(*((b"%d" % i, b"v" * 15 * MIB) for i in range(3))), Code.TOO_LARGE),
-        (wire.Op.READ, b"\xc1", Code.INVALID_ARGUMENT),
-        (wire.Op.READ, wire.encode([b"a", b""]), Code.INVALID_ARGUMENT),
-        (wire.Op.READ, wire.encode([b"k" * (MAX_KEY_BYTES + 1)]), Code.TOO_LARGE),
-        (7, wire.encode([b"a"]), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, b"", Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, b"\xc1", Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, kv_frames.encode([[b"a"], ["text"]]), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, kv_frames.encode([[b"a", b"b"], [b"1"]]), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, kv_frames.encode([[], []]), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, write((b"", b"1")), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.WRITE, write((b"k" * (MAX_KEY_BYTES + 1), b"1")), Code.TOO_LARGE),
+        (kv_frames.Op.WRITE, write((b"k", b"v" * (kv_frames.MAX_VALUE_BYTES + 1))), Code.TOO_LARGE),
+        (kv_frames.Op.WRITE, write(*((b"%d" % i, b"v" * 15 * MIB) for i in range(3))), Code.TOO_LARGE),
+        (kv_frames.Op.READ, b"\xc1", Code.INVALID_ARGUMENT),
+        (kv_frames.Op.READ, kv_frames.encode([b"a", b""]), Code.INVALID_ARGUMENT),
+        (kv_frames.Op.READ, kv_frames.encode([b"k" * (MAX_KEY_BYTES + 1)]), Code.TOO_LARGE),
+        (7, kv_frames.encode([b"a"]), Code.INVALID_ARGUMENT),
     ],
     ids=lambda value: value.name if isinstance(value, Code) else "",
 )
 async def test_what_is_not_well_formed_is_refused_before_anything_is_done(
-    tmp_path: Path, op: wire.Op, body: bytes, code: Code
+    tmp_path: Path, op: kv_frames.Op, body: bytes, code: Code
 ) -> None:
     """Nothing gets into the log."""
     async with cluster(tmp_path) as c:
@@ -125,7 +127,7 @@ async def test_the_largest_are_taken(tmp_path: Path) -> None:
     """A key, a value and a batch are taken at the limits themselves."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
-        key, value = b"k" * MAX_KEY_BYTES, b"v" * wire.MAX_VALUE_BYTES
+        key, value = b"k" * MAX_KEY_BYTES, b"v" * kv_frames.MAX_VALUE_BYTES
         await athens.put(1, {key: value})
         assert await athens.get(1, key) == [value]
         many: dict[bytes, bytes | None] = {b"%06d" % i: b"%d" % i for i in range(100_000)}
@@ -140,8 +142,8 @@ async def test_without_clearance_nothing_is_served(tmp_path: Path) -> None:
         athens = await started(c, 1)
         await athens.put(1, {b"a": b"1"})
         athens.clearance = False
-        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.NO_CLEARANCE
-        assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.NO_CLEARANCE
+        assert (await refusal(athens, kv_frames.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
         athens.clearance = True
         assert await athens.get(1, b"a") == [b"1"]
 
@@ -154,14 +156,14 @@ async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearan
         await asyncio.sleep(0)  # the write is appended, and not durable
         athens.clearance = False
         await writing
-        assert (await refusal(athens, wire.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
+        assert (await refusal(athens, kv_frames.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
 
 
 async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
     """With the row the client can go on."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
-        error = await refusal(athens, wire.Op.READ, wire.encode([b"a"]), generation=0)
+        error = await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), generation=0)
         assert error.code is Code.STALE_GENERATION
         assert error.partitions == (c.rows[1],)
 
@@ -172,7 +174,7 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
         athens = await started(c, 1)
         row = c.change(1, lambda row: setattr(row, "generation", 2))
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}, generation=2))
-        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]), 3)).code is Code.DEADLINE_EXCEEDED
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), 3)).code is Code.DEADLINE_EXCEEDED
         assert not early.done()
         await athens.tell(row)
         await early
@@ -184,7 +186,7 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.UNKNOWN_PARTITION
         await c.create("athens", 1)
         await early
 
@@ -195,14 +197,14 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
         await ephesus.tell(c.add_target(1, "ephesus"))
-        error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
+        error = await refusal(ephesus, kv_frames.Op.READ, kv_frames.encode([b"a"]))
         assert (error.code, error.details["leader"]) == (Code.NOT_LEADER, "athens")
         await ephesus.tell(c.cancel(1, "ephesus"))
-        error = await refusal(ephesus, wire.Op.READ, wire.encode([b"a"]))
+        error = await refusal(ephesus, kv_frames.Op.READ, kv_frames.encode([b"a"]))
         assert (error.code, error.partitions) == (Code.NOT_LEADER, (c.rows[1],))
         offline = c.change(1, lambda row: setattr(row, "leader", ""))
         await athens.tell(offline)
-        assert (await refusal(athens, wire.Op.READ, wire.encode([b"a"]))).code is Code.PARTITION_OFFLINE
+        assert (await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]))).code is Code.PARTITION_OFFLINE
 
 
 async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
@@ -286,9 +288,9 @@ async def test_the_stream(tmp_path: Path) -> None:
         stream = await c.connect("athens", Hello(Purpose.KV, "", ""))
         answers = stream.messages()
         for i in range(200):
-            group = wire.Group(wire.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
-            stream.connection.send(wire.encode(wire.Request(i, 5000, [group])))
-        answered = {wire.decode_response(await anext(answers)).id for _ in range(200)}
+            group = kv_frames.Group(kv_frames.Op.WRITE, 1, 1, write((b"%d" % i, b"x")))
+            stream.connection.send(kv_frames.encode(kv_frames.Request(i, 5000, [group])))
+        answered = {kv_frames.decode_response(await anext(answers)).id for _ in range(200)}
         assert answered == set(range(200))
         stream.connection.send(b"\xc1")
         with pytest.raises(MinkaError) as caught:
@@ -301,7 +303,7 @@ async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Pa
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2)
         athens.manager.replicas[2].gate.close()
-        waiting = asyncio.create_task(athens.ask(wire.Op.WRITE, 2, 1, write((b"waits", b"1"))))
+        waiting = asyncio.create_task(athens.ask(kv_frames.Op.WRITE, 2, 1, write((b"waits", b"1"))))
         begun = [asyncio.create_task(athens.put(1, {b"%d" % i: b"x"})) for i in range(50)]
         await asyncio.sleep(0)
         assert athens.manager.committer.pending_bytes > 0
@@ -311,4 +313,4 @@ async def test_draining_answers_what_was_begun_and_refuses_the_rest(tmp_path: Pa
         with pytest.raises(Refused) as caught:
             await waiting
         assert caught.value.error.code is Code.SHUTTING_DOWN
-        assert (await refusal(athens, wire.Op.WRITE, write((b"k", b"v")))).code is Code.SHUTTING_DOWN
+        assert (await refusal(athens, kv_frames.Op.WRITE, write((b"k", b"v")))).code is Code.SHUTTING_DOWN

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from minka.bulk.snapshot_reads import renewal_of
 from minka.errors import Code, MinkaError
-from minka.snapshots import renewal_of
 from minka.v1.snapshots_pb2 import DigestSnapshotRequest, RowBatch
 from minkad.replication import snapshots as module
 from minkad.rpc.snapshots import SnapshotService

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.core.replication.state import Applying, Role
 from minkad.replication import replication_sender
@@ -42,14 +42,14 @@ async def test_both_halves_are_served_and_nothing_else(tmp_path: Path) -> None:
             await athens.get(1, b"0700", generation=1)
         assert refusal.value.error.code is Code.STALE_GENERATION
         assert [row.id for row in refusal.value.error.partitions] == [parent.id, child.id]
-        body = wire.encode(wire.ScanBody(b"0700", b"0800", False, 10, 1000))
+        body = kv_frames.encode(kv_frames.ScanBody(b"0700", b"0800", False, 10, 1000))
         for op, id_, content in [
-            (wire.Op.READ, 1, wire.encode([b"0599", KEY])),
-            (wire.Op.READ, 2, wire.encode([b"0599"])),
-            (wire.Op.READ_STALE, 1, wire.encode([KEY])),
-            (wire.Op.WRITE, 1, wire.encode(wire.WriteBody([KEY], [b"x"]))),
-            (wire.Op.WRITE, 2, wire.encode(wire.WriteBody([b"0700", b"0100"], [b"x", b"y"]))),
-            (wire.Op.SCAN, 1, body),
+            (kv_frames.Op.READ, 1, kv_frames.encode([b"0599", KEY])),
+            (kv_frames.Op.READ, 2, kv_frames.encode([b"0599"])),
+            (kv_frames.Op.READ_STALE, 1, kv_frames.encode([KEY])),
+            (kv_frames.Op.WRITE, 1, kv_frames.encode(kv_frames.WriteBody([KEY], [b"x"]))),
+            (kv_frames.Op.WRITE, 2, kv_frames.encode(kv_frames.WriteBody([b"0700", b"0100"], [b"x", b"y"]))),
+            (kv_frames.Op.SCAN, 1, body),
         ]:
             with pytest.raises(Refused) as refusal:
                 await athens.ask(op, id_, 2, content)
@@ -292,7 +292,7 @@ async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
 
 def has_write(replica: Replica) -> bool:
     """Whether a write waits, apart from the marks for trimming."""
-    return any(isinstance(one.write, wire.WriteBody) for one in replica.pending)
+    return any(isinstance(one.write, kv_frames.WriteBody) for one in replica.pending)
 
 
 async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.core.replication.messages import Append
 from minkad.core.replication.settings import ReplicationSettings
 from minkad.replication.frames import decode_frame
@@ -277,7 +277,7 @@ async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
         with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
             async for _ in athens.links.append("ephesus", frames(b"\xc1")):
                 pass
-        for messages in ((), (b"\xc1",), (wire.encode([1, 1, []]),)):
+        for messages in ((), (b"\xc1",), (kv_frames.encode([1, 1, []]),)):
             with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT|NOT_LEADER"):
                 await athens.links.ship("ephesus", frames(*messages))
 

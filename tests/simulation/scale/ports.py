@@ -4,9 +4,9 @@ daemon.
 
 from typing import TYPE_CHECKING, cast
 
-from minka.data_port import Connection, Receiver
 from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import Message, RaftMessageBatch
+from minka.wire.data_port import Connection, Receiver
 
 if TYPE_CHECKING:
     from tests.simulation.scale.voter import Voter

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from minka.aio import Client
+from minka.async_client import AsyncClient
 
 Make = Callable[..., Any]
 BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client of either kind, and what its error says
 
 
-def client_of(cluster: Any, **options: Any) -> Client:
+def client_of(cluster: Any, **options: Any) -> AsyncClient:
     """A client of the keyspace that the servers have."""
-    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
+    return AsyncClient(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
 
 
 async def until(condition: Callable[[], bool]) -> None:

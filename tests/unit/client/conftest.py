@@ -15,11 +15,14 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from minka import wire
-from minka.data_port import PREFACE, Connection, Purpose, decode_hello
+from minka.cluster.hashing import murmur3
+from minka.cluster.key_ranges import KeyRange, ranges_at
 from minka.errors import Code, MinkaError
-from minka.hashing import murmur3
-from minka.operations import (
+from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
+from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
+from minka.wire import kv_frames
+from minka.wire.data_port import PREFACE, Connection, Purpose, decode_hello
+from minka.wire.key_operations import (
     Add,
     Expire,
     If,
@@ -33,9 +36,6 @@ from minka.operations import (
     Versioned,
     decode_operations,
 )
-from minka.ranges import KeyRange, ranges_at
-from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
-from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minkactl.playground import free_addresses
 from tests.unit.client.asking import BadCalls
 
@@ -110,17 +110,17 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.expires_ms: dict[bytes, int] = {}
         self.now_ms = 0  # by this node's clock
         self.streams = 0  # open ones
-        self.frames: list[wire.Request] = []
+        self.frames: list[kv_frames.Request] = []
         self.tables_asked = 0
         self.tables_given = 0  # answers, including those that nothing is newer
         self.whole_tables_given = 0
         self.rows_given: list[int] = []  # by whole table
         self.writes: Counter[bytes] = Counter()
-        self.refuse: Callable[[wire.Group], MinkaError | None] = lambda group: None
+        self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
         self.refused_keyspaces: set[str] = set()  # requests for their rows are refused as a whole
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
-        self.nonsense: Callable[[wire.Request], bytes] | None = None  # instead of the true answer
+        self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # instead of the true answer
         self.holds_writes: asyncio.Event | None = None  # until it is set
         self.ends_stream = False  # the stream, instead of answering
         self.age_ms = 0  # the age that it states in answers to stale reads
@@ -184,7 +184,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
 
     def requested(self, connection: Connection, data: bytes) -> None:
         """A client's frame has come."""
-        request = wire.decode_request(data)
+        request = kv_frames.decode_request(data)
         self.frames.append(request)
         if self.ends_stream:
             connection.close()
@@ -193,39 +193,43 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, request: wire.Request, connection: Connection) -> None:
+    async def _answer(self, request: kv_frames.Request, connection: Connection) -> None:
         await self.go_on.wait()
-        if self.holds_writes and any(group.op in wire.WRITING for group in request.groups):
+        if self.holds_writes and any(group.op in kv_frames.WRITING for group in request.groups):
             await self.holds_writes.wait()
         results = [self._do(group) for group in request.groups]
-        answer = wire.encode(wire.Response(request.id, results))
+        answer = kv_frames.encode(kv_frames.Response(request.id, results))
         connection.send(self.nonsense(request) if self.nonsense else answer)
 
-    def _do(self, group: wire.Group) -> wire.GroupResult:
+    def _do(self, group: kv_frames.Group) -> kv_frames.GroupResult:
         error = self.refuse(group) or self._routed_wrong(group)
         if error is not None:
-            return wire.GroupResult(error.to_proto().SerializeToString(), None)
-        if group.op == wire.Op.WRITE:
-            body = wire.decode_write(group.body)
+            return kv_frames.GroupResult(error.to_proto().SerializeToString(), None)
+        if group.op == kv_frames.Op.WRITE:
+            body = kv_frames.decode_write(group.body)
             self.writes.update(body.keys)
             for key, value in zip(body.keys, body.values, strict=True):
                 if value is None:
                     self.data.pop(key, None)
                 else:
                     self.data[key] = value
-            return wire.GroupResult(None, None)
-        if group.op == wire.Op.OPERATE:
-            return wire.GroupResult(None, wire.encode([self._operate(one) for one in decode_operations(group.body)]))
-        if group.op == wire.Op.READ_VERSIONED:
-            return wire.GroupResult(None, wire.encode([self._versioned(key) for key in wire.decode_read(group.body)]))
-        if group.op == wire.Op.SCAN:
+            return kv_frames.GroupResult(None, None)
+        if group.op == kv_frames.Op.OPERATE:
+            return kv_frames.GroupResult(
+                None, kv_frames.encode([self._operate(one) for one in decode_operations(group.body)])
+            )
+        if group.op == kv_frames.Op.READ_VERSIONED:
+            return kv_frames.GroupResult(
+                None, kv_frames.encode([self._versioned(key) for key in kv_frames.decode_read(group.body)])
+            )
+        if group.op == kv_frames.Op.SCAN:
             return self._scan(group)
-        values = [self.data.get(key) for key in wire.decode_read(group.body)]
-        if group.op == wire.Op.READ_STALE:
-            return wire.GroupResult(None, wire.encode(wire.StaleResult(self.age_ms, values)))
+        values = [self.data.get(key) for key in kv_frames.decode_read(group.body)]
+        if group.op == kv_frames.Op.READ_STALE:
+            return kv_frames.GroupResult(None, kv_frames.encode(kv_frames.StaleResult(self.age_ms, values)))
         if sum(len(value or b"") for value in values) > self.largest_read:
-            return wire.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
-        return wire.GroupResult(None, wire.encode(values))
+            return kv_frames.GroupResult(MinkaError(Code.TOO_LARGE, "too much").to_proto().SerializeToString(), None)
+        return kv_frames.GroupResult(None, kv_frames.encode(values))
 
     def _versioned(self, key: bytes) -> Versioned | None:
         value = self.data.get(key)
@@ -278,35 +282,35 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.versions[key] = next(_versions)
         return Outcome(True, self.versions[key], number)
 
-    def _scan(self, group: wire.Group) -> wire.GroupResult:
+    def _scan(self, group: kv_frames.Group) -> kv_frames.GroupResult:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
-        body = wire.decode_scan(group.body)
+        body = kv_frames.decode_scan(group.body)
         start, end = KeyRange(body.start, body.end).clip(KeyRange(row.start_key, row.end_key))
         keys = sorted((key for key in self.data if KeyRange(start, end).contains(key)), reverse=body.reverse)
         if len(keys) > min(body.max_rows, self.page_rows):
             keys = keys[: min(body.max_rows, self.page_rows)]
             start, end = (keys[-1], end) if body.reverse else (start, keys[-1] + b"\x00")
-        page = wire.ScanPage(keys, [self.data[key] for key in keys], start, end)
-        return wire.GroupResult(None, wire.encode(page))
+        page = kv_frames.ScanPage(keys, [self.data[key] for key in keys], start, end)
+        return kv_frames.GroupResult(None, kv_frames.encode(page))
 
-    def _routed_wrong(self, group: wire.Group) -> MinkaError | None:
+    def _routed_wrong(self, group: kv_frames.Group) -> MinkaError | None:
         row = next(row for row in self.table.partitions if row.id == group.partition_id)
-        if row.leader != self.name and group.op != wire.Op.READ_STALE:
+        if row.leader != self.name and group.op != kv_frames.Op.READ_STALE:
             return MinkaError(Code.NOT_LEADER, f"{row.leader} leads it", partitions=[row])
         if group.generation < row.generation:
             other = [one for one in self.table.partitions if one.id == row.split_to]
             return MinkaError(Code.STALE_GENERATION, "it has moved", partitions=[row, *other])
-        if group.op != wire.Op.SCAN:
+        if group.op != kv_frames.Op.SCAN:
             keys = _keys_of(group)
             assert all(KeyRange(row.start_key, row.end_key).contains(key) for key in keys)
         return None
 
 
-def _keys_of(group: wire.Group) -> list[bytes]:
-    if group.op == wire.Op.WRITE:
-        return wire.decode_write(group.body).keys
-    if group.op != wire.Op.OPERATE:
-        return wire.decode_read(group.body)
+def _keys_of(group: kv_frames.Group) -> list[bytes]:
+    if group.op == kv_frames.Op.WRITE:
+        return kv_frames.decode_write(group.body).keys
+    if group.op != kv_frames.Op.OPERATE:
+        return kv_frames.decode_read(group.body)
     return [one.key for one in decode_operations(group.body) if not isinstance(one, SetAllIfAbsent)]
 
 

@@ -1,4 +1,4 @@
-"""`minka.aio.Client` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
+"""`minka.AsyncClient` against real gRPC servers that route by a table of their own, and fail as the test tells them."""
 
 import asyncio
 import time
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from minka import _lane, _stream, wire
-from minka.aio import BatchError, Client
+from minka.async_client import AsyncClient, BatchError
+from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.engine import lane, stream
 from minka.errors import Code, InvalidArgument, MinkaError
-from minka.ranges import MAX_KEY_BYTES
 from minka.v1.cluster_pb2 import NodeState
+from minka.wire import kv_frames
 from tests.unit.client.asking import BadCalls, Make, client_of, until
 
 
@@ -84,7 +85,7 @@ async def test_what_callers_do_at_the_same_time_travels_together(data_cluster: M
 
 async def test_frames_under_way_are_bounded(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
-        athens, bound = cluster.nodes["athens"], _lane.MAX_FRAMES_UNDER_WAY
+        athens, bound = cluster.nodes["athens"], lane.MAX_FRAMES_UNDER_WAY
         athens.go_on.clear()
         tasks = []
         for n in range(40):
@@ -145,7 +146,7 @@ async def test_when_the_stream_breaks_reads_are_repeated_and_writes_are_not(data
         assert caught.value.details["node"] == "athens"
         athens.ends_stream = False
         assert await reading == b"v"
-        writes = [group for frame in athens.frames for group in frame.groups if group.op == wire.Op.WRITE]
+        writes = [group for frame in athens.frames for group in frame.groups if group.op == kv_frames.Op.WRITE]
         assert len(writes) == 1
 
 
@@ -208,8 +209,8 @@ async def test_the_error_of_a_batch_is_bounded(data_cluster: Make) -> None:
 
 async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
-        large = b"v" * (wire.MAX_VALUE_BYTES + 1)
-        third = b"v" * (wire.MAX_BODY_BYTES // 3)
+        large = b"v" * (kv_frames.MAX_VALUE_BYTES + 1)
+        third = b"v" * (kv_frames.MAX_BODY_BYTES // 3)
         for call in (
             client.put("key", large),
             client.put_many({"key": large}),
@@ -246,9 +247,9 @@ async def test_what_is_no_argument_is_refused_before_anything_is_sent(data_clust
         assert len(cluster.nodes["athens"].frames) == frames
         for bad in ("5", timedelta(seconds=1), 0, 1e300, None):
             with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
-                Client(cluster.endpoints, timeout=bad)  # type: ignore[arg-type]  # the mistake under test
+                AsyncClient(cluster.endpoints, timeout=bad)  # type: ignore[arg-type]  # the mistake under test
             with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
-                Client(cluster.endpoints, refresh_interval=bad)  # type: ignore[arg-type]
+                AsyncClient(cluster.endpoints, refresh_interval=bad)  # type: ignore[arg-type]
         for limit in (0, "5", 1.5):
             with pytest.raises(InvalidArgument, match="a limit of"):
                 client.scan(limit=limit)  # type: ignore[arg-type]
@@ -271,7 +272,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
         await client.put_many(pairs, timeout=20)
         assert cluster.data == pairs
         sizes = [sum(len(group.body) for group in frame.groups) for frame in cluster.nodes["athens"].frames]
-        assert max(sizes) < 2 * _lane.FRAME_BYTES
+        assert max(sizes) < 2 * lane.FRAME_BYTES
         assert await client.get_many(pairs, timeout=20) == pairs
 
 
@@ -291,7 +292,7 @@ async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> 
 async def test_a_full_queue_refuses_and_the_client_tries_again(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_lane, "MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr(lane, "MAX_QUEUED_BYTES", 1000)
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await asyncio.gather(*(client.put(b"key-%d" % n, b"v" * 100) for n in range(100)))
         assert len(cluster.data) == 100
@@ -301,7 +302,7 @@ async def test_a_full_queue_refuses_and_the_client_tries_again(
 async def test_a_read_at_a_silent_node_is_answered_by_the_new_leader(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -321,14 +322,14 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
     """The write waits no longer, and the next one goes to the new leader; so does one that was never sent to the silent
     node.
     """
-    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         await client.put(cluster.key_of(0), b"v")
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
         given = byzantium.tables_given
         athens.go_on.clear()
         writing = []
-        for number in range(_lane.MAX_FRAMES_UNDER_WAY + 1):
+        for number in range(lane.MAX_FRAMES_UNDER_WAY + 1):
             writing.append(asyncio.create_task(client.put(cluster.key_of(0), b"w%d" % number)))
             await asyncio.sleep(0)
             await asyncio.sleep(0.005)
@@ -346,7 +347,7 @@ async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is silent since it is busy, and has handed over the leadership meanwhile."""
-    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
         for node in byzantium.table.nodes:
@@ -365,8 +366,8 @@ async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
 
 
 async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
-    monkeypatch.setattr(_stream, "OVERDUE_S", 0.1)
+    monkeypatch.setattr(stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(stream, "OVERDUE_S", 0.1)
     async with data_cluster("athens") as cluster, client_of(cluster, timeout=0.1) as client:
         await client.put("key", b"v")
         athens = cluster.nodes["athens"]
@@ -403,12 +404,12 @@ async def test_closing_ends_what_is_under_way(data_cluster: Make) -> None:
 async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put("key", b"v")
-        ok = wire.GroupResult(None, None)
-        answers: list[Callable[[wire.Request], bytes]] = [
+        ok = kv_frames.GroupResult(None, None)
+        answers: list[Callable[[kv_frames.Request], bytes]] = [
             lambda request: b"\xc1",
-            lambda request: wire.encode(wire.Response(request.id + 1, [ok])),
-            lambda request: wire.encode(wire.Response(request.id, [])),
-            lambda request: wire.encode(wire.Response(request.id, [ok, ok])),
+            lambda request: kv_frames.encode(kv_frames.Response(request.id + 1, [ok])),
+            lambda request: kv_frames.encode(kv_frames.Response(request.id, [])),
+            lambda request: kv_frames.encode(kv_frames.Response(request.id, [ok, ok])),
         ]
         for nonsense in answers:
             cluster.nodes["athens"].nonsense = nonsense
@@ -417,9 +418,9 @@ async def test_an_answer_that_makes_no_sense_ends_the_stream(data_cluster: Make)
             with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*INTERNAL"):
                 await client.put("key", b"w")
         for values in ([], [b"v", b"w"]):
-            results = [wire.GroupResult(None, wire.encode(values))]
-            cluster.nodes["athens"].nonsense = lambda request, results=results: wire.encode(
-                wire.Response(request.id, results)
+            results = [kv_frames.GroupResult(None, kv_frames.encode(values))]
+            cluster.nodes["athens"].nonsense = lambda request, results=results: kv_frames.encode(
+                kv_frames.Response(request.id, results)
             )
             with pytest.raises(MinkaError, match=r"INTERNAL.*not what was asked for"):
                 await client.get("key")
@@ -443,7 +444,7 @@ async def test_a_cancelled_caller_leaves_the_others_alone(data_cluster: Make) ->
 async def test_connections_to_nodes_that_have_gone_are_closed(data_cluster: Make) -> None:
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
-        async with Client([athens.address], keyspace="flights", refresh_interval=0.02) as client:
+        async with AsyncClient([athens.address], keyspace="flights", refresh_interval=0.02) as client:
             await client.put_many({b"key-%d" % n: b"v" for n in range(20)})
             assert byzantium.streams == 1
             for partition_id in (1, 3, 5):
@@ -457,7 +458,7 @@ async def test_connections_to_nodes_that_have_gone_are_closed(data_cluster: Make
 
 
 def test_a_client_belongs_to_one_event_loop(free_address: Callable[[], str]) -> None:
-    client = Client([free_address()], keyspace="flights")
+    client = AsyncClient([free_address()], keyspace="flights")
     for error in ("UNREACHABLE", "INVALID_ARGUMENT: the client belongs to another event loop"):
         with pytest.raises(MinkaError, match=error):
             asyncio.run(client.get("key"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from minka import _call, _wanted
-from minka.aio import Client
+from minka.async_client import AsyncClient
+from minka.cluster.routing_table import RoutingTable
+from minka.engine import call, wanted_rows
 from minka.errors import Code, MinkaError
-from minka.routing import RoutingTable
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, PartitionTable
 from tests.unit.client.asking import Make, client_of, until
 
@@ -55,7 +55,7 @@ async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table may be fetched for another call, and the next try may be far away."""
-    monkeypatch.setattr(_call, "delay_s", lambda attempt, rng: 1000.0)
+    monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -74,7 +74,7 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
             await client.keyspace("flight").get("key")
-        async with Client(cluster.endpoints) as without:
+        async with AsyncClient(cluster.endpoints) as without:
             with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
                 await without.get("key")
             await without.keyspace("flights").put("key", b"v")
@@ -95,13 +95,13 @@ async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster:
         with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
             client.keyspace(name)
         with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
-            Client(cluster.endpoints, keyspace=name)
+            AsyncClient(cluster.endpoints, keyspace=name)
         assert cluster.nodes["athens"].tables_asked == 0
 
 
 async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
     """Their version may have other rules for names than the client's."""
-    async with data_cluster("athens") as cluster, Client(cluster.endpoints, rng=Random(1)) as client:
+    async with data_cluster("athens") as cluster, AsyncClient(cluster.endpoints, rng=Random(1)) as client:
         athens = cluster.nodes["athens"]
         athens.refused_keyspaces = {"crews", "fares"}
         for _ in range(2):  # without a table, and with one
@@ -147,8 +147,8 @@ async def test_a_keyspace_that_was_just_created_is_found(data_cluster: Make) -> 
 async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 10)
-    monkeypatch.setattr(_wanted, "MAX_SLOTS", 20)
+    monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 10)
+    monkeypatch.setattr(wanted_rows, "MAX_SLOTS", 20)
     async with data_cluster("athens", partitions=200) as cluster, client_of(cluster) as client:
         athens = cluster.nodes["athens"]
         await client.put(cluster.key_of(7), b"v")
@@ -162,7 +162,7 @@ async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
 
 
 async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 3)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, refresh_interval=0.02) as client:
         await client.put(cluster.key_of(0), b"v")
         cluster.lead(0, "byzantium")
@@ -178,7 +178,7 @@ async def test_what_is_newer_of_the_rows_that_came_is_told(data_cluster: Make, m
 async def test_who_wants_newer_rows_while_missing_ones_come_gets_them_after_that(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_wanted, "WHOLE_UP_TO", 3)
+    monkeypatch.setattr(wanted_rows, "WHOLE_UP_TO", 3)
     async with data_cluster("athens") as cluster, client_of(cluster, refresh_interval=1000) as client:
         await client.put(cluster.key_of(0), b"v")
         athens = cluster.nodes["athens"]
@@ -212,9 +212,9 @@ async def test_a_node_without_a_table_is_passed_over(data_cluster: Make) -> None
         table.CopyFrom(athens.table)
         for rng in map(Random, range(4)):  # whichever node is asked first
             athens.table.Clear()
-            async with Client(cluster.endpoints, keyspace="flights", rng=rng) as client:
+            async with AsyncClient(cluster.endpoints, keyspace="flights", rng=rng) as client:
                 await client.put(cluster.key_of(1), b"v")
-            async with Client([athens.address], keyspace="flights", rng=rng) as client:
+            async with AsyncClient([athens.address], keyspace="flights", rng=rng) as client:
                 with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: no partition table.*no partition table yet"):
                     await client.get("key", timeout=0.1)
                 writing = asyncio.create_task(client.put(cluster.key_of(1), b"v"))
@@ -252,7 +252,7 @@ async def test_another_clusters_table_is_not_used(data_cluster: Make, caplog: py
 async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Callable[[], str]) -> None:
     endpoints = [free_address(), free_address()]
     start = time.monotonic()
-    async with Client(endpoints, keyspace="flights") as client:
+    async with AsyncClient(endpoints, keyspace="flights") as client:
         with pytest.raises(MinkaError, match="UNREACHABLE") as caught:
             await client.get("key")
     assert time.monotonic() - start < 5
@@ -264,7 +264,7 @@ async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call's deadline counts, not that of one question."""
-    monkeypatch.setattr("minka._core._TABLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("minka.engine.core._TABLE_TIMEOUT_S", 0.05)
     async with data_cluster("athens") as cluster, client_of(cluster) as client, client_of(cluster) as other:
         athens = cluster.nodes["athens"]
         athens.go_on.clear()

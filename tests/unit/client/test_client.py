@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import minka
-from minka import _loop
 from minka.client import Client
+from minka.engine import loops
 from minka.errors import InvalidArgument, MinkaError
 from tests.unit.client.asking import BadCalls, Make
 
@@ -46,9 +46,9 @@ def _client_threads() -> list[str]:
 
 def _tasks_end() -> bool:
     """Whether all tasks of clients end soon."""
-    assert _loop._shared is not None
+    assert loops._shared is not None
     deadline = time.monotonic() + 10
-    while left := {task.get_name() for task in asyncio.all_tasks(_loop._shared.loop)}:
+    while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
         assert time.monotonic() < deadline, left
         time.sleep(0.002)
     return True
@@ -221,7 +221,7 @@ def test_a_program_that_never_closes_its_client_ends_quietly(cluster: Any) -> No
 
 
 def test_names_are_loaded_when_they_are_used() -> None:
-    script = "import sys, minka; print('grpc' in sys.modules); minka.aio.Client; print('grpc' in sys.modules)"
+    script = "import sys, minka; print('grpc' in sys.modules); minka.AsyncClient; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\nTrue\n"
     assert minka.Client is Client

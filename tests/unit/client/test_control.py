@@ -1,4 +1,4 @@
-"""`minka.control` against real gRPC servers: redirects, repetitions, deadlines, and errors that say what was tried."""
+"""`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that say what was tried."""
 
 import socket
 import subprocess
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from minka._channels import Channels
-from minka.control import Control
+from minka.admin.control import Control
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, cluster_pb2
 
@@ -301,5 +301,7 @@ def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
 
 
 def test_the_import_is_light() -> None:
-    script = "import sys, minka.control; print([m for m in ('msgspec', 'mmh3', 'uvloop', 'rich') if m in sys.modules])"
+    script = (
+        "import sys, minka.admin.control; print([m for m in ('msgspec', 'mmh3', 'uvloop', 'rich') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import minka
-from minka._failures import BatchError, Failure
+from minka.engine.batch_error import BatchError, Failure
 from minka.errors import CodeInfo, kind_of
 
 KINDS = (
@@ -89,7 +89,7 @@ def test_a_batch_is_of_the_kind_of_its_gravest_failure() -> None:
 
 async def test_the_client_raises_them() -> None:
     with pytest.raises(minka.Unavailable) as caught:
-        async with minka.aio.Client(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
+        async with minka.AsyncClient(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
             await client.get("UA1545")
     assert caught.value.code is minka.Code.UNREACHABLE
     with pytest.raises(ValueError, match="is not of the form host:port"):
@@ -97,7 +97,7 @@ async def test_the_client_raises_them() -> None:
 
 
 def test_dir_lists_what_is_offered() -> None:
-    assert {"Client", "Code", "MinkaError", "Unavailable", "aio"} <= set(dir(minka))
+    assert {"Client", "Code", "MinkaError", "Unavailable", "AsyncClient", "duties", "admin"} <= set(dir(minka))
     for name in dir(minka):
         assert getattr(minka, name) is not None
     with pytest.raises(AttributeError, match="nope"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.cluster.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.cluster_pb2 import Keyspace, Partition
 
 

@@ -1,4 +1,4 @@
-"""Conditions, versions, counters and lifetimes in `minka.aio.Client`, against the servers of `conftest.py`."""
+"""Conditions, versions, counters and lifetimes in `minka.AsyncClient`, against the servers of `conftest.py`."""
 
 import asyncio
 import math
@@ -9,17 +9,28 @@ from typing import Any
 
 import pytest
 
-from minka import _operate, _stream, wire
-from minka.aio import BatchError, VersionedValue, Written
+from minka.async_client import BatchError, VersionedValue, Written
+from minka.engine import operate, stream
 from minka.errors import Code, Conflict, InvalidArgument, MinkaError, OutcomeUnknown
-from minka.operations import MAX_OPERATIONS, Add, Expire, If, Lifetime, OnlyIf, Operation, Set, decode_operations
-from minka.stored import LOAD_VERSIONS
+from minka.wire import kv_frames
+from minka.wire.key_operations import (
+    MAX_OPERATIONS,
+    Add,
+    Expire,
+    If,
+    Lifetime,
+    OnlyIf,
+    Operation,
+    Set,
+    decode_operations,
+)
+from minka.wire.stored_values import LOAD_VERSIONS
 from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
     """What came to a node, by group."""
-    groups = [group for frame in node.frames for group in frame.groups if group.op == wire.Op.OPERATE]
+    groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
 
@@ -69,7 +80,7 @@ async def test_plain_writes_are_what_they_were(data_cluster: Make) -> None:
         assert await client.put("key", b"v", timeout=5) is None  # type: ignore[func-returns-value]
         assert await client.delete("key") is None  # type: ignore[func-returns-value]
         await client.put_many({"a": b"1"})
-        assert {group.op for frame in athens.frames for group in frame.groups} == {wire.Op.WRITE}
+        assert {group.op for frame in athens.frames for group in frame.groups} == {kv_frames.Op.WRITE}
 
 
 async def test_increments(data_cluster: Make) -> None:
@@ -138,7 +149,7 @@ async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
     """Else it would make others' groups too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
-        large = b"v" * (wire.MAX_BODY_BYTES // 2 - 1000)
+        large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
         writing = [client.put(b"key-%d" % n, b"v" * 1000, ttl=9) for n in range(500)]
         done = await asyncio.gather(*writing, client.put("large", large, if_value=large), *(client.increment(b"n"),))
         assert not done[500]
@@ -153,7 +164,7 @@ async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
         await client.put_many(pairs, ttl=9, timeout=30)
         assert cluster.data == pairs
         groups = _operations(cluster.nodes["athens"])
-        assert max(map(len, groups)) <= 2 * (1024 * 1024) / _operate.OPERATION_BYTES < MAX_OPERATIONS
+        assert max(map(len, groups)) <= 2 * (1024 * 1024) / operate.OPERATION_BYTES < MAX_OPERATIONS
         assert all(one.ms == 9000 for group in groups for one in group if isinstance(one, Set))
 
 
@@ -221,7 +232,7 @@ async def test_an_operation_at_a_silent_node_is_in_doubt_once_another_one_leads(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not sent to the new leader; a read is, and so is the next operation."""
-    monkeypatch.setattr(_stream, "QUIET_S", 0.05)
+    monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster, timeout=8) as client:
         key, athens, byzantium = cluster.key_of(0), cluster.nodes["athens"], cluster.nodes["byzantium"]
         assert await client.increment(key) == 1
@@ -268,9 +279,9 @@ async def test_a_nodes_answer_that_makes_no_sense(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.increment("n")
         for outcomes in ([], [1], [[True, 1], [True, 1]]):
-            results = [wire.GroupResult(None, wire.encode(outcomes))]
-            cluster.nodes["athens"].nonsense = lambda request, results=results: wire.encode(
-                wire.Response(request.id, results)
+            results = [kv_frames.GroupResult(None, kv_frames.encode(outcomes))]
+            cluster.nodes["athens"].nonsense = lambda request, results=results: kv_frames.encode(
+                kv_frames.Response(request.id, results)
             )
             with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*INTERNAL"):
                 await client.increment("n")
@@ -280,7 +291,7 @@ async def test_a_nodes_answer_that_makes_no_sense(data_cluster: Make) -> None:
 
 async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
-        large, half = b"v" * (wire.MAX_VALUE_BYTES + 1), b"v" * wire.MAX_VALUE_BYTES
+        large, half = b"v" * (kv_frames.MAX_VALUE_BYTES + 1), b"v" * kv_frames.MAX_VALUE_BYTES
         for call in (
             client.put("key", large, ttl=1),
             client.put("key", b"v", if_value=large),

@@ -5,11 +5,11 @@ from random import Random
 import grpc
 import pytest
 
-from minka._failures import BatchError, Failure, error_of_one
-from minka._retry import asks_for_table, delay_s, is_repeatable
+from minka.engine.batch_error import BatchError, Failure, error_of_one
+from minka.engine.grpc_calls import error_from_call, unreachable
+from minka.engine.retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call, unreachable
-from minka.wire import Op
+from minka.wire.kv_frames import Op
 
 NOTHING_WAS_DONE = {
     Code.UNREACHABLE,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minka.cluster.hashing import md5, murmur3
+from minka.cluster.key_ranges import KeyRange
+from minka.cluster.routing_table import HashRoutes, RangeRoutes, Route, RoutingTable
 from minka.errors import Code, MinkaError
-from minka.hashing import md5, murmur3
-from minka.ranges import KeyRange
-from minka.routing import HashRoutes, RangeRoutes, Route, RoutingTable
 from minka.v1 import cluster_pb2
 from minka.v1.cluster_pb2 import (
     HASH_FUNCTION_MD5,

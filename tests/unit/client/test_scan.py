@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 import minka
-from minka import _scan
-from minka.aio import Client
+from minka.async_client import AsyncClient
+from minka.engine import scan_pages
 from minka.errors import Code, MinkaError
-from minka.wire import Op
+from minka.wire.kv_frames import Op
 
 Make = Callable[..., Any]
 NODES = ("athens", "byzantium", "cyrene")
 AUTHORS = {name.encode(): name.upper().encode() for name in ("alice", "az", "b", "bob", "cyril", "d", "mary", "philip")}
 
 
-def client_of(cluster: Any, **options: Any) -> Client:
-    return Client(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
+def client_of(cluster: Any, **options: Any) -> AsyncClient:
+    return AsyncClient(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
 
 
-async def scanned(client: Client, *bounds: bytes | str, **options: Any) -> list[bytes]:
+async def scanned(client: AsyncClient, *bounds: bytes | str, **options: Any) -> list[bytes]:
     return [key async for key, _ in client.scan(*bounds, **options)]
 
 
@@ -120,7 +120,7 @@ async def test_each_key_once_while_partitions_are_split_and_moved(range_cluster:
 
 async def test_pages_and_partitions_are_asked_ahead(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the consumer has one row, the next ones are there or on their way, but no more than those."""
-    monkeypatch.setattr(_scan, "PAGE_ROWS", 2)
+    monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
     async with range_cluster("athens", points=points) as cluster, client_of(cluster) as client:
         await client.put_many({b"%d%d" % (n, m): b"" for n in range(10) for m in range(10)})

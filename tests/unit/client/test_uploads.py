@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from minka import loads
+from minka.bulk import bulk_loads
+from minka.bulk.bulk_loads import UPLOAD_METHOD, LoadClient, LoadTarget
+from minka.bulk.sst_files import Written, write_sst
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.loads import UPLOAD_METHOD, LoadClient, LoadTarget
-from minka.ranges import KeyRange
-from minka.sst import Written, write_sst
 from minka.v1.load_api_pb2 import ListFilesRequest, ListFilesResponse, UploadResponse
 from minka.v1.loads_pb2 import Load
 
@@ -52,8 +52,8 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "_LOOK_SECONDS", 2 * TIMEOUT_S / LOOKS)
-    monkeypatch.setattr(loads, "_SILENT_SECONDS", TIMEOUT_S)
+    monkeypatch.setattr(bulk_loads, "_LOOK_SECONDS", 2 * TIMEOUT_S / LOOKS)
+    monkeypatch.setattr(bulk_loads, "_SILENT_SECONDS", TIMEOUT_S)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minka import _wanted
-from minka._wanted import Wanted
+from minka.engine import wanted_rows
+from minka.engine.wanted_rows import Wanted
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.cluster_pb2 import Keyspace, Partitioning
 
@@ -58,7 +58,7 @@ def test_slots_of_a_large_keyspace_are_asked_for_as_they_are_needed() -> None:
 
 
 def test_who_needs_many_slots_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_wanted, "MAX_SLOTS", 3)
+    monkeypatch.setattr(wanted_rows, "MAX_SLOTS", 3)
     wanted = Wanted()
     wanted.need("flights")
     came(wanted)
@@ -74,7 +74,7 @@ def test_who_needs_many_slots_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_is_wanted_meanwhile_is_still_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_wanted, "MAX_SLOTS", 1)
+    monkeypatch.setattr(wanted_rows, "MAX_SLOTS", 1)
     wanted = Wanted()
     wanted.need("flights")
     came(wanted)

@@ -5,8 +5,8 @@ log.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from minka.in_sync import has_everything
-from minka.ranges import is_by_ranges
+from minka.cluster.in_sync import has_everything
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import AssignedReplicas, Plan, PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, Durability, HashFunction, Node, Operation, Partition
 from minka.v1.coordinator_pb2 import IsrChange

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minka.routing import RoutingTable
-from minka.table_changes import with_changes
+from minka.cluster.routing_table import RoutingTable
+from minka.cluster.table_changes import with_changes
 from minka.v1.cluster_pb2 import PartitionTable
 from minkad.core.controller import Leave, RemoveNode
 from minkad.core.state import State, changes

@@ -4,8 +4,8 @@ accepts.
 
 import pytest
 
+from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
-from minka.in_sync import eligible_replicas
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange
 from minka.v1.records_pb2 import PartitionsChanged, Record

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minka.ranges import ALL_KEYS, KeyRange
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minkad.core.load_split import MAX_SHARE, MIN_SPANS, Cut, NoCut, Span, best_cut
 
 KEYS = [b"%04d" % i for i in range(1000)]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minka.cluster.key_ranges import KeyRange, ranges_at, readable
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange, ranges_at, readable
 from minka.v1.admin_pb2 import GetSplitBlockersResponse
 from minka.v1.cluster_pb2 import HashFunction, OperationState, Partition, Partitioning, PartitionState
 from minka.v1.coordinator_pb2 import IsrChange

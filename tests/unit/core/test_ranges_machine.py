@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from minka.cluster.key_ranges import is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.ranges import is_by_ranges
 from minkad.core.controller import CancelOperation, Merge, Split
 from minkad.core.state import check_ranges, is_up, range_of
 from tests.unit.core.model import Controller, check_indexes

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
 from minka.v1.cluster_pb2 import MigrationState, NodeState, OperationState, Partition
 from minka.v1.coordinator_pb2 import IsrChange
 from minkad.core.controller import (

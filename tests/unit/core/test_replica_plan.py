@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
-from minka.plans import plan_digest
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Node
 from minkad.core.controller import ApplyPlan

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.errors import Code, MinkaError
-from minka.in_sync import eligible_replicas, has_everything
 from minka.v1.cluster_pb2 import NodeState, Partition, PartitionState
 from minkad.core.controller import (
     BeginQueued,

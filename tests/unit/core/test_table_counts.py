@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minka.in_sync import is_under_min_insync, missing_in_sync
+from minka.cluster.in_sync import is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import NodeCounts, NodeShare, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core import table_counts

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from minka.data_port import MAX_FRAME_BYTES, PREFACE, Frame, Kind, Splitter
 from minka.errors import Code, MinkaError
+from minka.wire.data_port import MAX_FRAME_BYTES, PREFACE, Frame, Kind, Splitter
 
 
 def framed(kind: int, content: bytes) -> bytes:

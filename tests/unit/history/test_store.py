@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from minka.bulk.load_history import intervals_of
 from minka.errors import Code, MinkaError
-from minka.history import intervals_of
-from minka.history_rows import BUCKETS, MAX_ROWS, PartitionInterval, bucket, pack, quantile_ms, unpack, upper_ms
 from minka.v1.coordinator_pb2 import DiskSpace
 from minka.v1.history_pb2 import HistoryBlock
+from minka.wire.history_rows import BUCKETS, MAX_ROWS, PartitionInterval, bucket, pack, quantile_ms, unpack, upper_ms
 from minkad.history.recorder import HistoryRecorder
 from minkad.history.store import HistoryStore
 

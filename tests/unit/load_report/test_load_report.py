@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minka.history import NodeInterval
-from minka.history_rows import BUCKETS, PartitionInterval, bucket, upper_ms
+from minka.bulk.load_history import NodeInterval
 from minka.load_report import html
 from minka.load_report.analysis import LoadAnalysis, NodePoint, analyse, coarser, step_of
 from minka.load_report.forecast import HOUR_MS, forecasts, theil_sen
 from minka.load_report.proposals import Proposals, propose
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, Partitioning, PartitionState, PartitionTable
+from minka.wire.history_rows import BUCKETS, PartitionInterval, bucket, upper_ms
 
 NODES = ("athens", "byzantium", "cyrene")
 START = 1_699_999_200_000  # an hour begins here

@@ -1,6 +1,6 @@
 """Unix time that never goes back, and that most nodes agree on."""
 
-from minka.clocks import of_most
+from minka.cluster.clocks import of_most
 from minkad.process.clock import ClusterClock, SteadyClock
 
 _MS = 1_000_000

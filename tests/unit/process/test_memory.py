@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from minka import wire
 from minka.errors import Code, MinkaError
+from minka.wire import kv_frames
 from minkad.process import memory
 from minkad.process.memory import Memory, Share
 
@@ -167,13 +167,15 @@ def test_what_is_closed_counts_no_more() -> None:
     assert pool.used == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, wire.PIECE_BYTES, wire.PIECE_BYTES + 1, 5 * wire.PIECE_BYTES, 10**6])
+@pytest.mark.parametrize(
+    "size", [0, 1, kv_frames.PIECE_BYTES, kv_frames.PIECE_BYTES + 1, 5 * kv_frames.PIECE_BYTES, 10**6]
+)
 def test_a_frame_goes_in_pieces_and_comes_whole(size: int) -> None:
     content = bytes(range(1, 11)) * (size // 10 + 1)
     frame = content[:size]
-    messages = list(wire.pieces(frame))
-    assert all(len(message) <= wire.PIECE_BYTES + 2 for message in messages)
-    assembly = wire.Assembly()
+    messages = list(kv_frames.pieces(frame))
+    assert all(len(message) <= kv_frames.PIECE_BYTES + 2 for message in messages)
+    assembly = kv_frames.Assembly()
     found = [whole for message in messages * 2 if (whole := assembly.add(message)) is not None]
     assert found == [frame, frame]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from minka.loads import FETCH_METHOD
+from minka.bulk.bulk_loads import FETCH_METHOD
 from minkad.process.memory import Memory
 from minkad.rpc.interceptor import Interceptor
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 from minka.rows import encode_key, scaled
 from minka.spark.options import KeyFormat
 from minka.spark.predicates import WantedKeys, wanted_keys

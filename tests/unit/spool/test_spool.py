@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
+from minka.bulk.sst_files import Written, write_sst
 from minka.errors import Code, MinkaError
-from minka.sst import Written, write_sst
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
 from minkad.core.state import LoadTable

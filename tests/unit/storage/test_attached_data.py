@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.storage import checkpoint
 from minkad.storage.applied import Applied
 from minkad.storage.attached_data import Attachment

@@ -12,7 +12,7 @@ import pytest
 from rocksdict import Cache
 
 from minka.errors import Code, MinkaError
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.checkpoint import remove_folder, take
 from minkad.storage.data_database import DataDatabase

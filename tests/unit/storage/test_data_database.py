@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache
 
+from minka.cluster.key_ranges import ALL_KEYS
 from minka.errors import Code, MinkaError
-from minka.ranges import ALL_KEYS
-from minka.stored import values_of
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import values_of
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
+from minka.bulk.sst_files import Written, checksum_of, write_sst
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.sst import Written, checksum_of, write_sst
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.storage import checkpoint
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Cache
 
-from minka.ranges import KeyRange
-from minka.wire import WriteBody
+from minka.cluster.key_ranges import KeyRange
+from minka.wire.kv_frames import WriteBody
 from minkad.core.replication.storage import DeletedAheadError
 from minkad.storage import rocks_data
 from minkad.storage import split_keys as dividing

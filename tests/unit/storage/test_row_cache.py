@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache
 
-from minka.ranges import KeyRange
-from minka.sst import write_sst
-from minka.stored import values_of
-from minka.wire import WriteBody
+from minka.bulk.sst_files import write_sst
+from minka.cluster.key_ranges import KeyRange
+from minka.wire.kv_frames import WriteBody
+from minka.wire.stored_values import values_of
 from minkad.process.telemetry import RowCacheUse
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase

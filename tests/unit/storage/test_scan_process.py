@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Cache, Rdict
 
-from minka.stored import head
 from minka.v1.snapshots_pb2 import RowBatch
+from minka.wire.stored_values import head
 from minkad.storage.rocks_data import data_options
 from minkad.storage.scan_process import ScanRequest, answers
 

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from rocksdict import Cache, Rdict
 
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import data_options

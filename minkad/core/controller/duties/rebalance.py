@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Final
 
-from minka.plans import plan_digest
+from minka.cluster.plan_digest import plan_digest
 from minka.v1.admin_pb2 import Move, Plan, ShardBalance
 from minka.v1.cluster_pb2 import Migration, MigrationState, Operation, RebalanceOperation
 from minka.v1.duties_pb2 import AssignmentState, BalancerKind, Duty, Pallet, ShardState

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from minka.errors import MinkaError
-from minka.operations import (
+from minka.wire.key_operations import (
     MAX_EXPIRY_MS,
     Add,
     AddFloat,
@@ -21,8 +21,8 @@ from minka.operations import (
     SetAllIfAbsent,
     SetRange,
 )
-from minka.stored import LOADED, head
-from minka.wire import MAX_ANSWER_BYTES, MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_ANSWER_BYTES, MAX_VALUE_BYTES
+from minka.wire.stored_values import LOADED, head
 from minkad.core.operations import Decision, decide, keys_of
 
 NOW = 1_000_000

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from minka.errors import MinkaError
-from minka.stored import LOAD_VERSIONS, head, values_of
 from minka.v1.cluster_pb2 import Keyspace, Partition
-from minka.wire import StoredWrite, WriteBody, encode
+from minka.wire.kv_frames import StoredWrite, WriteBody, encode
+from minka.wire.stored_values import LOAD_VERSIONS, head, values_of
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.epochs import Epochs
 from minkad.core.replication.gate import Gate

@@ -5,7 +5,7 @@ from typing import Any
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Durability, Keyspace
 from minka.v1.coordinator_pb2 import FinishMergeRequest
-from minka.wire import WriteBody
+from minka.wire.kv_frames import WriteBody
 from minkad.core.replication.entries import decode_entry
 from minkad.core.replication.instructions import AskFinishMerge, WakeAt
 from minkad.core.replication.replica import Replica

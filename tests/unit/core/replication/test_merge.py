@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.stored import LOADED, head, version_at
-from minka.wire import StoredWrite, WriteBody, encode
+from minka.wire.kv_frames import StoredWrite, WriteBody, encode
+from minka.wire.stored_values import LOADED, head, version_at
 from minkad.core.replication.entries import SnapshotMark, TrimToRange, encode_mark
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import MakeRoom, OpenData, Reached, WakeAt

@@ -3,7 +3,7 @@
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.wire import WriteBody, encode
+from minka.wire.kv_frames import WriteBody, encode
 from minkad.core.replication.entries import TrimToRange
 from minkad.core.replication.gate import Gate
 from minkad.core.replication.instructions import AskFinishMerge, Changed, Reached, WakeAt

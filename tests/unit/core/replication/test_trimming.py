@@ -2,7 +2,7 @@
 
 import pytest
 
-from minka.ranges import KeyRange
+from minka.cluster.key_ranges import KeyRange
 from minkad.core.replication.entries import TrimToRange, decode_entry
 from minkad.core.replication.instructions import Sync
 from minkad.core.replication.trimming import RangeTrim

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from minka.operations import Lifetime
+from minka.wire.key_operations import Lifetime
 from minkad.data_port.resp.lifetimes import Until, lifetime_of, until
 from minkad.data_port.resp.replies import RespError
 

@@ -8,11 +8,11 @@ from typing import Final, Self
 
 import grpc
 
-from minka._channels import Channels
-from minka._retry import delay_s
-from minka.control import Control
+from minka.admin.control import Control
+from minka.engine.grpc_calls import error_from_call
+from minka.engine.retry import delay_s
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition, PartitionTable
 

@@ -6,8 +6,8 @@ from typing import Final, Self
 
 import grpc
 
+from minka.engine.grpc_calls import error_from_call
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
 from minka.v1 import admin_pb2
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from minka.cluster.key_ranges import readable
+from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError, kind_of
-from minka.grpc_calls import clipped
-from minka.ranges import readable
 
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40

@@ -26,13 +26,13 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from minka._channels import Channels
-from minka._retry import delay_s
-from minka.control import Control
+from minka.admin.control import Control
+from minka.bulk.sst_files import Written
+from minka.cluster.key_ranges import KeyRange
+from minka.engine.grpc_calls import error_from_call
+from minka.engine.retry import delay_s
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
-from minka.ranges import KeyRange
-from minka.sst import Written
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionTable
 from minka.v1.load_api_pb2 import (

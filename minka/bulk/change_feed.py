@@ -11,7 +11,7 @@ from typing import Final
 
 import grpc
 
-from minka._nodes import Nodes, error_of, may_work_later, pause
+from minka.bulk.node_addresses import Nodes, error_of, may_work_later, pause
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.changes_pb2 import ChangeBatch, ChangePosition, PositionsRequest, ReadChangesRequest

@@ -8,7 +8,7 @@ taken in: see `LOADED`.
 from collections.abc import Sequence
 from typing import Final
 
-from minka.operations import Versioned
+from minka.wire.key_operations import Versioned
 
 HEAD_BYTES: Final = 8
 MAX_HEAD_BYTES: Final = HEAD_BYTES + 8  # with an expiry

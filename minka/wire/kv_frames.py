@@ -33,7 +33,7 @@ class Op(IntEnum):
     WRITE = 1
     READ_STALE = 2  # answered by any replica, which says how old its data may be
     SCAN = 3  # for keyspaces by ranges: some of the pairs in a range, in order
-    OPERATE = 4  # see minka.operations
+    OPERATE = 4  # see minka.wire.key_operations
     READ_VERSIONED = 5
 
 
@@ -42,7 +42,7 @@ WRITING: Final = frozenset({Op.WRITE, Op.OPERATE})
 
 class Group(msgspec.Struct, array_like=True, gc=False):
     """Operations for one partition. `body` is encoded: a `WriteBody`, a `ScanBody`, a `ReadBody` for all kinds of
-    reads, and for OPERATE a list of `minka.operations.Operation`.
+    reads, and for OPERATE a list of `minka.wire.key_operations.Operation`.
     """
 
     op: int
@@ -65,7 +65,7 @@ class Request(msgspec.Struct, array_like=True, gc=False):
 class GroupResult(msgspec.Struct, array_like=True, gc=False):
     """`error` is a serialized `minka.v1.Error` or None; `body` the `ReadResult` of a READ, the `StaleResult` of a
     READ_STALE, the `ScanPage` of a SCAN, the outcomes of an OPERATE, in order, or for a READ_VERSIONED a list with a
-    `minka.operations.Versioned` or None for each key, encoded; else None.
+    `minka.wire.key_operations.Versioned` or None for each key, encoded; else None.
     """
 
     error: bytes | None
@@ -87,7 +87,7 @@ class WriteBody(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 
 
 class StoredWrite(WriteBody, array_like=True, gc=False):
-    """A write that a leader made, in the log alone: the values are in their stored form, see `minka.stored`. Later
+    """A write that a leader made, in the log alone: the values are in their stored form, see `stored_values`. Later
     writes of the partition get versions above `floor`.
     """
 

@@ -4,7 +4,7 @@ from random import Random
 from typing import Final
 
 from minka.errors import Code, MinkaError
-from minka.wire import WRITING, Op
+from minka.wire.kv_frames import WRITING, Op
 
 _FIRST_DELAY_S: Final = 0.005
 _MAX_DELAY_S: Final = 0.2

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
-from minka._failures import BatchError, Failure, error_of_one
-from minka._retry import asks_for_table, delay_s, is_repeatable
+from minka.cluster.routing_table import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
+from minka.engine.batch_error import BatchError, Failure, error_of_one
+from minka.engine.grpc_calls import clipped
+from minka.engine.retry import asks_for_table, delay_s, is_repeatable
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import clipped
-from minka.routing import KeyspaceRoutes, RangeRoutes, Route, RoutingTable
-from minka.wire import WRITING, Op, ScanBody, ScanPage
+from minka.wire.kv_frames import WRITING, Op, ScanBody, ScanPage
 
 
 @dataclass(slots=True, eq=False)

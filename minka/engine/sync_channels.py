@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from minka.grpc_calls import channel_credentials, channel_options
+from minka.engine.grpc_calls import channel_credentials, channel_options
 from minka.tls import Tls
 
 _CONNECT_SECONDS: Final = 2.0

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 from google.protobuf.message import DecodeError
 
-from minka._call import Part
+from minka.engine.call import Part
 from minka.errors import MinkaError
-from minka.operations import decode_outcomes, decode_versioned
 from minka.v1 import errors_pb2
-from minka.wire import (
+from minka.wire.key_operations import decode_outcomes, decode_versioned
+from minka.wire.kv_frames import (
     MAX_GROUPS,
     WRITING,
     Group,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import grpc
 
-from minka._arguments import checked_timeout
-from minka._channels import Channels
+from minka.admin.partition_pages import Partitions
+from minka.cluster.table_changes import with_changes
+from minka.engine.arguments import checked_timeout
+from minka.engine.grpc_calls import checked_endpoints, error_from_call, unreachable
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import checked_endpoints, error_from_call, unreachable
-from minka.partition_list import Partitions
-from minka.table_changes import with_changes
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2, duty_api_pb2, load_api_pb2, loads_pb2
 from minka.v1.admin_pb2_grpc import AdminStub, InventoryStub, MetadataStub

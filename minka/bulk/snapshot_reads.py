@@ -11,9 +11,9 @@ from typing import Final
 
 import grpc
 
-from minka._nodes import Nodes, error_of, may_work_later, pause
+from minka.bulk.node_addresses import Nodes, error_of, may_work_later, pause
+from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange, is_by_ranges
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import (

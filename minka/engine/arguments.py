@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import clipped
 
 _Item = TypeVar("_Item")
 

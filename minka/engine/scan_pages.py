@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final
 
+from minka.cluster.key_ranges import KeyRange
+from minka.cluster.routing_table import RangeRoutes
 from minka.errors import Code, MinkaError
-from minka.ranges import KeyRange
-from minka.routing import RangeRoutes
-from minka.wire import Op, ScanBody, ScanPage
+from minka.wire.kv_frames import Op, ScanBody, ScanPage
 
 if TYPE_CHECKING:
-    from minka._core import Core
+    from minka.engine.core import Core
 
 Pairs = list[tuple[bytes, bytes]]
 

@@ -7,15 +7,15 @@ from typing import Final, Self
 
 import grpc
 
-from minka._channels import Channels
-from minka.control import Control
+from minka.admin.control import Control
+from minka.engine.grpc_calls import error_from_call
+from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import error_from_call
-from minka.history_rows import PartitionInterval, unpack
 from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.history_pb2 import HistoryBlock, ReadHistoryRequest
 from minka.v1.history_pb2_grpc import HistoryStub
+from minka.wire.history_rows import PartitionInterval, unpack
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from minka._arguments import MAX_SECONDS, invalid
-from minka._failures import shown_key
+from minka.engine.arguments import MAX_SECONDS, invalid
+from minka.engine.batch_error import shown_key
 from minka.errors import Code, MinkaError
-from minka.operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
+from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
 # What an operation weighs besides its key and values: so a group that fills two frames has fewer than MAX_OPERATIONS.
 OPERATION_BYTES: Final = 256

@@ -13,11 +13,11 @@ from typing import Final
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
 
-from minka.digest import Digest
+from minka.bulk.row_digest import Digest
+from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.errors import Code, MinkaError
-from minka.ranges import MAX_KEY_BYTES
-from minka.stored import LOADED
-from minka.wire import MAX_VALUE_BYTES
+from minka.wire.kv_frames import MAX_VALUE_BYTES
+from minka.wire.stored_values import LOADED
 
 _READ_BYTES: Final = 1024 * 1024
 

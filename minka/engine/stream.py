@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from minka._call import Part
-from minka._lane import MAX_QUEUED_BYTES, Lane
-from minka.data_port import Connection, Hello, Purpose, connect
+from minka.engine.call import Part
+from minka.engine.grpc_calls import clipped
+from minka.engine.lane import MAX_QUEUED_BYTES, Lane
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import clipped
-from minka.wire import WRITING, Op, decode_response, encode
+from minka.wire.data_port import Connection, Hello, Purpose, connect
+from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 
 # After so long without an answer the partition table is fetched, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25

@@ -12,13 +12,15 @@ import os
 import threading
 import weakref
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from minka import aio
+if TYPE_CHECKING:
+    from minka.async_client import AsyncClient
+
+from minka.engine.grpc_calls import claim_aio
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import claim_aio
 
 _Result = TypeVar("_Result")
 
@@ -81,7 +83,7 @@ class ClientLoop:
             self._calls.add(future)
         return future
 
-    def stop(self, client: aio.Client, process: int) -> None:
+    def stop(self, client: "AsyncClient", process: int) -> None:
         """Close the client, and let callers that wait in other threads have their answer. `process`: the id of the
         process that made the client; in a child that was forked from it there is nothing to close.
         """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from minka.ranges import is_by_ranges
+from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, WantedRows
 from minka.v1.cluster_pb2 import Keyspace
 

@@ -1,6 +1,6 @@
 """Minka's client for asyncio.
 
-async with minka.aio.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as client:
+async with minka.AsyncClient(["athens:7400", "byzantium:7400"], keyspace="flights") as client:
     await client.put("UA1545", b"EWR-IAH")
     value = await client.get("UA1545")
 """
@@ -11,24 +11,24 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overload
 
-from minka import _operate
-from minka._arguments import checked_text, checked_timeout, items, utf8
-from minka._call import Call
-from minka._core import Core
-from minka._failures import BatchError, Failure, shown_key
-from minka._lane import FRAME_BYTES
-from minka._operate import OPERATION_BYTES, VersionedValue, Written
-from minka._scan import rows_of, scan_pages
+from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
+from minka.cluster.name_rules import name_problem
+from minka.cluster.routing_table import PairBucket
+from minka.engine import operate
+from minka.engine.arguments import checked_text, checked_timeout, items, utf8
+from minka.engine.batch_error import BatchError, Failure, shown_key
+from minka.engine.call import Call
+from minka.engine.core import Core
+from minka.engine.grpc_calls import clipped
+from minka.engine.lane import FRAME_BYTES
+from minka.engine.operate import OPERATION_BYTES, VersionedValue, Written
+from minka.engine.scan_pages import rows_of, scan_pages
 from minka.errors import Code, MinkaError
-from minka.grpc_calls import clipped
-from minka.names import name_problem
-from minka.operations import Add, Expire, Lifetime, Outcome, Set
-from minka.ranges import MAX_KEY_BYTES, KeyRange
-from minka.routing import PairBucket
 from minka.tls import Tls
-from minka.wire import MAX_BODY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Op
+from minka.wire.key_operations import Add, Expire, Lifetime, Outcome, Set
+from minka.wire.kv_frames import MAX_BODY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Op
 
-__all__ = ["BatchError", "Client", "Failure", "Keyspace", "StaleValue", "VersionedValue", "Written"]
+__all__ = ["AsyncClient", "AsyncKeyspace", "BatchError", "Failure", "StaleValue", "VersionedValue", "Written"]
 
 Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
@@ -47,7 +47,7 @@ class StaleValue(NamedTuple):
 
 
 class _Operations:
-    """The reads and writes that `Client` and `Keyspace` share. `Client` says what they accept, promise and raise."""
+    """The reads and writes that a client and a handle share. `AsyncClient` says what they take, promise and raise."""
 
     def __init__(self, core: Core, name: str | None, timeout: float) -> None:
         self._core: Final = core
@@ -119,7 +119,7 @@ class _Operations:
         if not if_absent and if_value is None and if_version is None and ttl is None:
             await self._one(Op.WRITE, _bytes(key), value, timeout)
             return None
-        operation = _operate.conditional_set(_bytes(key), value, if_absent, if_value, if_version, ttl)
+        operation = operate.conditional_set(_bytes(key), value, if_absent, if_value, if_version, ttl)
         outcome = await self._operate(operation, (value, operation.expected), timeout)
         return Written(outcome.done, outcome.version)
 
@@ -167,7 +167,7 @@ class _Operations:
         if if_value is None and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
             return None
-        operation = _operate.conditional_set(_bytes(key), None, False, if_value, if_version, None)
+        operation = operate.conditional_set(_bytes(key), None, False, if_value, if_version, None)
         outcome = await self._operate(operation, (operation.expected,), timeout)
         return Written(outcome.done, outcome.version)
 
@@ -178,18 +178,18 @@ class _Operations:
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
-        operation = _operate.add(_bytes(key), by)
+        operation = operate.add(_bytes(key), by)
         return (await self._operate(operation, (), timeout)).number
 
     async def expire(self, key: Key, ttl: float | timedelta, *, timeout: float | None = None) -> bool:
         """Let a key expire `ttl` (seconds, or a timedelta) from now, by the leader's clock. Returns whether the key has
         a value.
         """
-        return (await self._operate(_operate.expire(_bytes(key), ttl), (), timeout)).done
+        return (await self._operate(operate.expire(_bytes(key), ttl), (), timeout)).done
 
     async def persist(self, key: Key, *, timeout: float | None = None) -> bool:
         """Let a key that would expire stay. Returns whether there is such a key."""
-        return (await self._operate(_operate.persist(_bytes(key)), (), timeout)).done
+        return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
         """How many seconds the key's value lives yet, by this machine's clock: infinite if it never expires; None if
@@ -219,7 +219,7 @@ class _Operations:
         if ttl is None:
             await self._write_many(Op.WRITE, batch, batch.values(), timeout)
             return
-        ms = _operate.milliseconds(ttl)
+        ms = operate.milliseconds(ttl)
         sets = {key: Set(key, value, lifetime=Lifetime.FOR, ms=ms) for key, value in batch.items()}
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
@@ -290,7 +290,7 @@ class _Operations:
         call.add(call.routes.place(key), [key], [operation], size, alone=size > FRAME_BYTES)
         await call.outcome(1)
         outcome: Outcome = call.found[key]
-        _operate.raise_refusal(key, outcome)
+        operate.raise_refusal(key, outcome)
         return outcome
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
@@ -336,16 +336,16 @@ class _Operations:
     def _checked_name(self) -> str:
         if self._name is None:
             raise MinkaError(
-                Code.INVALID_ARGUMENT, "no keyspace: name it in Client(…, keyspace=…) or use client.keyspace(name)"
+                Code.INVALID_ARGUMENT, "no keyspace: name it in AsyncClient(…, keyspace=…) or use client.keyspace(name)"
             )
         return self._name
 
 
-class Keyspace(_Operations):
-    """A handle on one keyspace, which uses its client's connections. `Client` describes the calls and the errors."""
+class AsyncKeyspace(_Operations):
+    """A handle on one keyspace. It uses its client's connections; `AsyncClient` describes the calls and the errors."""
 
 
-class Client(_Operations):
+class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is the one
@@ -378,11 +378,11 @@ class Client(_Operations):
         core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
-    def keyspace(self, name: str) -> Keyspace:
+    def keyspace(self, name: str) -> AsyncKeyspace:
         """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
         such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
         """
-        return Keyspace(self._core, _checked_keyspace(name), self._timeout)
+        return AsyncKeyspace(self._core, _checked_keyspace(name), self._timeout)
 
     async def close(self) -> None:
         """Close the connections. Calls under way fail: a write that was sent with OUTCOME_UNKNOWN, others with

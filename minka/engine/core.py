@@ -10,12 +10,9 @@ from typing import Final
 
 import grpc
 
-from minka._call import Call, Part
-from minka._retry import delay_s
-from minka._stream import NodeStream
-from minka._wanted import Wanted
-from minka.errors import Code, MinkaError
-from minka.grpc_calls import (
+from minka.cluster.routing_table import HashRoutes, RoutingTable
+from minka.engine.call import Call, Part
+from minka.engine.grpc_calls import (
     aio_channel,
     channel_credentials,
     channel_options,
@@ -24,11 +21,14 @@ from minka.grpc_calls import (
     error_from_call,
     unreachable,
 )
-from minka.routing import HashRoutes, RoutingTable
+from minka.engine.retry import delay_s
+from minka.engine.stream import NodeStream
+from minka.engine.wanted_rows import Wanted
+from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import admin_pb2
 from minka.v1.admin_pb2_grpc import MetadataStub
-from minka.wire import WRITING, Op
+from minka.wire.kv_frames import WRITING, Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0

@@ -12,9 +12,9 @@ from itertools import islice, pairwise
 from sys import intern
 from typing import Final, Generic, TypeVar
 
+from minka.cluster.hashing import HASH_FUNCTIONS, digest_of
+from minka.cluster.key_ranges import ALL_KEYS, KeyRange, is_by_ranges
 from minka.errors import Code, MinkaError
-from minka.hashing import HASH_FUNCTIONS, digest_of
-from minka.ranges import ALL_KEYS, KeyRange, is_by_ranges
 from minka.v1 import admin_pb2, cluster_pb2
 from minka.v1.cluster_pb2 import NodeState, Partitioning
 

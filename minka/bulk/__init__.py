@@ -1,0 +1,1 @@
+"""Whole partitions at once: loads of files, snapshots, changes, and the history of load. Synchronous."""

@@ -1,0 +1,270 @@
+"""Pallets, duties and shards as the cluster has them: what the clients of duties return."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from minka.duties.delegate import Duty
+from minka.engine.messages import Word
+
+
+class BalancerKind(Word):
+    """How a pallet's duties are spread over the shards that take it (docs/balancers.md)."""
+
+    ROUND_ROBIN = "round_robin"  # as many duties on each shard
+    SPILL_OVER = "spill_over"  # one shard is filled before the next
+    CAPACITY_WORKLOAD = "capacity_workload"  # each shard's weight is its share of the capacity
+    FAIR_WORKLOAD = "fair_workload"  # the same weight on each shard
+    UNKNOWN = "unknown"
+
+
+class FillBy(Word):
+    """What SPILL_OVER fills a shard up to."""
+
+    CAPACITY = "capacity"  # the weight that the shard has stated
+    WEIGHT = "weight"  # `fill_limit` is the largest sum of weights
+    COUNT = "count"  # `fill_limit` is the largest number of duties
+    UNKNOWN = "unknown"
+
+
+class PreSort(Word):
+    """The order in which FAIR_WORKLOAD places duties."""
+
+    WEIGHT = "weight"  # the heaviest first
+    DATE = "date"  # the oldest first
+    UNKNOWN = "unknown"
+
+
+class OnFailure(Word):
+    """What becomes of a stationary duty whose shard has failed."""
+
+    REATTACH = "reattach"  # another shard gets it
+    LEAVE = "leave"  # no shard gets it before a person pins or releases it
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """How a pallet's duties are spread, with the settings of that kind."""
+
+    kind: BalancerKind = BalancerKind.CAPACITY_WORKLOAD
+    max_difference: int = 0  # ROUND_ROBIN: between the numbers of duties of any two shards; 0: 1
+    fill_by: FillBy = FillBy.CAPACITY  # SPILL_OVER
+    fill_limit: int = 0  # SPILL_OVER by weight or by count
+    shard_order: tuple[str, ...] = ()  # SPILL_OVER: filled in this order, then the others by name
+    pre_sort: PreSort = PreSort.WEIGHT  # FAIR_WORKLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A share of the duties is on shards of one version of your application."""
+
+    version: str
+    percent: int  # 1 to 100
+
+
+@dataclass(frozen=True, slots=True)
+class Pallet:
+    """A set of duties of one type, and how they are placed. Make one with its settings to create or update a pallet;
+    the cluster sets `version`, `created` and `changed`.
+    """
+
+    id: str  # 1 to 256 printable characters, and no slash
+    balancer: Balancer = field(default_factory=Balancer)
+    manual: bool = False  # none of its duties is moved automatically, except from shards that leave
+    on_failure: OnFailure = OnFailure.REATTACH  # of stationary duties
+    warm: bool = False  # before a duty is moved, the new shard is told to prepare for it
+    moves_per_shard: int = 0  # the most that are under way at once, to or from one shard; 0: 50
+    canary: Canary | None = None
+    version: int = 0  # 1 when it is created, and one more with each change
+    created: datetime | None = None
+    changed: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLoad:
+    """What a shard has of a pallet."""
+
+    shard: str
+    pallet: str
+    duties: int
+    weight: int
+    capacity: int | None  # None: it states none
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedDuty:
+    """A duty that no shard has, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverTimes:
+    """How long the latest moves took, in milliseconds."""
+
+    count: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PalletSummary:
+    """A pallet, and what its duties add up to."""
+
+    pallet: Pallet
+    duties: int
+    attached: int
+    weight: int
+    unplaced: tuple[UnplacedDuty, ...]  # the first few
+    unplaced_count: int
+    loads: tuple[ShardLoad, ...]
+    held_back: str  # why it isn't balanced automatically now; "" if nothing is in the way
+    hand_overs: HandOverTimes
+    quarantined: int  # duties that are kept from some shards, or from all
+
+
+class AssignmentState(Word):
+    """How far a shard has got with a duty."""
+
+    ASSIGNED = "assigned"  # the shard may have it from now on
+    ATTACHED = "attached"  # it has reported that it has it
+    RELEASING = "releasing"  # it is told to release it
+    KEPT = "kept"  # its process is gone, and the duty kept for the next one of its name
+    PREPARING = "preparing"  # it gets the duty next, and is told to prepare; another shard has it
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A shard that has a duty, or is about to."""
+
+    shard: str
+    epoch: int  # the fencing token
+    state: AssignmentState
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A shard that a duty is kept from, since attaching it failed there."""
+
+    shard: str  # "": any: it failed on so many shards of this version that no more try
+    shard_version: str
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Shards have failed while they were attaching a duty."""
+
+    failures: int  # how many, since the duty was attached last
+    shard: str  # the last of them
+    since: datetime  # when that one failed
+    retry: datetime  # no shard is given the duty before
+
+
+@dataclass(frozen=True, slots=True)
+class DutyStatus:
+    """A duty, and where it is."""
+
+    duty: Duty
+    assignments: tuple[Assignment, ...]
+    unplaced: str  # why no shard has it; "" if one has
+    reported_weight: int | None  # as the delegate last said, if that differs enough from the duty's weight
+    payload_bytes: int
+    pinned_to: str  # the shard to which a person has assigned it, until it is released; "": none
+    quarantines: tuple[Quarantine, ...]
+    suspicion: Suspicion | None
+    deleting: bool  # it is removed as soon as its shards have released it
+    created: datetime
+    changed: datetime
+
+
+class ShardState(Word):
+    """What the cluster thinks of a process that hosts duties."""
+
+    LIVE = "live"
+    QUARANTINED = "quarantined"  # it is up, and gets no duties before its score is good again
+    LEAVING = "leaving"  # it is about to stop, and releases its duties
+    AWAY = "away"  # its process is gone, and its duties are kept for it until `away_until`
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """A process that hosts duties, and what it holds."""
+
+    name: str
+    node: str  # on whose machine it runs; "": not known
+    version: str  # of your application
+    state: ShardState
+    state_reason: str
+    state_since: datetime
+    score: int  # 0 to 100; with a low one it gets nothing
+    heartbeat_age_ms: int
+    assigned: int
+    attached: int
+    releasing: int
+    loads: tuple[ShardLoad, ...]
+    grace_ms: int  # for how long its duties are kept when its process is gone
+    away_until: datetime | None
+    registered: datetime  # when this process registered
+
+
+@dataclass(frozen=True, slots=True)
+class DutyMove:
+    """A duty went from one shard to another."""
+
+    time: datetime
+    pallet: str
+    id: str
+    source: str  # "": it was nowhere
+    target: str  # "": it is nowhere
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of a cluster, and which duties moved lately, the newest first."""
+
+    shards: tuple[ShardStatus, ...]
+    moves: tuple[DutyMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVerdict:
+    """Why a shard has a duty, or couldn't or needn't have it."""
+
+    shard: str
+    verdict: str
+    possible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DutyExplanation:
+    """Why a duty is where it is."""
+
+    status: DutyStatus
+    summary: str
+    shards: tuple[ShardVerdict, ...]
+    moves: tuple[DutyMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BalancerComparison:
+    """What one kind of balancer would make of a pallet as it is now."""
+
+    kind: BalancerKind
+    is_present: bool  # the pallet's own
+    moves: int
+    minimum_moves: int
+    weight_skew: float  # the heaviest shard's weight divided by the mean one
+    count_skew: float
+    load_skew: float  # the skew of weight / capacity; 0 if no capacity is stated
+    unplaced: int
+    loads: tuple[ShardLoad, ...]  # as they would be

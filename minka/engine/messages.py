@@ -1,0 +1,111 @@
+"""The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields.
+
+A dataclass says by its types how a field is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
+enum, a tuple its repeated field, a dataclass the message in it. What may be absent in the message is `… | None`.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+_Record = TypeVar("_Record")
+_Read = Callable[[Any], Any]  # from the message to the value of one field
+
+_SCALARS: Final = (str, bytes, bool, int, float)
+
+
+class Word(StrEnum):
+    """An enum of the protos: BALANCER_KIND_ROUND_ROBIN is `BalancerKind.ROUND_ROBIN`, and "round_robin". A member that
+    a newer node has sent reads as UNKNOWN.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Word":
+        found: Word = cls.__members__["UNKNOWN"]
+        return found
+
+
+def read(kind: type[_Record], message: Message) -> _Record:
+    """The message as a record of this dataclass."""
+    return kind(**{name: get(message) for name, get in _readers(kind)})
+
+
+def read_all(kind: type[_Record], messages: typing.Iterable[Message]) -> list[_Record]:
+    """The messages as records of this dataclass."""
+    return [read(kind, message) for message in messages]
+
+
+@functools.cache
+def _readers(kind: type[Any]) -> tuple[tuple[str, _Read], ...]:
+    return tuple(_fields_read(kind))
+
+
+def _fields_read(kind: type[Any]) -> Iterator[tuple[str, _Read]]:
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if not field.init or field.metadata.get("is_local"):
+            continue
+        hint, is_optional = _without_none(hints[field.name])
+        name = f"{field.name}_ms" if hint is datetime else field.name
+        yield field.name, _reader(name, hint, is_optional, field)
+
+
+def _reader(name: str, hint: Any, is_optional: bool, field: "dataclasses.Field[Any]") -> _Read:
+    if hint is datetime:
+        return lambda message: moment(getattr(message, name)) if getattr(message, name) or not is_optional else None
+    if typing.get_origin(hint) is tuple:
+        read_one = _element(typing.get_args(hint)[0])
+        return lambda message: tuple(map(read_one, getattr(message, name)))
+    if isinstance(hint, type) and issubclass(hint, Word):
+        return functools.partial(_word, name, hint, field.default)
+    read_one = _element(hint)
+    if is_optional:
+        return lambda message: read_one(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: read_one(getattr(message, name))
+
+
+def _element(hint: Any) -> _Read:
+    if hint in _SCALARS:
+        return hint  # type: ignore[no-any-return]
+    assert dataclasses.is_dataclass(hint), f"no message is read as {hint}"
+    return functools.partial(read, hint)
+
+
+def _word(name: str, kind: type[Word], default: Any, message: Message) -> Any:
+    number = getattr(message, name)
+    if not number and default is not dataclasses.MISSING:
+        return default
+    return kind(word(message.DESCRIPTOR.fields_by_name[name].enum_type, number))
+
+
+def word(enum: Any, number: int) -> str:
+    """The word for a number of this enum, by its descriptor: "round_robin" for BALANCER_KIND_ROUND_ROBIN."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    found = enum.values_by_number.get(number)
+    return str(number) if found is None else found.name.removeprefix(prefix).lower()
+
+
+def number(enum: Any, text: str) -> int:
+    """The number for a word of this enum; `word` is the inverse. Raises KeyError for another word."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return int(enum.values_by_name[prefix + text.upper()].number)
+
+
+def moment(unix_ms: int) -> datetime:
+    """The moment, in UTC, that is so many milliseconds after the epoch."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        rest = [one for one in typing.get_args(hint) if one is not type(None)]
+        assert len(rest) == 1, f"{hint} is more than one kind"
+        return rest[0], True
+    return hint, False

@@ -161,12 +161,8 @@ class _Problems:
             return ""
         unheard = dict.fromkeys(pair.rpartition(" ")[2] for pair in pairs)
         places = _list(f"{name} at {self._nodes[name].address}" for name in unheard if name in self._nodes)
-        text = f"; {_list(pairs)}: see the network between them"
-        return (
-            f"{text}; the table has {places}: if that changed for all, name the new ones in cluster.join"
-            if places
-            else text
-        )
+        moved = f"; the table has {places}: if all have moved, name the new addresses in cluster.join" if places else ""
+        return f"; {_list(pairs)}: see the network between them{moved}"
 
     # Nodes
 

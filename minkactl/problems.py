@@ -157,7 +157,12 @@ class _Problems:
             and answer.controller == ""
             and not (voter.HasField("heard_ms") and voter.heard_ms < UNHEARD_MS)
         ]
-        return f"; {_list(pairs)}: see the network between them" if pairs else ""
+        if not pairs:
+            return ""
+        unheard = dict.fromkeys(pair.rpartition(" ")[2] for pair in pairs)
+        places = _list(f"{name} at {self._nodes[name].address}" for name in unheard if name in self._nodes)
+        moved = f"; the table has {places}: if all have moved, name the new addresses in cluster.join" if places else ""
+        return f"; {_list(pairs)}: see the network between them{moved}"
 
     # Nodes
 

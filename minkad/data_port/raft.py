@@ -72,7 +72,8 @@ class RaftTransport:
     Each connection says at which gRPC address its sender is reached, and that counts more than what the table says: a
     node that has just joined has no table yet, and a voter that moved to another address has it recorded only once it
     is heard. A learner that moved says nothing before it is sent something, so where the one address can't be reached,
-    the other is tried. `address_of` returns the addresses of the others; None for a node that is not known yet.
+    the other is tried. If all voters have moved at once, the tables of all are wrong, and nobody hears anybody: a node
+    that was not heard since this one started is looked for at the addresses of the configuration, too.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class RaftTransport:
         send_snapshot: Callable[[str, Message], Awaitable[None]],
         own_address: str,
         address_of: Callable[[int], str | None],
+        configured: Callable[[int], Sequence[str]],
         unreachable: Callable[[int], None],
         gone: Callable[[int], None],
         snapshot_sent: Callable[[int, bool], None],
     ) -> None:
         """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends it a message with a
-        snapshot; both raise a MinkaError.
+        snapshot; both raise a MinkaError. `address_of` returns a node's address by the table; None for a node that is
+        not known yet. `configured` returns those at which it may be by the configuration.
         """
         self.connect = connect
         self.own_address = own_address
@@ -94,10 +97,11 @@ class RaftTransport:
         self.gone = gone
         self._deliver_snapshot = send_snapshot
         self._address_of = address_of
+        self._configured = configured
         self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
-        self._unreached: dict[int, str] = {}  # of those in `_heard`: where the node could not be reached last
+        self._unreached: dict[int, set[str]] = {}  # where a node could not be reached, until all is tried again
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}
 
@@ -119,29 +123,36 @@ class RaftTransport:
         self._heard_at[raft_id] = boottime()
         if len(self._heard) > _MAX_HEARD:
             first = next(iter(self._heard))
-            del self._heard[first], self._heard_at[first]
-            self._unreached.pop(first, None)
+            for known in (self._heard, self._heard_at, self._unreached):
+                known.pop(first, None)
 
     def last_heard(self, raft_id: int) -> float | None:
         """When a node last sent messages, in seconds of `boottime`; None: not yet."""
         return self._heard_at.get(raft_id)
 
     def where(self, raft_id: int) -> str | None:
-        """The node's gRPC address; None if it isn't known."""
+        """The node's gRPC address, or the one that is to be tried next; None if none is known."""
+        addresses, unreached = self._addresses(raft_id), self._unreached.get(raft_id, ())
+        left = [address for address in addresses if address not in unreached]
+        return next(iter(left or addresses), None)
+
+    def _addresses(self, raft_id: int) -> list[str]:
+        """Where the node may be, the likeliest first."""
         heard, known = self._heard.get(raft_id), self._address_of(raft_id)
-        if heard == self._unreached.get(raft_id):
-            return known or heard
-        return heard or known
+        configured = () if raft_id in self._heard_at else self._configured(raft_id)
+        return [address for address in dict.fromkeys((heard, known, *configured)) if address]
 
     def reached(self, raft_id: int, address: str, is_reached: bool) -> None:
         """Note whether the node was reached at this address."""
-        if raft_id not in self._heard:
-            return  # then there is no choice
         if is_reached:
-            self._heard[raft_id] = address
             self._unreached.pop(raft_id, None)
-        else:
-            self._unreached[raft_id] = address
+            if address != self._address_of(raft_id) or raft_id in self._heard:
+                self._heard[raft_id] = address
+            return
+        unreached = self._unreached.setdefault(raft_id, set())
+        unreached.add(address)
+        if unreached.issuperset(self._addresses(raft_id)):
+            unreached.clear()
 
     def _link(self, raft_id: int) -> "_Link":
         link = self._links.get(raft_id)

@@ -95,6 +95,7 @@ class Parts:
             calls.send_snapshot,
             config.grpc_address,
             self._raft_address,
+            self._configured_addresses,
             lambda raft_id: self.driver.report_unreachable(raft_id),
             lambda raft_id: self.driver.report_gone(raft_id),
             lambda raft_id, ok: self.driver.report_snapshot(raft_id, ok),
@@ -277,6 +278,12 @@ class Parts:
     def _raft_address(self, raft_id: int) -> str | None:
         node = self.coordinator.node_with(raft_id)
         return node.address if node else None
+
+    def _configured_addresses(self, raft_id: int) -> list[str]:
+        """Where the node with this raft id may be by the configuration, which may be newer than the table."""
+        cluster, node = self.config.cluster, self.coordinator.node_with(raft_id)
+        own = [peer.address for peer in cluster.bootstrap if node is not None and peer.id == node.id]
+        return [address for address in (*own, *cluster.join) if address != self.config.grpc_address]
 
     def _controller_address(self) -> str | None:
         if self.driver.is_leader:

@@ -6,6 +6,7 @@ import pytest
 
 from minka import Client
 from minka.admin.control import Control
+from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.playground import LocalCluster, free_addresses
 from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled
@@ -73,3 +74,35 @@ def test_a_learner_that_moved_gets_the_logs(cluster: LocalCluster, port: str) ->
         client.put_many({b"%d" % i: b"" for i in range(100)})
         eventually("it has all that is written", lambda: has_all(control))
         assert set(cluster.endpoints) == {node.address for node in control.table().nodes}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("names", ["join", "bootstrap"])
+def test_all_voters_that_moved_at_once_find_each_other_by_their_configurations(names: str) -> None:
+    with LocalCluster(3, config=QUICK) as cluster:
+        with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+            control.create_keyspace("flights", 4, HashFunction.HASH_FUNCTION_MURMUR3)
+            wait_settled(control, live=3)
+            client.put(b"a", b"1")
+        known = cluster.configuration(next(iter(cluster.nodes.values())))["cluster"]
+        for node in cluster.nodes.values():
+            cluster.kill(node.name)
+            node.address, node.data_address, node.http_address = free_addresses(3)
+        if names == "join":
+            known["join"] = cluster.endpoints
+        else:
+            known["bootstrap"] = [{"id": node.name, "address": node.address} for node in cluster.nodes.values()]
+        for node in cluster.nodes.values():
+            node.config = {"cluster": known, "advertise": {"grpc": node.address}}
+            cluster.restart(node.name, ready=False)
+        with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="flights") as client:
+            eventually("the table has the new addresses", lambda: moved(control, cluster))
+            wait_settled(control, live=3)
+            assert client.get(b"a") == b"1"
+
+
+def moved(control: Control, cluster: LocalCluster) -> bool:
+    try:
+        return {node.address for node in control.table().nodes} == set(cluster.endpoints)
+    except MinkaError:
+        return False

@@ -83,7 +83,9 @@ class Peer:
 class Sender:
     """The transport of node 1, to the nodes at these addresses by raft id."""
 
-    def __init__(self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB) -> None:
+    def __init__(
+        self, addresses: dict[int, str], snapshot_bytes_per_second: int = 1000 * MIB, configured: Sequence[str] = ()
+    ) -> None:
         self.unreachable: list[int] = []
         self.gone: list[int] = []
         self.snapshots: list[tuple[int, bool]] = []
@@ -91,7 +93,7 @@ class Sender:
         self.calls = RaftCalls(self.channels, snapshot_bytes_per_second)
         self.transport = RaftTransport(
             RaftPorts(self.calls.locate, "test", "athens", lambda: None).connect, self.calls.send_snapshot,
-            "127.0.0.1:7400", addresses.get, self.unreachable.append, self.gone.append,
+            "127.0.0.1:7400", addresses.get, lambda _: configured, self.unreachable.append, self.gone.append,
             lambda to, ok: self.snapshots.append((to, ok)),
         )  # fmt: skip
 
@@ -345,6 +347,36 @@ async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherw
         await until(lambda: sent_until_received(sender, peer) or bool(sender.unreachable))
         sender.transport.heard_from(2, peer.address)
         await until(lambda: sent_until_received(sender, peer))
+
+
+async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when all have moved: another node is at one of the addresses, nobody at another, and it at the last."""
+    monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
+    other, gone = Peer(), free_address()
+    other.raft_id = 3
+    configured = [other.address, gone]
+    async with (
+        other.listening(),
+        Peer().listening() as peer,
+        Sender({2: free_address()}, configured=configured) as sender,
+    ):
+        configured.append(peer.address)
+        await until(lambda: sent_until_received(sender, peer))
+        assert sender.transport.where(2) == peer.address, "a snapshot goes there, too"
+        assert other.count == 0
+
+
+async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
+    """Its peers would reach it later when it comes back where it was."""
+    async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
+        sender.transport.heard_from(2, "127.0.0.1:3")
+        tried = [sender.transport.where(2)]
+        for _ in range(3):
+            sender.transport.reached(2, str(tried[-1]), False)
+            tried.append(sender.transport.where(2))
+    assert tried == ["127.0.0.1:3", "127.0.0.1:1"] * 2
 
 
 async def test_nothing_is_sent_to_another_node_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ class Voter(Host):
             ports.send_snapshot,
             self.node.address,
             self._address_of,
+            lambda _: (),
             self._unreachable,
             self._gone,
             self._snapshot_sent,

@@ -13,7 +13,7 @@ from benchmarks.duties_worker import PALLET, Shards
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.processes import Group, Talk
 from minka.duties import Client, changes
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from minkad.config.schema import Shards as Settings
 
 NODES: Final = 3

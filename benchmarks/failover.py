@@ -28,8 +28,8 @@ from benchmarks.peers import ETCD, REDIS, EtcdCluster, RedisCluster, missing
 from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
-from minkactl.playground import LocalCluster
 from minkad.config.schema import Membership
 from minkad.storage.log_database import STALLED_S
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster

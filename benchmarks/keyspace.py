@@ -10,8 +10,8 @@ from typing import Final
 
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, say
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState
-from minkactl.playground import LocalCluster
 
 NODES: Final = 4
 REPLICAS: Final = 3

@@ -7,7 +7,7 @@ from benchmarks.cluster import KEYSPACE, Clients, create_keyspace, put_all
 from benchmarks.kv_worker import VALUE, Work
 from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_of
 from benchmarks.peers import REDIS, RedisCluster, missing
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 
 KEYS: Final = 100_000
 PARTITIONS: Final = 64

@@ -21,8 +21,8 @@ from benchmarks.peers import REDIS, RedisCluster, missing
 from benchmarks.plain_copy import copy
 from benchmarks.reassign import finish, metrics, pauses
 from minka.admin.control import Control
-from minkactl.leftovers import Leftovers
-from minkactl.playground import LocalCluster
+from minka.testing.leftovers import Leftovers
+from minka.testing.local_cluster import LocalCluster
 
 VALUE_BYTES: Final = 1008  # with the key 1 KiB
 KEYS: Final = 1_000_000

@@ -32,8 +32,8 @@ from minka.spark.export import export
 from minka.spark.load import LoadOptions, load
 from minka.spark.pairs import PairColumns, pairs_of
 from minka.spark.splits import splits
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
-from minkactl.playground import LocalCluster
 from minkad.storage.rocks_data import data_options
 
 CEILING: Final = "local RocksDB"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from minkactl.leftovers import Leftovers
+from minka.testing.leftovers import Leftovers
 
 LOOPBACK: Final = "127.0.0.1"
 PORTS: Final = range(10_000, 20_000)  # with another 10,000 above each, for Redis, all below the ephemeral range

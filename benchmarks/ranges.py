@@ -15,8 +15,8 @@ from minka.admin.control import Control
 from minka.async_client import AsyncClient
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionState
-from minkactl.playground import LocalCluster
 
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024

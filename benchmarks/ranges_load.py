@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile, say
 from minka.admin.control import Control
 from minka.async_client import AsyncClient
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
-from minkactl.playground import LocalCluster
 
 KEYSPACE: Final = "bench"
 MAX_OPS: Final = 200

@@ -13,9 +13,9 @@ from benchmarks.kv_worker import VALUE, Done, Work, key
 from benchmarks.measure import MINKA, Goal, Report, Sample, main, percentile
 from benchmarks.peers import REDIS, RedisCluster, missing
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import Operation, OperationState
-from minkactl.playground import LocalCluster
 
 KEYS: Final = 1_000_000
 QUICK_KEYS: Final = 100_000

@@ -19,8 +19,8 @@ from benchmarks.measure import MINKA, Case, Goal, Report, Sample, main, sample_o
 from benchmarks.peers import ETCD, REDIS, EtcdCluster, missing, redis_sample
 from benchmarks.processes import LOOPBACK, Group, free_ports
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
-from minkactl.playground import LocalCluster
 
 KEYS: Final = 100_000
 VALUE_BYTES: Final = 100

@@ -19,10 +19,10 @@ import grpc
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Node, NodeState, Partition, PartitionState
-from minkactl.playground import LocalCluster
 from minkad.core.state import State
 
 NODES: Final = 4

@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.cluster import create_keyspace
 from benchmarks.measure import MINKA, Goal, Report, Sample, main
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 
 PARTITIONS: Final = 1024
 _PEER: Final = "python, import grpc"

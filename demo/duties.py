@@ -10,7 +10,7 @@ from demo.story import chapter, minkactl, say
 from examples.feeds.local import PALLET, LocalFeeds, Polls
 from minka.duties import Client
 from minka.errors import Code, MinkaError
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 
 WORKERS: Final = ("fetcher-1", "fetcher-2", "fetcher-3")
 VICTIM: Final = "fetcher-2"

@@ -24,9 +24,9 @@ from demo.story import bold, chapter, minkactl, say
 from minka.admin.control import Control
 from minka.async_client import AsyncClient, AsyncKeyspace
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minkactl import units
 from minkactl.load import Loaded, load
-from minkactl.playground import LocalCluster
 
 KEYSPACE = "flights"
 PARTITIONS = 9

@@ -16,7 +16,7 @@ from demo.story import bold, chapter, minkactl, say
 from minka import Client
 from minka.errors import Code, MinkaError
 from minka.rows import decode_key, encode_value
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 
 KEY = "year,month,day,carrier,flight,origin,dest,sched_dep_time"
 RANGES = 8

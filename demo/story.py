@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minkactl import units
-from minkactl.playground import LocalCluster
 
 
 def bold(text: str) -> str:

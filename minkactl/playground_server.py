@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from minka.errors import Code, MinkaError
+from minka.testing.leftovers import Leftovers
+from minka.testing.local_cluster import READY_TIMEOUT_S, LocalCluster, LocalNode
 from minkactl import pointer
-from minkactl.leftovers import Leftovers
 from minkactl.output import note
-from minkactl.playground import READY_TIMEOUT_S, LocalCluster, LocalNode
 
 SOCKET: Final = "control.sock"
 MAX_REQUEST_BYTES: Final = 64 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from minkactl import playground
+from minka.testing import local_cluster
 
 # Reproducible: the same examples in every run. Durations vary on a busy machine, so they aren't judged here.
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
@@ -22,7 +22,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Processes that run tests at the same time take their ports from different ranges.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    pytest.MonkeyPatch().setattr(playground, "PORTS", playground.PORTS[worker % _WORKERS :: _WORKERS])
+    pytest.MonkeyPatch().setattr(local_cluster, "PORTS", local_cluster.PORTS[worker % _WORKERS :: _WORKERS])
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist's

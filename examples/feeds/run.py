@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from examples.feeds.local import LocalFeeds, Polls, weight
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 
 NAMES: Final = ("worker-1", "worker-2", "worker-3", "worker-4")
 VICTIM: Final = "worker-2"

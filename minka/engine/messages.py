@@ -34,7 +34,8 @@ class Word(StrEnum):
 
 def read(kind: type[_Record], message: Message) -> _Record:
     """The message as a record of this dataclass."""
-    return kind(**{name: get(message) for name, get in _readers(kind)})
+    values = {name: get(message) for name, get in _readers(kind)}  # type: ignore[arg-type]  # a class is hashable
+    return kind(**values)
 
 
 def read_all(kind: type[_Record], messages: typing.Iterable[Message]) -> list[_Record]:
@@ -75,7 +76,7 @@ def _element(hint: Any) -> _Read:
     if hint in _SCALARS:
         return hint  # type: ignore[no-any-return]
     assert dataclasses.is_dataclass(hint), f"no message is read as {hint}"
-    return functools.partial(read, hint)
+    return functools.partial(read, typing.cast(type[Any], hint))
 
 
 def _word(name: str, kind: type[Word], default: Any, message: Message) -> Any:

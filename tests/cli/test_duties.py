@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from minka.testing.local_cluster import LocalCluster
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run, on_terminal, plain_lines
 
 pytestmark = pytest.mark.timeout(120)

@@ -20,12 +20,12 @@ from minka.load_report.analysis import analyse, coarser
 from minka.load_report.forecast import forecasts
 from minka.load_report.plan import make_plan
 from minka.load_report.proposals import Proposals, ProposedMove, propose
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minkactl.commands.reassign import plan_page, write_plan
 from minkactl.documents import from_document, to_document
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run
 from tests.cluster.cluster import eventually, wait_settled
 

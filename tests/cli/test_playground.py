@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import PORTS, LocalCluster, free_addresses, merged
 from minkactl.exits import Exit
-from minkactl.playground import PORTS, LocalCluster, free_addresses, merged
 from tests.cli.conftest import Run, until
 
 
@@ -169,8 +169,8 @@ def test_merging() -> None:
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that starts clusters for long gets ports again that it had long ago."""
-    monkeypatch.setattr("minkactl.playground.PORTS", PORTS[:100])
-    monkeypatch.setattr("minkactl.playground._handed_out", {})
+    monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
+    monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):
         assert len(set(free_addresses(20))) == 20
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import (
     Blocker,
     GetOperationsResponse,
@@ -27,7 +28,6 @@ from minka.v1.cluster_pb2 import (
 )
 from minka.v1.coordinator_pb2 import MigrationProgress, ReplicaStats
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from minkactl.strip import cells_of
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_status, on_terminal, until
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from minka.testing.local_cluster import LocalCluster
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.timeout(120)

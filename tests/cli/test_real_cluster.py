@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import PartitionFilter
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run, on_terminal, until
 from tests.cluster.cluster import QUICK, eventually
 from tests.summaries import summary_of

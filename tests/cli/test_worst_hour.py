@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cli.conftest import Run, on_terminal
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 

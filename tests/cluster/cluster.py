@@ -8,6 +8,7 @@ import grpc
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import GetStatusRequest, GetStatusResponse, PartitionCount
 from minka.v1.admin_pb2_grpc import AdminStub
 from minka.v1.cluster_pb2 import (
@@ -18,7 +19,6 @@ from minka.v1.cluster_pb2 import (
     PartitionState,
     PartitionTable,
 )
-from minkactl.playground import LocalCluster
 
 T = TypeVar("T")
 DEADLINE = 30.0  # seconds; far beyond what a healthy cluster needs

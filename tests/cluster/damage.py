@@ -11,8 +11,8 @@ from typing import Final
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster, LocalNode
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster, LocalNode
 from tests.cluster.cluster import QUICK, eventually, settled, wait_settled
 
 CONFIG: Final = {**QUICK, "storage": {"log_retention_mib": 1}}

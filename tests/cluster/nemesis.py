@@ -15,8 +15,8 @@ from minka.admin.control import Control
 from minka.cluster.hashing import digest_of, murmur3
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionTable
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import DEADLINE, QUICK, eventually, settled
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.history import Loop

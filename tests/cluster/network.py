@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from minkactl.playground import LocalCluster, LocalNode
+from minka.testing.local_cluster import LocalCluster, LocalNode
 from tests.cluster.undo import NotPermitted, Undo, run
 
 GRPC_PORT: Final = 7400

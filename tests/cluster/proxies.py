@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from minkactl.playground import LocalCluster, free_addresses
+from minka.testing.local_cluster import LocalCluster, free_addresses
 from minkad.config.addresses import split_address
 
 _CONNECT_S: Final = 2.0

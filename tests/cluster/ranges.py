@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import Partition
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually
 from tests.cluster.workload import Workload
 

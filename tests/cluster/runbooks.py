@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import eventually
 
 ROOT: Final = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minka.duties import Client
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import eventually
 from tests.cluster.network import enter
 

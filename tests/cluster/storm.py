@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, settled
 
 LARGE = "large"

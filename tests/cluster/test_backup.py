@@ -8,8 +8,8 @@ import pytest
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from minkad.process.exits import REFUSED
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 

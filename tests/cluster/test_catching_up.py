@@ -10,8 +10,8 @@ import pytest
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, own_status, wait_settled
 
 ENTRIES = 100  # between two snapshots

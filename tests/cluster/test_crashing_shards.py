@@ -9,8 +9,8 @@ import pytest
 
 from minka.admin.control import Control
 from minka.duties import Client, changes
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.duties_pb2 import ShardState
-from minkactl.playground import LocalCluster
 from minkad.core.controller.duties.suspects import KEPT_AWAY_FROM
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.shard_process import POISON

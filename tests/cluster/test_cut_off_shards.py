@@ -7,8 +7,8 @@ import pytest
 
 from minka.admin.control import Control
 from minka.duties import Client
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.duties_pb2 import ShardState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.shards import QUICK_SHARDS, Shards, make_duties, running

@@ -9,9 +9,9 @@ import pytest
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState
 from minka.v1.raft_pb2 import HardState
-from minkactl.playground import LocalCluster
 from minkad.storage.log_database import LogDatabase
 from tests.cluster.cluster import QUICK, eventually, state_of, wait_settled
 from tests.cluster.damage import Template, cells, copied, outcome

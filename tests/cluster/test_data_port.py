@@ -9,8 +9,8 @@ import pytest
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Node, NodeState
-from minkactl.playground import LocalCluster
 from minkactl.problems import problems
 from minkactl.survey import survey
 from tests.cluster.cluster import QUICK, eventually, state_of, wait_ended, wait_settled

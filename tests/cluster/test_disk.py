@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import create_keyspace, eventually, state_of, wait_ended, wait_settled
 
 MIB = 1024 * 1024

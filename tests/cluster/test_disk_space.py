@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from minka import BatchError, Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo

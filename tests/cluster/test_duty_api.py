@@ -15,8 +15,8 @@ import pytest
 from minka.admin.control import Control
 from minka.duties import Client, aio, changes
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.duties_pb2 import Balancer, BalancerKind, Pallet
-from minkactl.playground import LocalCluster
 from minkad.duties.payloads import PayloadStore
 from minkad.process.clock import unix_ms
 from tests.cluster.cluster import QUICK, eventually, wait_settled

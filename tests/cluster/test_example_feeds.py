@@ -8,7 +8,7 @@ import pytest
 
 from examples.feeds.items import Items, StaleToken
 from examples.feeds.local import LocalFeeds, Polls
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.shards import QUICK_SHARDS
 

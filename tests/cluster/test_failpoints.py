@@ -11,8 +11,8 @@ import minkad.node.daemon  # noqa: F401  # it imports everything that declares a
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import Plan
-from minkactl.playground import LocalCluster
 from minkad.process import failpoints
 from tests.cluster.cluster import (
     QUICK,

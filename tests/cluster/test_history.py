@@ -8,9 +8,9 @@ from minka import Client
 from minka.admin.control import Control
 from minka.bulk.load_history import HistoryClient, NodeInterval
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.wire.history_rows import quantile_ms
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3

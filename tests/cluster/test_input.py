@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 import minka
 from minka.admin.control import Control
 from minka.errors import Code
+from minka.testing.local_cluster import LocalCluster
 from minka.v1 import admin_pb2, coordinator_pb2, duty_api_pb2, load_api_pb2, shards_pb2
 from minka.v1.coordinator_pb2 import LeaveRequest
 from minka.v1.errors_pb2 import Error
@@ -23,7 +24,6 @@ from minka.v1.raft_pb2 import Message as RaftMessage
 from minka.v1.raft_pb2 import MessageType, RaftMessageBatch
 from minka.wire import kv_frames
 from minka.wire.data_port import PREFACE, Hello, Kind, Purpose, Splitter, encode_hello
-from minkactl.playground import LocalCluster
 from minkad.core.replication import messages
 from minkad.replication import frames
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_settled

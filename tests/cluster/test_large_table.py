@@ -5,8 +5,8 @@ import urllib.request
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionTable
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, settled
 
 PARTITIONS = 2000

@@ -10,9 +10,9 @@ from minka import Client
 from minka.admin.control import Control
 from minka.cluster.in_sync import eligible_replicas
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition, PartitionState
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 
 HOLDERS = ("cyrene", "ephesus", "delphi")  # athens and byzantium, which vote, stay

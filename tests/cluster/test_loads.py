@@ -16,9 +16,9 @@ from minka.bulk.row_digest import Digest
 from minka.bulk.sst_files import Written, write_sst
 from minka.cluster.hashing import murmur3
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
-from minkactl.playground import LocalCluster
 from minkad.process import failpoints
 from minkad.replication import ingesting  # noqa: F401  # declares its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled

@@ -10,8 +10,8 @@ import yaml
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, state_of, wait_settled
 
 

@@ -15,13 +15,13 @@ import pytest
 import minka
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import UPLOAD_METHOD
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.changes_pb2 import ReadChangesRequest
 from minka.v1.changes_pb2_grpc import ChangesStub
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.load_api_pb2 import UploadHeader
 from minka.v1.loads_pb2 import LoadFile
 from minka.wire import kv_frames
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
 MIB = 1024 * 1024

@@ -22,8 +22,8 @@ import minka
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.cluster.disks import MIB, Disk, copy_image, mounted
 from tests.cluster.history import Loop

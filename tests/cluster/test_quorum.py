@@ -21,12 +21,12 @@ from minka import Client
 from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
 from minka.errors import Code
+from minka.testing.local_cluster import LocalCluster, free_addresses
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.v1.errors_pb2 import Error
 from minka.wire import kv_frames
 from minkactl.cli import cli
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster, free_addresses
 from minkad.process.exits import REFUSED
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, own_status, wait_settled
 

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import CoordinatorStatus
 from minka.v1.cluster_pb2 import NodeState
 from minkactl.cli import cli
 from minkactl.exits import Exit
-from minkactl.playground import LocalCluster
 from minkad.process.exits import REFUSED
 from tests.cluster.cluster import QUICK, eventually, state_of, wait_settled
 

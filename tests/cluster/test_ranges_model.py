@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minkactl.counting import counted
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 NODES = ("athens", "byzantium", "cyrene")

@@ -4,8 +4,8 @@ import pytest
 
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import OperationState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import (
     QUICK,
     assert_nobody_holds_what_it_does_not_own,

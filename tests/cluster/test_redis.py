@@ -21,8 +21,8 @@ from redis.retry import Retry
 from minka import Client
 from minka.admin.control import Control
 from minka.cluster.hashing import crc16
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.test_tls import make_certificates, section
 

@@ -7,7 +7,7 @@ import pytest
 
 from minka.duties import Capacity, Delegate, Duty, Shard, aio, changes
 from minka.errors import Code, MinkaError
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import DEADLINE
 from tests.cluster.shards import QUICK_SHARDS
 

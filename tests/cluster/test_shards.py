@@ -8,7 +8,7 @@ import pytest
 
 from minka.admin.control import Control
 from minka.duties import Client
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.cluster.shard_process import BLOCKED_S
 from tests.cluster.shards import QUICK_SHARDS, Shards, make_duties, running

@@ -12,8 +12,8 @@ import pytest
 from minka import Client
 from minka.admin.control import Control
 from minka.cluster.hashing import murmur3
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, NodeState, PartitionState, PartitionTable
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo

@@ -13,9 +13,9 @@ from minka.admin.control import Control
 from minka.bulk.snapshot_reads import SnapshotClient
 from minka.cluster.key_ranges import ALL_KEYS, KeyRange
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
 from minka.v1.snapshots_pb2 import PartitionSnapshot, RowBatch
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3

@@ -9,8 +9,8 @@ import pytest
 from minka.admin.control import Control
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import MinkaError
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minkactl.playground import LocalCluster
 from minkad.process import failpoints
 from minkad.replication import executor, splitting  # noqa: F401  # they declare its failpoints
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled

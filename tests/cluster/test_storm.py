@@ -6,8 +6,8 @@ import time
 import pytest
 
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, wait_settled
 from tests.cluster.storm import LARGE, Cause, strike, wait_healthy
 

@@ -3,9 +3,9 @@
 import grpc
 
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
 from minka.v1.admin_pb2_grpc import MetadataStub
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, create_keyspace, wait_ended, wait_settled
 
 

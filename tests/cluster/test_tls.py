@@ -22,10 +22,10 @@ from minka import Client, Tls
 from minka.admin.control import Control
 from minka.duties import Client as Duties
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LOOPBACK, LocalCluster, free_addresses
 from minka.v1.admin_pb2 import GetTableRequest
 from minka.v1.admin_pb2_grpc import MetadataStub
 from minka.wire.data_port import PREFACE, Hello, Kind, encode_hello
-from minkactl.playground import LOOPBACK, LocalCluster, free_addresses
 from minkad.rpc.certificates import first_expiry
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
 from tests.cluster.runbooks import block

@@ -11,9 +11,9 @@ from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
 from minka.bulk.snapshot_reads import SnapshotClient
 from minka.cluster.key_ranges import ALL_KEYS
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
-from minkactl.playground import LocalCluster
 from minkad.process.priority import NICENESS
 from tests.cluster.cluster import QUICK, wait_settled
 from tests.cluster.system_calls import filtered

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
 CONFIG = QUICK | {"coordinator": {"voters": 3, "replace_voter_after_s": 1}}

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from minkactl.playground import free_addresses
+from minka.testing.local_cluster import free_addresses
 from minkad.config.addresses import split_address
 from minkad.data_port.listener import Listener
 from tests.integration.replication.node import until

@@ -15,12 +15,12 @@ import grpc
 import pytest
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.coordinator_pb2 import SnapshotChunk
 from minka.v1.coordinator_pb2_grpc import RaftStub
 from minka.v1.raft_pb2 import Entry, Message, MessageType, Snapshot, SnapshotMetadata
 from minka.wire.data_port import Connection, Purpose, Receiver
-from minkactl.playground import free_addresses
 from minkad.data_port import raft
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener

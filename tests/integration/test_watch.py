@@ -9,9 +9,9 @@ import pytest
 
 import minka.wire.data_port
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.wire.data_port import Purpose
-from minkactl.playground import free_addresses
 from minkad.data_port import watch as watching
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener

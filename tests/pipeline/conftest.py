@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from minka.spark import session
-from minkactl.playground import LocalCluster
+from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import QUICK
 
 TIMEOUT_S = 180  # the first test of a run starts Spark, in ten seconds on an idle machine

@@ -17,9 +17,9 @@ from minka.bulk.bulk_loads import LoadClient
 from minka.spark.load import LoadOptions, LoadReport, load
 from minka.spark.pairs import PairColumns
 from minka.spark.verify import VerifyReport, verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually
 from tests.pipeline.conftest import CONF
 

@@ -15,8 +15,8 @@ from minka.spark.load import FileLoad, LoadOptions, load, load_files
 from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of
 from minka.spark.splits import splits
 from minka.spark.verify import verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import wait_settled
 
 PLAIN = PairColumns(("key",), ("value",))

@@ -15,8 +15,8 @@ from minka.spark.lookup import lookup
 from minka.spark.pairs import PairColumns
 from minka.spark.splits import splits
 from minka.spark.verify import VerifyReport, verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, wait_settled
 
 PLAIN = PairColumns(("key",), ("value",))

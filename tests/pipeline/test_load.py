@@ -17,8 +17,8 @@ from minka.spark.inputs import absolute
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.spark.verify import verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, wait_settled
 
 UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED

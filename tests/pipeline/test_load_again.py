@@ -16,9 +16,9 @@ from minka.errors import Code, MinkaError
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.load_source import bytes_of
 from minka.spark.pairs import PairColumns
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import wait_settled
 from tests.pipeline.loads import PLAIN, assert_same, frame, loaded, state_of
 

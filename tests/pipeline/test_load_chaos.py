@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from minka import Client
 from minka.admin.control import Control
 from minka.spark.load import resume
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.pipeline.loads import RANGES, assert_same, child, frame, kill_workers, state_of, wait_for_files
 

@@ -18,9 +18,9 @@ from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
 from minka.spark.load import FileLoad, LoadOptions, LoadReport, resume, tagging
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.disks import MIB, Disk
 from tests.cluster.undo import NotPermitted, Undo

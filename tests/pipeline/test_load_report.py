@@ -24,9 +24,9 @@ from minka.load_report.analysis import coarser
 from minka.spark import load_report
 from minka.spark.history import history, summed
 from minka.spark.load_report import LoadReport, _without_torn_end
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minka.wire.history_rows import PartitionInterval
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.pipeline.conftest import CONF
 

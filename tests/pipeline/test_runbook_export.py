@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.admin.control import Control
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, wait_settled
 from tests.cluster.runbooks import block
 

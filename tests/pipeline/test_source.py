@@ -16,8 +16,8 @@ from minka.rows import decode_value, encode_key, encode_value
 from minka.spark.layout import Layout
 from minka.spark.options import SourceOptions
 from minka.spark.reader import FilteringReader, PartitionPart, SingleKeys, SnapshotReader
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import eventually, wait_settled
 
 AWKWARD = {

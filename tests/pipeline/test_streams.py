@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from minka import Client
 from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, OperationState
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import wait_ended, wait_settled
 
 CHANGES = "key string, value string, _change string, _partition int, _offset long"

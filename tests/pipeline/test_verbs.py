@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from minka import Client
 from minka.admin.control import Control
 from minka.spark.export import ExportReport
+from minka.testing.local_cluster import LocalCluster
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.pipeline.conftest import CONF
 
 LINES = ["id,name,note"] + [f"{number:05},name {number},{'x' * (number % 50)}" for number in range(2000)]

@@ -15,10 +15,10 @@ from minka.errors import Code, MinkaError
 from minka.spark.held_snapshots import HeldSnapshots
 from minka.spark.load import LoadOptions, load
 from minka.spark.verify import VerifyReport, verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 from minkactl.cli import cli
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 from tests.pipeline.loads import PLAIN, frame
 

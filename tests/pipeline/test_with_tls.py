@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from minka.admin.control import Control
 from minka.spark import LoadOptions, PairColumns, load, verify
+from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
-from minkactl.playground import LocalCluster
 from tests.cluster.cluster import QUICK, wait_settled
 from tests.cluster.test_tls import make_certificates, section
 

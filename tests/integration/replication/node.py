@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minka.v1.errors_pb2 import Error
 from minka.wire import key_operations, kv_frames
 from minka.wire.data_port import Connection
 from minka.wire.key_operations import Outcome, Versioned, decode_outcomes, decode_versioned
-from minkactl.playground import free_addresses
 from minkad.core.replication.leader import Leader
 from minkad.data_port.port import DataPort
 from minkad.data_port.replication import DataLinks

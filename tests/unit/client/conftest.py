@@ -18,6 +18,7 @@ import pytest
 from minka.cluster.hashing import murmur3
 from minka.cluster.key_ranges import KeyRange, ranges_at
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, duty_api_pb2_grpc
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition, Partitioning, PartitionTable
 from minka.wire import kv_frames
@@ -36,7 +37,6 @@ from minka.wire.key_operations import (
     Versioned,
     decode_operations,
 )
-from minkactl.playground import free_addresses
 from tests.unit.client.asking import BadCalls
 
 _versions = itertools.count(1000)

@@ -12,6 +12,7 @@ import pytest
 from minka.duties import changes
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import free_addresses
 from minka.v1.duties_pb2 import Duty, Pallet
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
@@ -24,7 +25,6 @@ from minka.v1.duty_api_pb2 import (
     GetPalletsResponse,
 )
 from minka.v1.duty_api_pb2_grpc import add_DutyControlServicer_to_server
-from minkactl.playground import free_addresses
 from minkad.core.state import State
 from minkad.duties.gateway import DutyGateway
 from minkad.duties.payloads import PayloadStore, _id, _key, is_old, new_id

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from minka.errors import Code, MinkaError
-from minkactl.leftovers import Leftovers
+from minka.testing.leftovers import Leftovers
 
 NAMES: Final = (
     "athens", "byzantium", "cyrene", "ephesus", "delphi", "corinth", "gortyn", "halicarnassus", "ithaca", "knossos",
@@ -216,6 +216,14 @@ class LocalCluster:
         os.kill(self.node(name).pid, number)
         if number == signal.SIGSTOP:
             os.waitid(os.P_PID, self.node(name).pid, os.WSTOPPED)
+
+    def pause(self, name: str) -> None:
+        """Let a node stand still, as a machine that hangs (SIGSTOP)."""
+        self.signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let a node that was paused go on."""
+        self.signal(name, signal.SIGCONT)
 
     def restart(self, name: str, *, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
         """Start a node again, with its data; one that runs is terminated first. `env` replaces the node's own."""

@@ -1,0 +1,41 @@
+"""`minka.testing` as somebody uses it who tests a service of their own: pytest in a folder outside of the checkout."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
+TESTS = """
+import pytest
+from minka import Keyspace
+from minka.testing import LocalCluster
+
+def test_a_value_is_kept(minka_keyspace: Keyspace) -> None:
+    minka_keyspace.put("order-1", b"two apples")
+    assert minka_keyspace.get("order-1") == b"two apples"
+
+def test_each_test_has_an_empty_keyspace(minka_keyspace: Keyspace) -> None:
+    assert minka_keyspace.get("order-1") is None
+
+def test_a_value_survives_a_node(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
+    minka_keyspace.put("order-1", b"two apples")
+    minka_cluster.kill("athens")
+    minka_cluster.pause("byzantium")
+    assert not minka_cluster.node("athens").running
+
+def test_the_next_test_has_all_nodes_again(minka_cluster: LocalCluster, minka_keyspace: Keyspace) -> None:
+    assert minka_cluster.node("athens").running
+    minka_keyspace.put("order-1", b"three pears", timeout=20)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_orders.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert "4 passed" in ended.stdout

@@ -116,6 +116,7 @@ class Worker:
             calls.send_snapshot,
             self._addresses[self._id - 1],
             lambda raft_id: self._addresses[raft_id - 1],
+            lambda _: (),
             self._unreachable,
             self._gone,
             self._snapshot_sent,

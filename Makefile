@@ -39,8 +39,8 @@ $(VENV)/.packages: requirements.txt requirements-dev.txt | $(PY)
 	$(PIP) install --no-deps --requirement requirements-dev.txt
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.packages pyproject.toml
-	$(PIP) install --no-deps --no-build-isolation --editable .
+$(VENV)/.installed: $(VENV)/.packages pyproject.toml client/pyproject.toml
+	$(PIP) install --no-deps --no-build-isolation --editable ./client --editable .
 	$(PIP) check
 	@touch $@
 

@@ -452,6 +452,10 @@ class Code(Enum):
         "The local cluster could not do that.", "See the log that the message names, or minkactl playground list."
     )
 
+    PACKAGE_MISSING = CodeInfo(
+        "A package that this needs isn't installed beside minka-client.", "Install what the message names, with pip."
+    )
+
     # Spark
     SPARK_MISSING = CodeInfo(
         "Spark isn't installed beside Minka, or not all that goes with it.",

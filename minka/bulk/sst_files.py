@@ -11,13 +11,16 @@ from operator import lt
 from pathlib import Path
 from typing import Final
 
-from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
-
 from minka.bulk.row_digest import Digest
 from minka.cluster.key_ranges import MAX_KEY_BYTES
 from minka.errors import Code, MinkaError
 from minka.wire.kv_frames import MAX_VALUE_BYTES
 from minka.wire.stored_values import LOADED
+
+try:
+    from rocksdict import BlockBasedOptions, DBCompressionType, Options, SstFileWriter
+except ModuleNotFoundError as error:
+    raise MinkaError(Code.PACKAGE_MISSING, 'rocksdict isn\'t installed: pip install "minka-client[load]"') from error
 
 _READ_BYTES: Final = 1024 * 1024
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -297,8 +298,12 @@ class LocalCluster:
         return merged(merged(own, self.config), node.config)
 
     def _launch(self, node: LocalNode) -> None:
-        import yaml
-
+        try:
+            import yaml
+        except ModuleNotFoundError as error:
+            raise _no_minkad() from error
+        if find_spec("minkad") is None:
+            raise _no_minkad()
         assert not node.running, f"{node.name} runs already"
         node.config_path.write_text(yaml.safe_dump(self.configuration(node), sort_keys=False), "utf-8")
         inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
@@ -321,6 +326,10 @@ class LocalCluster:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []
         said = "".join(f"\n    {line}" for line in tail)
         return MinkaError(Code.PLAYGROUND_FAILED, f"{node.name} {problem}; {node.log} ends with:{said}", node=node.name)
+
+
+def _no_minkad() -> MinkaError:
+    return MinkaError(Code.PACKAGE_MISSING, "a local cluster needs the daemon: pip install minka")
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

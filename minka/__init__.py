@@ -1,16 +1,17 @@
 """Minka's client library: `Client`, and `AsyncClient` for asyncio; what they return and raise; `Tls`.
 
 Errors are `MinkaError`, with a `Code` each; the classes below it are kinds of them (docs/client.md, "Errors").
-`minka.duties`, `minka.admin`, `minka.rows` and `minka.spark` are imported when they are first used.
+`minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported when they are first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minka import admin, duties, rows, spark
+    from minka import admin, duties, rows, spark, testing
     from minka.async_client import AsyncClient, AsyncKeyspace, StaleValue
     from minka.client import Client, Keyspace
+    from minka.connecting import connect
     from minka.engine.batch_error import BatchError, Failure
     from minka.engine.operate import VersionedValue, Written
     from minka.errors import (
@@ -49,17 +50,21 @@ __all__ = [
     "Written",
     "__version__",
     "admin",
+    "connect",
     "duties",
     "rows",
     "spark",
+    "testing",
 ]
 
+_PACKAGES = ("admin", "duties", "rows", "spark", "testing")
 _MODULES = {
     **dict.fromkeys(("AsyncClient", "AsyncKeyspace", "StaleValue"), "minka.async_client"),
     **dict.fromkeys(("Client", "Keyspace"), "minka.client"),
     **dict.fromkeys(("BatchError", "Failure"), "minka.engine.batch_error"),
     **dict.fromkeys(("VersionedValue", "Written"), "minka.engine.operate"),
     "Tls": "minka.tls",
+    "connect": "minka.connecting",
 }
 
 
@@ -69,7 +74,7 @@ if not TYPE_CHECKING:  # a type checker is to see which names there are
         # Loaded when first used: minkad and minkactl import the package for its errors and messages alone.
         if name not in __all__:
             raise AttributeError(f"module 'minka' has no attribute {name!r}")
-        if name in ("admin", "duties", "rows", "spark"):
+        if name in _PACKAGES:
             return importlib.import_module(f"minka.{name}")
         return getattr(importlib.import_module(_MODULES.get(name, "minka.errors")), name)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overloa
 from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
 from minka.cluster.name_rules import name_problem
 from minka.cluster.routing_table import PairBucket
+from minka.contexts import resolve
 from minka.engine import operate
 from minka.engine.arguments import checked_text, checked_timeout, items, utf8
 from minka.engine.batch_error import BatchError, Failure, shown_key
@@ -348,9 +349,10 @@ class AsyncKeyspace(_Operations):
 class AsyncClient(_Operations):
     """A client of one cluster. It connects with its first call and belongs to the event loop of that call.
 
-    `endpoints` are addresses host:port of some of the nodes; the others are found through them. `keyspace` is the one
-    that the client's own put, get, … work on; `keyspace(name)` gives handles on others. `timeout`, in seconds, holds
-    for every call that doesn't state its own. The partition table is fetched again about every `refresh_interval`
+    `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
+    uses the cluster that `minkactl` would, as `minka.connect` says. `keyspace` is the one that the client's own put,
+    get, … work on; `keyspace(name)` gives handles on others. `timeout`, in seconds, holds for every call that doesn't
+    state its own. The partition table is fetched again about every `refresh_interval`
     seconds, and whenever a node's refusal hints at a newer one. `rng` makes the client's random choices (which node it
     asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
     them raises INVALID_CONFIG.
@@ -367,7 +369,7 @@ class AsyncClient(_Operations):
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | None = None,
         *,
         keyspace: str | None = None,
         timeout: float = 5.0,
@@ -375,6 +377,9 @@ class AsyncClient(_Operations):
         rng: Random | None = None,
         tls: Tls | None = None,
     ) -> None:
+        if endpoints is None:
+            found = resolve()
+            endpoints, tls = found.addresses, tls or found.tls
         core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 

@@ -243,7 +243,7 @@ class Client(_Operations):
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | None = None,
         *,
         keyspace: str | None = None,
         timeout: float = 5.0,

@@ -146,8 +146,8 @@ complete_shard: Final = _of_duties(
 
 def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names in the configuration file."""
+    from minka.contexts import load
     from minka.errors import MinkaError
-    from minkactl.context import load
 
     try:
         contexts = load().contexts

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from minka import running_playground
 from minka.errors import Code, MinkaError
+from minka.running_playground import Playground
 from minka.testing.leftovers import Leftovers
 from minka.testing.local_cluster import READY_TIMEOUT_S, LocalCluster, LocalNode
-from minkactl import pointer
 from minkactl.output import note
 
 SOCKET: Final = "control.sock"
@@ -31,11 +32,11 @@ class Server:
     """The playground: one cluster, one socket, one thread."""
 
     def __init__(self, nodes: int, data: Path | None) -> None:
-        running = pointer.read()
+        running = running_playground.read()
         if running is not None:
             raise MinkaError(Code.PLAYGROUND_FAILED, f"one is running already, as process {running.pid}")
         self._home = Path(tempfile.mkdtemp(prefix="minka-playground-"))
-        self._leftovers = Leftovers([self._home, pointer.path()])
+        self._leftovers = Leftovers([self._home, running_playground.path()])
         self._keeps_data = data is not None
         self._cluster = LocalCluster(nodes, data or self._home)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,7 +72,7 @@ class Server:
         note("Ctrl-C stops it and removes everything.")
 
     def _point(self) -> None:
-        pointer.write(pointer.Playground(os.getpid(), str(self._home / SOCKET), self._cluster.endpoints))
+        running_playground.write(Playground(os.getpid(), str(self._home / SOCKET), self._cluster.endpoints))
 
     def _announce(self, node: LocalNode) -> None:
         self._expected.add(node.name)
@@ -161,9 +162,9 @@ def _short_path(socket_path: Path) -> Iterator[str]:
 
 def ask(command: str, name: str = "") -> dict[str, Any]:
     """Send one request to this user's playground. Raises MinkaError: NO_PLAYGROUND, or what it answers."""
-    found = pointer.read()
+    found = running_playground.read()
     if found is None:
-        raise MinkaError(Code.NO_PLAYGROUND, f"none is named by {pointer.path()}")
+        raise MinkaError(Code.NO_PLAYGROUND, f"none is named by {running_playground.path()}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CLIENT_TIMEOUT_S)
         try:

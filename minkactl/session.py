@@ -11,8 +11,8 @@ from minkactl.output import note
 
 if TYPE_CHECKING:
     from minka.admin.control import Control
+    from minka.contexts import Endpoints
     from minka.duties.client import Client
-    from minkactl.context import Endpoints
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -42,7 +42,7 @@ class Session:
     def endpoints(self) -> "Endpoints":
         """The addresses of nodes, and their TLS. Raises MinkaError for a mistake in the options or in what they
         name."""
-        from minkactl.context import resolve
+        from minka.contexts import resolve
 
         found = resolve(self.endpoints_option, self.context)
         if found.source == "playground" and not self.quiet:

@@ -27,9 +27,9 @@ def clock_command(node: str, address: str) -> str:
 
 def in_playground(address: str) -> bool:
     """Whether it is a node of this user's playground."""
-    from minkactl import pointer
+    from minka import running_playground
 
-    playground = pointer.read()
+    playground = running_playground.read()
     return playground is not None and address in playground.endpoints
 
 

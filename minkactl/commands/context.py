@@ -34,7 +34,7 @@ def context() -> None:
 @options.pass_session
 def list_(session: Session) -> None:
     """List the contexts."""
-    from minkactl.context import load, tls_document
+    from minka.contexts import load, tls_document
 
     config = load()
     rows: list[dict[str, Any]] = [
@@ -69,7 +69,7 @@ def set_(
       minkactl context set prod 10.0.0.1:7400,10.0.0.2:7400,10.0.0.3:7400
       minkactl context set prod 10.0.0.1:7400 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
     """
-    from minkactl.context import Context, config_path, load, save, split_endpoints
+    from minka.contexts import Context, config_path, load, save, split_endpoints
 
     config = load()
     files = [path for path in (tls_ca, tls_cert, tls_key) if path is not None]
@@ -90,7 +90,7 @@ def set_(
 @click.argument("name", shell_complete=complete_context)
 def use(name: str) -> None:
     """Make a context the current one."""
-    from minkactl.context import find, load, save
+    from minka.contexts import find, load, save
 
     config = load()
     find(config, name)
@@ -103,7 +103,7 @@ def use(name: str) -> None:
 @click.argument("name", shell_complete=complete_context)
 def delete(name: str) -> None:
     """Forget a context. If it is the current one, there is none until context use."""
-    from minkactl.context import config_path, find, load, save
+    from minka.contexts import config_path, find, load, save
 
     config = load()
     find(config, name)
@@ -123,7 +123,7 @@ def delete(name: str) -> None:
 @options.pass_session
 def show_(session: Session) -> None:
     """Show which endpoints count right now, what they come from, and the files for TLS."""
-    from minkactl.context import tls_document
+    from minka.contexts import tls_document
 
     endpoints = session.endpoints()
     tls = tls_document(endpoints.tls)

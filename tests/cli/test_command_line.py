@@ -14,8 +14,10 @@ import click
 import pytest
 
 import minka
+from minka import running_playground
 from minka.admin.control import Control
 from minka.errors import Code, CodeInfo, MinkaError
+from minka.running_playground import Playground
 from minka.v1.admin_pb2 import (
     CreateKeyspaceRequest,
     CreateKeyspaceResponse,
@@ -23,7 +25,6 @@ from minka.v1.admin_pb2 import (
     GetStatusResponse,
 )
 from minka.v1.cluster_pb2 import Durability, HashFunction, Keyspace, OperationState
-from minkactl import pointer
 from minkactl.cli import FILES, cli
 from minkactl.exits import EXIT_OF_CODE, Exit, exit_of
 from minkactl.survey import survey
@@ -325,7 +326,7 @@ class TestEndpoints:
         assert self.show(run) == ["default", "127.0.0.1:7400"]
         control_socket = tmp_path / "control.sock"
         control_socket.touch()
-        pointer.write(pointer.Playground(os.getpid(), str(control_socket), ("127.0.0.1:1234",)))
+        running_playground.write(Playground(os.getpid(), str(control_socket), ("127.0.0.1:1234",)))
         assert self.show(run) == ["playground", "127.0.0.1:1234"]
         assert "(using the playground)" in run("context", "show").stderr
         run("context", "set", "prod", "a:1,b:2")
@@ -340,9 +341,9 @@ class TestEndpoints:
         ended = subprocess.Popen(["true"])
         ended.wait()
         (tmp_path / "control.sock").touch()
-        pointer.write(pointer.Playground(ended.pid, str(tmp_path / "control.sock"), ("127.0.0.1:1234",)))
+        running_playground.write(Playground(ended.pid, str(tmp_path / "control.sock"), ("127.0.0.1:1234",)))
         assert self.show(run) == ["default", "127.0.0.1:7400"]
-        pointer.path().write_text("{")
+        running_playground.path().write_text("{")
         assert self.show(run) == ["default", "127.0.0.1:7400"]
 
     def test_contexts(self, run: Run, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from minka import running_playground
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Operation, Partition, PartitionState
-from minkactl import pointer
 from minkactl.skew import ELECT, REASSIGN, skews
 from minkactl.starting import look_command, start_command
 from tests.summaries import summarized
@@ -117,8 +117,8 @@ def test_first_things_first(change: str) -> None:
 
 
 def test_how_a_node_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    playground = pointer.Playground(1, "socket", ("127.0.0.1:20001",))
-    monkeypatch.setattr(pointer, "read", lambda: playground)
+    playground = running_playground.Playground(1, "socket", ("127.0.0.1:20001",))
+    monkeypatch.setattr(running_playground, "read", lambda: playground)
     assert start_command("a", "10.0.0.7:7400", True) == "ssh 10.0.0.7 systemctl start minkad"
     assert start_command("a", "10.0.0.7:7400", False) == "ssh 10.0.0.7 systemctl restart minkad"
     assert start_command("a", "[fd00::7]:7400", True) == "ssh fd00::7 systemctl start minkad"

@@ -11,15 +11,37 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import minka
+from minka import contexts
 from minka.client import Client
 from minka.engine import loops
 from minka.errors import InvalidArgument, MinkaError
 from tests.unit.client.asking import BadCalls, Make
+
+
+@pytest.mark.parametrize("make", [minka.connect, lambda keyspace: minka.Client(keyspace=keyspace)])
+def test_a_client_without_endpoints_uses_the_cluster_of_the_environment(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    monkeypatch.setenv("MINKA_ENDPOINTS", ",".join(cluster.endpoints))
+    with make("flights") as client:
+        client.put("a", b"1")
+        assert client.get("a") == b"1"
+
+
+def test_a_client_uses_the_context_that_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("MINKA_ENDPOINTS", "127.0.0.1:1")
+    contexts.save(contexts.Config({"test": contexts.Context(tuple(cluster.endpoints))}))
+    with minka.connect("flights", context="test") as client:
+        assert client.get("a") is None
+    with pytest.raises(MinkaError, match="UNKNOWN_CONTEXT"):
+        minka.connect("flights", context="prod")
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Which cluster to talk to: --endpoints, --context, MINKA_ENDPOINTS, the current context, a playground, the default.
+"""Which cluster to talk to, for minkactl and for clients that are made without endpoints: --endpoints, --context,
+MINKA_ENDPOINTS, the current context, a playground, the default.
 
 The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.config/minka/config.yaml`):
 
@@ -8,7 +9,7 @@ The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.conf
         endpoints: [10.0.0.1:7400, 10.0.0.2:7400]
         tls: {ca: /home/me/prod/ca.pem, cert: /home/me/prod/me.pem, key: /home/me/prod/me.key}
 
-A context says by itself whether there is TLS, and so does the playground: there is none. For endpoints from elsewhere
+A context says whether there is TLS, and so does the playground: there is none. For endpoints from elsewhere
 MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY say it.
 """
 
@@ -164,9 +165,9 @@ def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os
     if name:
         found = find(config, name)
         return Endpoints(found.endpoints, f"context {name}", found.tls)
-    from minkactl import pointer
+    from minka import running_playground
 
-    playground = pointer.read()
+    playground = running_playground.read()
     if playground is not None:
         return Endpoints(playground.endpoints, "playground")
     return Endpoints((DEFAULT_ENDPOINT,), "default", _tls_of(environ))

@@ -478,7 +478,7 @@ class Code(Enum):
 
 class MinkaError(Exception):
     """Any refusal or failure that Minka reports. `code` says what kind it is, `message` is a sentence with the
-    specifics, and `details` has some of them by name.
+    specifics, and `details` has some of them by name. `code.info.remedy` says what helps; tracebacks show it.
 
     `MinkaError(…)` makes an instance of the subclass that fits the code.
     """
@@ -498,6 +498,7 @@ class MinkaError(Exception):
         self.message = message
         self.details = details
         self.partitions = tuple(partitions)
+        self.add_note(f"remedy: {code.info.remedy}")  # which a traceback shows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error is pickled as its Protobuf message, so that it passes between processes."""

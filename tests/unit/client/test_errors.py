@@ -3,13 +3,14 @@
 import pickle
 import subprocess
 import sys
+import traceback
 from typing import Any
 
 import pytest
 
 import minka
 from minka.engine.batch_error import BatchError, Failure
-from minka.errors import CodeInfo, kind_of
+from minka.errors import Code, CodeInfo, MinkaError, kind_of
 
 KINDS = (
     minka.Conflict,
@@ -112,3 +113,9 @@ def test_the_import_costs_nothing_and_errors_need_no_grpc() -> None:
 
     assert loaded("import minka; dir(minka)") == set()
     assert "grpc" not in loaded("import minka; minka.MinkaError, minka.Code, minka.Unavailable")
+
+
+def test_a_traceback_says_what_helps() -> None:
+    error = MinkaError(Code.UNKNOWN_KEYSPACE, "there is no keyspace flights")
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert traceback.format_exception_only(one)[-1] == f"remedy: {Code.UNKNOWN_KEYSPACE.info.remedy}\n"

@@ -117,5 +117,5 @@ def test_the_import_costs_nothing_and_errors_need_no_grpc() -> None:
 
 def test_a_traceback_says_what_helps() -> None:
     error = MinkaError(Code.UNKNOWN_KEYSPACE, "there is no keyspace flights")
-    for one in (error, pickle.loads(pickle.dumps(error))):
+    for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301
         assert traceback.format_exception_only(one)[-1] == f"remedy: {Code.UNKNOWN_KEYSPACE.info.remedy}\n"

@@ -357,7 +357,7 @@ def test_what_runs_is_called_by_its_name() -> None:
     c.run(DrainNode("1", decommission=True, requested_by="ann@host", reason="", rate_limit=0, sizes={}))
     with pytest.raises(
         MinkaError,
-        match=r"operation 1 \(drain 1 --decommission, asked for by ann@host\) has not ended, and both drain 1$",
+        match=r"(?m)operation 1 \(drain 1 --decommission, asked for by ann@host\) has not ended, and both drain 1$",
     ):
         c.run(DrainNode("1", decommission=False, requested_by="bob@host", reason="", rate_limit=0, sizes={}))
 

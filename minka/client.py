@@ -136,7 +136,7 @@ class _Operations:
         if_version: int | None = None,
         timeout: float | None = None,
     ) -> Written | None:
-        """Remove a key. It is no error if the key isn't there.
+        """Remove a key. It isn't an error if the key isn't there.
 
         With a condition, one at most, it is removed only if it has this value or version; the result says whether it
         was.
@@ -146,8 +146,8 @@ class _Operations:
 
     def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
         """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0.
-        When the key expires stays as it is. Raises NOT_A_NUMBER if the value is no number of 64 bits, with sign, or
-        the sum would be none.
+        When the key expires stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or
+        the sum wouldn't be one.
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
@@ -214,7 +214,7 @@ class _Operations:
 
         It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
         the leader at one moment after the call began, and each key comes at most once, whatever is split or moved
-        meanwhile; the scan as a whole is no snapshot. `timeout`, in seconds, holds for each page. A caller that stops
+        meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that stops
         early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)

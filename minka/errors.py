@@ -101,7 +101,7 @@ class Code(Enum):
     )
     NOT_REGISTERED = CodeInfo(
         "The active controller does not know this process as a live node.",
-        "None needed: the node registers again by itself.",
+        "None needed: the node registers again automatically.",
         True,
     )
     NOT_SERVING = CodeInfo(
@@ -113,7 +113,7 @@ class Code(Enum):
     )
     NO_CLEARANCE = CodeInfo(
         "The node has no clearance from the active controller, so it serves nothing.",
-        "The client tries again by itself; if it lasts, check the network between this node and the voters.",
+        "The client tries again automatically; if it lasts, check the network between this node and the voters.",
         True,
         "UNAVAILABLE",
     )
@@ -154,13 +154,13 @@ class Code(Enum):
     UNKNOWN_SHARD = CodeInfo("No shard has this name.", "List them with: minkactl shards.", False, "NOT_FOUND")
     SHARD_NAME_TAKEN = CodeInfo(
         "Another process has this shard's name, and may have its duties.",
-        "Give the shard a name of its own; after a crash it gets its name back by itself within seconds.",
+        "Give the shard a name of its own; after a crash it gets its name back automatically within seconds.",
         False,
         "ALREADY_EXISTS",
     )
     SHARD_FENCED = CodeInfo(
         "The cluster has taken the shard's process for dead, so others may have its duties.",
-        "None needed: the shard releases what it has, and registers again by itself.",
+        "None needed: the shard releases what it has, and registers again automatically.",
     )
     CONSISTENCY_NOT_REACHED = CodeInfo(
         "The change is committed by a majority, but not all nodes that the consistency level asks for have it by now.",
@@ -174,7 +174,7 @@ class Code(Enum):
         "(--replicas); one that exists keeps its number.",
     )
     TOO_MANY_REPLICAS = CodeInfo(
-        "The nodes have no room for so many replicas (limits.replicas_per_node).",
+        "The nodes have no room for that many replicas (limits.replicas_per_node).",
         "Ask for as many partitions as the message says, or for fewer replicas, or add nodes.",
     )
     KEYSPACE_EXISTS = CodeInfo(
@@ -367,7 +367,7 @@ class Code(Enum):
         "ABORTED",
     )
     NOT_A_NUMBER = CodeInfo(
-        "The key's value is no decimal number of 64 bits, or would be none afterwards; nothing was done.",
+        "The key's value isn't a decimal number of 64 bits, or wouldn't be one afterwards; nothing was done.",
         "Read the value; put a number there, or count under another key.",
     )
 
@@ -420,8 +420,8 @@ class Code(Enum):
     )
     CORRUPT_DATA = CodeInfo(
         "Data on disk is damaged or gone; it was refused, not served.",
-        'See docs/operations.md, "Damaged data": a partition with another replica in sync is mended by itself; restore '
-        "the file that the message names; for a node that does not start: minkactl node rebuild NODE.",
+        'See docs/operations.md, "Damaged data": a partition with another replica in sync is mended automatically; '
+        "restore the file that the message names; for a node that does not start: minkactl node rebuild NODE.",
         False,
         "DATA_LOSS",
     )

@@ -52,7 +52,7 @@ class Feed:
 
 
 async def serve(count: int, port: int) -> None:
-    """Serve so many feeds on this port until cancelled."""
+    """Serve this number of feeds on the port until cancelled."""
     feeds = [Feed(number) for number in range(count)]
     rng = random.Random(count)
     for feed in feeds:

@@ -442,8 +442,8 @@ class Control:
     def operations(
         self, ids: Sequence[int] = (), *, limit: int = 0, with_migrations: bool = False, migrations_limit: int = 0
     ) -> admin_pb2.GetOperationsResponse:
-        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations: all, or with
-        `migrations_limit` so many of each operation, those under way first. Only the active controller knows progress
+        """Operations by id, or the newest `limit` (0: 20), with `with_migrations` also their migrations: of each
+        operation at most `migrations_limit` (0: all), those under way first. Only the active controller knows progress
         and blockers.
         """
         if with_migrations and not self._controller:

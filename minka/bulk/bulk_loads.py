@@ -458,7 +458,7 @@ class LoadClient:
     # What everything needs
 
     def _table(self) -> PartitionTable:
-        """The active controller's table, so that it is no older than the one by which a commit is decided."""
+        """The active controller's table, so that it is at least as new as the one by which a commit is decided."""
 
         def ask() -> PartitionTable:
             status = self.control.status()

@@ -49,7 +49,7 @@ class SnapshotClient(Nodes):
         """Open snapshots that together have these keys of what is, or was, this partition. There is one, unless the
         partition was split since the table was fetched.
 
-        With `part_bytes`, a snapshot also has the keys at which parts of about so many bytes begin. Raises
+        With `part_bytes`, a snapshot also has the keys at which parts of about that many bytes begin. Raises
         UNKNOWN_PARTITION, what a leader refuses, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
         """
         start = wanted.start

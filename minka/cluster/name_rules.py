@@ -8,7 +8,7 @@ MAX_NAME_CHARS: Final = 63
 
 
 def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
-    """Why nothing can have the name, of up to `most` characters; "" if something may. Text that is no UTF-8 is not
+    """Why nothing can have the name, of up to `most` characters; "" if something may. Text that isn't UTF-8 is not
     printable, either.
     """
     if len(name) > most:

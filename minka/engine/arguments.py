@@ -24,7 +24,7 @@ def checked_timeout(seconds: Any) -> float:
     sensible.
     """
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
-        raise invalid(f"{clipped(repr(seconds))} is no positive time in seconds, up to {MAX_SECONDS:,}")
+        raise invalid(f"{clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 
 
@@ -51,4 +51,4 @@ def utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise invalid(f"{what} {text[:40]!r} is no UTF-8 text: {error.reason}") from None
+        raise invalid(f"{what} {text[:40]!r} isn't UTF-8 text: {error.reason}") from None

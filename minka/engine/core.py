@@ -189,7 +189,7 @@ class Core:
         self._state = "open"
 
     async def _look_for(self, name: str, deadline: float) -> None:
-        """Refresh until the keyspace is there, or has been missing from so many tables that it counts as unknown."""
+        """Refresh until the keyspace is there, or has been missing from enough tables to count as unknown."""
         missing_from, error = 0, None
         self._wanted.need(name)
         for attempt in itertools.count(1):

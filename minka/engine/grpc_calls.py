@@ -23,7 +23,7 @@ _aio_process = 0  # the id of the process that first used grpc.aio, this one or 
 # How gRPC begins the text of a failure that came before a connection was there, so before anything was sent.
 _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
-# How gRPC tells that the answer was no gRPC but HTTP; with the status 404 it says UNIMPLEMENTED.
+# How gRPC tells that the answer was HTTP, not gRPC; with the status 404 it says UNIMPLEMENTED.
 _NO_GRPC: Final = "Received http2 header with status"
 
 # What gRPC says when TLS is why there is no connection, and what that means. The first that fits counts.
@@ -37,7 +37,7 @@ _TLS_HINTS: Final = (
 
 
 def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
-    """Options of a channel whose attempts to connect give up after so many seconds (gRPC's own default is 20)."""
+    """Options of a channel whose attempts to connect give up after `connect_timeout_s` (gRPC's own default is 20)."""
     return [
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
         ("grpc.initial_reconnect_backoff_ms", 50),
@@ -51,7 +51,7 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
 
 def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
     """The credentials for a channel with these certificates; None for one without TLS. Raises INVALID_CONFIG, and
-    INVALID_ARGUMENT for what is no Tls.
+    INVALID_ARGUMENT for anything but a Tls.
     """
     if tls is None:
         return None

@@ -100,7 +100,7 @@ def number(enum: Any, text: str) -> int:
 
 
 def moment(unix_ms: int) -> datetime:
-    """The moment, in UTC, that is so many milliseconds after the epoch."""
+    """The moment, in UTC, `unix_ms` milliseconds after the epoch."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC)
 
 

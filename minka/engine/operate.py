@@ -69,7 +69,7 @@ def conditional_set(
         condition, expected = If.VALUE, if_value
     elif if_version is not None:
         if type(if_version) is not int or not 0 <= if_version <= MAX_VERSION:
-            raise invalid(f"if_version={if_version!r} is no version")
+            raise invalid(f"if_version={if_version!r} isn't a version")
         condition, version = If.VERSION, if_version
     if ttl is None:
         return Set(key, value, condition, expected, version)
@@ -79,7 +79,7 @@ def conditional_set(
 def add(key: bytes, by: int) -> Add:
     """An increment. Raises INVALID_ARGUMENT."""
     if type(by) is not int or by not in _INT64:
-        raise invalid(f"by={by!r} is no integer of 64 bits")
+        raise invalid(f"by={by!r} isn't an integer of 64 bits")
     return Add(key, by)
 
 
@@ -97,7 +97,7 @@ def milliseconds(ttl: float | timedelta) -> int:
     """A time to live, 1 ms at least. Raises INVALID_ARGUMENT if it isn't positive, finite and sensible."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
-        raise invalid(f"ttl={ttl!r} is no positive time in seconds, up to {MAX_SECONDS:,}")
+        raise invalid(f"ttl={ttl!r} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return max(1, round(seconds * 1000))
 
 
@@ -110,6 +110,6 @@ def raise_refusal(key: bytes, outcome: Outcome) -> None:
     why = (
         "the sum would have more than 64 bits"
         if outcome.refusal is Refusal.OVERFLOW
-        else "its value is no decimal number of 64 bits"
+        else "its value isn't a decimal number of 64 bits"
     )
     raise MinkaError(Code.NOT_A_NUMBER, f"key {shown_key(key)}: {why}")

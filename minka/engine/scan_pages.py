@@ -133,5 +133,5 @@ class _Stretch:
             self._left = KeyRange(has.end, left.end)
             is_all = has.end == left.end
         if not fits or (not is_all and not page.keys and has.start == has.end):
-            raise MinkaError(Code.INTERNAL, f"a page of {has} is no part of {left}")
+            raise MinkaError(Code.INTERNAL, f"a page of {has} isn't a part of {left}")
         return is_all

@@ -17,10 +17,10 @@ from minka.load_report.analysis import LoadAnalysis, NodePoint
 from minka.load_report.forecast import FullForecast
 from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState, PartitionTable
 
-_RECENT: Final = 4  # the last one part of so many of the time
+_RECENT: Final = 4  # the last quarter of the time
 _LEAST_OPS: Final = 500  # a second; with fewer, nothing is busy
-_UNEVEN: Final = 1.25  # a node with so many times the mean does too much
-_EVEN: Final = 1.1  # and then it is brought down to so many
+_UNEVEN: Final = 1.25  # times the mean: a node with more does too much
+_EVEN: Final = 1.1  # times the mean: what such a node is brought down to
 _LARGE: Final = 4  # times the median of its keyspace
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16

@@ -55,7 +55,7 @@ class Single(float):
         try:
             return super().__new__(cls, struct.unpack(">f", struct.pack(">f", value))[0])
         except (OverflowError, struct.error):
-            raise MinkaError(Code.INVALID_ARGUMENT, f"{value!r} is no number of single precision") from None
+            raise MinkaError(Code.INVALID_ARGUMENT, f"{value!r} isn't a number of single precision") from None
 
 
 KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPart", ...]]  # noqa: UP007 refers to itself
@@ -79,7 +79,7 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 
     Raises what `encode_key` raises for a column.
     """
-    # 0xff is no type's code, and comes after a zero byte only where text or a tuple goes on.
+    # 0xff isn't the code of a type, and comes after a zero byte only where text or a tuple goes on.
     prefix = _joined(columns)
     return KeyRange(prefix, prefix + b"\xff")
 
@@ -140,7 +140,7 @@ def _utf8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} is no UTF-8 text: {error.reason}") from None
+        raise MinkaError(Code.INVALID_ARGUMENT, f"column {name} isn't UTF-8 text: {error.reason}") from None
 
 
 def _integer(value: int, name: str) -> bytes:
@@ -187,7 +187,7 @@ def _column(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:
     if code in {FALSE, TRUE}:
         return code == TRUE, at + 1
     if code not in _SIZES:
-        _refuse(at, f"0x{code:02x} is no type of column")
+        _refuse(at, f"0x{code:02x} isn't a type of column")
     end = at + 1 + _SIZES[code]
     data = _slice(key, at, at + 1, end)
     return UUID(bytes=data) if code == IDENTIFIER else _number(code, data), end
@@ -215,7 +215,7 @@ def _string(key: bytes, at: int) -> tuple[KeyPart, int]:
     try:
         return data.decode(), end + 1
     except UnicodeDecodeError as error:
-        _refuse(at, f"the text that begins here is no UTF-8: {error.reason}")
+        _refuse(at, f"the text that begins here isn't UTF-8: {error.reason}")
 
 
 def _tuple(key: bytes, at: int, depth: int) -> tuple[KeyPart, int]:

@@ -18,7 +18,7 @@ def days_of(day: date) -> int:
 
 
 def date_of(days: int) -> date:
-    """The date so many days after 1970-01-01. Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999."""
+    """The date `days` days after 1970-01-01. Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999."""
     try:
         return _DAY_0 + timedelta(days=days)
     except OverflowError:
@@ -31,7 +31,7 @@ def microseconds_of(moment: datetime) -> int:
 
 
 def timestamp_of(microseconds: int) -> datetime:
-    """The moment so many microseconds after 1970-01-01T00:00:00Z, in UTC. For Spark's timestamp_ntz, drop the zone.
+    """The moment that many microseconds after 1970-01-01T00:00:00Z, in UTC. For Spark's timestamp_ntz, drop the zone.
 
     Raises MinkaError(INVALID_ARGUMENT) outside of the years 1 to 9999.
     """
@@ -45,7 +45,7 @@ def timestamp_of(microseconds: int) -> datetime:
 def scaled(value: Decimal | int, scale: int) -> int:
     """The integer that stands for a decimal with `scale` places: with 2 places, 150 for 1.5.
 
-    Raises MinkaError(INVALID_ARGUMENT) if it has more places than that, or is no number.
+    Raises MinkaError(INVALID_ARGUMENT) if it has more places than that, or isn't a number.
     """
     try:
         number = _EXACT.scaleb(Decimal(value), scale)

@@ -39,7 +39,7 @@ def encode_value(row: Mapping[str, Any]) -> bytes:
     try:
         text = _ENCODER.encode(plain)
     except UnicodeEncodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the row has text that is no UTF-8: {error.reason}") from None
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the row has text that isn't UTF-8: {error.reason}") from None
     # Spark writes the digits of an escaped character in capitals.
     return _ESCAPE.sub(_in_capitals, text) if b"\\u00" in text else text
 
@@ -54,7 +54,7 @@ def decode_value(value: bytes, *, exact: bool = False) -> dict[str, Any]:
     try:
         return (_EXACT_DECODER if exact else _DECODER).decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the value is no JSON object: {error}") from None
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the value isn't a JSON object: {error}") from None
 
 
 def _named(mapping: Mapping[Any, Any], name: str) -> list[tuple[str, Any]]:

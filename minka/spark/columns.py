@@ -86,7 +86,7 @@ def value_fields(value: Column, schema: T.StructType) -> Column:
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
     read = F.from_json(text, schema, {**VALUE_OPTIONS, **_READING})
-    refused = F.raise_error(F.lit("a value is empty, so it is no JSON object"))  # from_json would give null
+    refused = F.raise_error(F.lit("a value is empty, so it isn't a JSON object"))  # from_json would give null
     return F.when(value.isNull(), None).otherwise(F.coalesce(read, refused.cast(schema)))
 
 

@@ -275,7 +275,7 @@ class _Keys:
     def string_ends(self) -> npt.NDArray[np.int64]:
         """The place of the zero byte that ends the text here: the first one that no 0xff follows.
 
-        The search may look into the next key, which can't begin with 0xff, since that is no type of column.
+        The search may look into the next key, which can't begin with 0xff, since that isn't a type of column.
         """
         if self._terminators is None:
             zeros = np.flatnonzero(self.data[:-_PADDING] == 0)

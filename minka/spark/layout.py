@@ -175,6 +175,6 @@ def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
             try:
                 (value or b"").decode()
             except UnicodeDecodeError as error:
-                text = f"the row of the key {readable(key)} is no UTF-8 text ({error.reason}); read it as binary"
+                text = f"the row of the key {readable(key)} isn't UTF-8 text ({error.reason}); read it as binary"
                 raise MinkaError(Code.INVALID_ARGUMENT, text) from None
         raise

@@ -24,7 +24,7 @@ PREFACE: Final = b"\x00minka\x01"
 
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 _HEADER_BYTES: Final = 5
-_GATHERED_BYTES: Final = 256 * 1024  # frames of one turn of the loop are written together, up to so many
+_GATHERED_BYTES: Final = 256 * 1024  # frames of one turn of the loop are written together, up to this size
 _JOINED_BYTES: Final = 64 * 1024
 _UNSENT_BYTES: Final = 256 * 1024  # with more in the transport, writing counts as paused until it is empty
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def write_raw(self, data: bytes) -> None:
-        """Send bytes that are no frame: the preface."""
+        """Send bytes that aren't a frame: the preface."""
         self._transport.write(data)
 
     @property
@@ -293,7 +293,7 @@ def _sent_error(content: bytes) -> MinkaError:
     try:
         return MinkaError.from_proto(errors_pb2.Error.FromString(content))
     except DecodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no error: {error}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that isn't an error: {error}") from error
 
 
 class _Deaf:

@@ -58,7 +58,7 @@ class PartitionInterval:
 
 
 def bucket(seconds: float) -> int:
-    """The bucket of a request that took so many seconds."""
+    """The bucket of a request that took `seconds`."""
     return bisect_right(_BOUNDS_S, seconds)
 
 

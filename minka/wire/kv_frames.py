@@ -107,7 +107,7 @@ class StaleResult(msgspec.Struct, array_like=True, gc=False):
 
 class ScanBody(msgspec.Struct, array_like=True, gc=False):
     """What a scan asks for: the pairs with start <= key < end, where b"" means no bound; with `reverse` from the end
-    down. A page has at most so many rows and bytes, but at least one row if there is one.
+    down. A page has at most that many rows and bytes, but at least one row if there is one.
     """
 
     start: bytes
@@ -130,7 +130,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # what decoding raises; ValueError: text that is no UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # what decoding raises; ValueError: text that isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
@@ -155,7 +155,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
 
 
 def weight(size: int) -> int:
-    """The memory that a frame of so many bytes takes until it is sent; a piece of it is copied twice."""
+    """The memory that a frame of `size` bytes takes until it is sent; a piece of it is copied twice."""
     return size + 2 * min(size, PIECE_BYTES)
 
 

@@ -68,7 +68,7 @@ def _without_mistakes(seldom: Seldom) -> Callable[[logging.LogRecord], bool]:
     def is_kept(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else record.msg
         is_http = record.name == "aiohttp.server" and 400 <= getattr(error, "code", 0) < 500
-        # The name of a method that is no UTF-8 ends gRPC's server: see minkad.rpc.server.
+        # The name of a method that isn't UTF-8 ends gRPC's server: see minkad.rpc.server.
         is_grpc = record.name in ("asyncio", "grpc._cython.cygrpc") and isinstance(error, UnicodeDecodeError)
         if is_http or is_grpc:
             seldom.log(logging.INFO, "a connection sent what is no request", reason=repr(error)[:200])

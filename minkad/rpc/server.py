@@ -196,7 +196,7 @@ class Server:
         self._watcher = tasks.start(self._watch(), "gRPC server")
 
     async def _watch(self) -> None:
-        """Listen again after gRPC has given up: it does when the name of a method that is called is no UTF-8."""
+        """Listen again after gRPC has given up: it does when the name of a method that is called isn't UTF-8."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if _is_running(self._server):

@@ -129,7 +129,7 @@ def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster
 def test_text_and_keys_only(spark: SparkSession, cluster: LocalCluster) -> None:
     frame = source(spark, cluster, "ranged", "key string").where("key like 'k0001%'")
     assert [row.key for row in frame.orderBy("key").collect()] == [f"k{number:05}" for number in range(10, 20)]
-    with pytest.raises(Exception, match=r"INVALID_ARGUMENT: the row of the key 0x80.* is no UTF-8 text"):
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT: the row of the key 0x80.* isn't UTF-8 text"):
         source(spark, cluster, "ranged", "key string").where("key > 'x'").collect()
 
 

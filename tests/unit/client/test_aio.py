@@ -246,9 +246,9 @@ async def test_what_is_no_argument_is_refused_before_anything_is_sent(data_clust
             assert caught.value.code is Code.INVALID_ARGUMENT
         assert len(cluster.nodes["athens"].frames) == frames
         for bad in ("5", timedelta(seconds=1), 0, 1e300, None):
-            with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
+            with pytest.raises(InvalidArgument, match="isn't a positive time in seconds"):
                 AsyncClient(cluster.endpoints, timeout=bad)  # type: ignore[arg-type]  # the mistake under test
-            with pytest.raises(InvalidArgument, match="is no positive time in seconds"):
+            with pytest.raises(InvalidArgument, match="isn't a positive time in seconds"):
                 AsyncClient(cluster.endpoints, refresh_interval=bad)  # type: ignore[arg-type]
         for limit in (0, "5", 1.5):
             with pytest.raises(InvalidArgument, match="a limit of"):

@@ -86,7 +86,7 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
         (5, "is int, not str"),
         (b"flights", "is bytes, not str"),
         ("k" * 64, "must have 63 characters at most, not 64: 'kkk"),
-        ("\ud800", ".* is no UTF-8 text"),
+        ("\ud800", ".* isn't UTF-8 text"),
         ("a\nb", "must have no control characters"),
     ],
 )

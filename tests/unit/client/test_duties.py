@@ -72,13 +72,13 @@ BAD: list[tuple[str, Ask]] = [
     ("a weight of -1: must be a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
     ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
     ("a payload is int, not bytes or str", lambda client: client.create("feeds", "bbc", 7)),
-    ("the payload .* is no UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
+    ("the payload .* isn't UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
     ("a duty can't be made of this", lambda client: client.create("feeds", "bbc", lazy="yes")),
     ("consistency 'most': one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
     (r"consistency \[\]: one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
     ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
     ("the name of a pallet is int, not str", lambda client: client.get(5, "bbc")),
-    ("the id of a duty .* is no UTF-8 text", lambda client: client.get("feeds", "\udcff")),
+    ("the id of a duty .* isn't UTF-8 text", lambda client: client.get("feeds", "\udcff")),
     ("the id of a duty must not be empty", lambda client: client.get("feeds", "")),
     ("the name of a pallet must have no slash", lambda client: client.get("feeds/uk", "bbc")),
     (r"\('a', 'b', 'c'\) is no pair of a pallet", lambda client: client.get_many([("a", "b", "c")])),
@@ -90,8 +90,8 @@ BAD: list[tuple[str, Ask]] = [
     ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
     ("the name of a pallet is int, not str", lambda client: client.create_pallet(5)),
     ("the pallet is str, not a row of class Pallet", lambda client: client.update_pallet("feeds")),
-    ("if_version=-1 is no version", lambda client: client.update_pallet(Pallet(id="feeds"), if_version=-1)),
-    ("if_version='1' is no version", lambda client: client.delete("feeds", "bbc", if_version="1")),
+    ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet(id="feeds"), if_version=-1)),
+    ("if_version='1' isn't a version", lambda client: client.delete("feeds", "bbc", if_version="1")),
     ("the name of a pallet is int, not str", lambda client: client.delete_pallet(5)),
     ("names of pallets are wanted, not str", lambda client: client.pallets("feeds")),
     ("the name of a pallet is int, not str", lambda client: client.pallets([5])),
@@ -102,8 +102,8 @@ BAD: list[tuple[str, Ask]] = [
     ("changes of duties are wanted, and None is none", lambda client: client.change([None])),
     ("changes of duties are wanted, not int", lambda client: client.change(5)),
     ("changes of pallets are wanted, and 'feeds' is none", lambda client: client.change_pallets(["feeds"])),
-    ("'x' is no positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
-    ("-1 is no positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
+    ("'x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
+    ("-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
 ]
 
 
@@ -117,8 +117,8 @@ def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
 @pytest.mark.parametrize(
     ("why", "given"),
     [
-        ("'5' is no positive time in seconds", {"timeout": "5"}),
-        ("nan is no positive time in seconds", {"timeout": math.nan}),
+        ("'5' isn't a positive time in seconds", {"timeout": "5"}),
+        ("nan isn't a positive time in seconds", {"timeout": math.nan}),
         ("endpoints is NoneType, not a list of strings", {"endpoints": None}),
         ("endpoint None is not of the form host:port", {"endpoints": [None]}),
         ("endpoint .* is not of the form host:port", {"endpoints": ["athens:" + 5000 * "1"]}),

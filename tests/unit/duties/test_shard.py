@@ -49,7 +49,7 @@ PALLETS: list[tuple[str, Any]] = [
     ("the capacity for feeds is '5', not a whole number", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
     ("the name of a pallet is int, not str", {5: None}),
     ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
-    ("the name of a pallet .* is no UTF-8 text", {"\udcff": None}),
+    ("the name of a pallet .* isn't UTF-8 text", {"\udcff": None}),
     ("the name of a pallet must have 256 characters at most", {"x" * 257: None}),
     ("the name of a pallet must not be empty", {"": None}),
 ]
@@ -66,8 +66,8 @@ def made(**given: Any) -> Shard:
         ("a grace of -1: must be seconds from 0 to 604800", {"grace": -1}),
         ("a grace of '5': must be seconds", {"grace": "5"}),
         ("on_stuck is 'shrug', not exit or report", {"on_stuck": "shrug"}),
-        ("None is no positive time in seconds", {"call_timeout": None}),
-        ("inf is no positive time in seconds", {"call_timeout": float("inf")}),
+        ("None isn't a positive time in seconds", {"call_timeout": None}),
+        ("inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
         ("no endpoint is given", {"endpoints": []}),
         ("endpoints is NoneType, not a list of strings", {"endpoints": None}),
         ("endpoint None is not of the form host:port", {"endpoints": [None]}),

@@ -237,7 +237,7 @@ def test_what_python_s_years_do_not_reach_is_refused(convert: Any) -> None:
         (("a", Decimal("1.5")), r"column 2 is Decimal, which no key can have: .*scaled"),
         (("a", [1]), "column 2 is list"),
         ((("a", (None, {})),), r"column 1\.2\.2 is dict"),
-        (("\ud800",), "column 1 is no UTF-8 text"),
+        (("\ud800",), "column 1 isn't UTF-8 text"),
         ((1, 2**2040), "column 2 is an integer of 256 bytes; 255 is the limit"),
         ((-(2**2040),), "column 1 is an integer of 256 bytes"),
     ],
@@ -250,7 +250,7 @@ def test_what_no_key_can_have_is_refused_by_its_column(columns: Any, text: str) 
 
 @pytest.mark.parametrize("value", [1e39, -1e39, "1"])
 def test_what_single_precision_does_not_reach_is_refused(value: Any) -> None:
-    with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* is no number of single precision"):
+    with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* isn't a number of single precision"):
         Single(value)
 
 
@@ -269,8 +269,8 @@ def test_tuples_are_not_too_deep() -> None:
     ("key", "text"),
     [
         ("", "the key is empty"),
-        ("14 61", "byte 1: 0x61 is no type of column"),
-        ("14 ff", "byte 1: 0xff is no type of column"),
+        ("14 61", "byte 1: 0x61 isn't a type of column"),
+        ("14 ff", "byte 1: 0xff isn't a type of column"),
         ("02 61", "byte 2: the key ends within the column that begins at byte 0"),
         ("02 61 00ff", "byte 4: the key ends within the column"),
         ("14 05 14", "byte 3: the key ends within the column that begins at byte 1"),
@@ -278,7 +278,7 @@ def test_tuples_are_not_too_deep() -> None:
         ("1d", "byte 1: the key ends within the column"),
         ("21 80", "byte 2: the key ends within the column"),
         ("30 00", "byte 2: the key ends within the column"),
-        ("02 ff 00", "byte 0: the text that begins here is no UTF-8"),
+        ("02 ff 00", "byte 0: the text that begins here isn't UTF-8"),
         ("16 0001", "byte 0: the integer that begins here is longer than it needs to be"),
         ("12 fffe", "byte 0: the integer that begins here is longer than it needs to be"),
         ("1d 08 0100000000000000", "longer than it needs to be"),

@@ -110,6 +110,6 @@ def test_what_no_value_can_have_is_refused(row: Any, text: str) -> None:
     "value", [b"", b"1", b"[]", b"null", b"{", b'{"a":1} x', b'{"a":"\xff"}', b"\xff", b'{"a":NaN}', b"[" * 99999]
 )
 def test_what_is_no_json_object_is_refused(value: bytes) -> None:
-    with pytest.raises(MinkaError, match="the value is no JSON object") as refusal:
+    with pytest.raises(MinkaError, match="the value isn't a JSON object") as refusal:
         decode_value(value)
     assert refusal.value.code is Code.INVALID_ARGUMENT

@@ -1,0 +1,55 @@
+"""The rules of English in CONTRIBUTING.md ("Words") that a machine can check: files are searched for phrases that need
+a second reading.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import minka
+
+ROOT = Path(minka.__file__).parent.parent
+_FINE = "longer|more than|less than|fewer than|different|better|worse"
+PHRASES = {
+    r"\bso many\b": 'say "at most N", or name the number',
+    r"\bby (itself|themselves)\b": '"automatically", or "alone"',
+    rf"(?<!there )\b(is|are|was|were) no (?!{_FINE})": '"isn\'t a …"',
+    r"\bno more than so\b": '"at most N"',
+}
+TO_COME = ("benchmarks", "docs", "minka/duties", "minka/spark", "minkactl", "minkad", "protos", "tests")
+GENERATED = "minka/v1"
+
+
+def prose() -> list[Path]:
+    """The files that keep the rules already."""
+    found = [*ROOT.glob("*.md"), *(path for kind in ("py", "md", "proto") for path in ROOT.glob(f"*/**/*.{kind}"))]
+    names = ((path, path.relative_to(ROOT).as_posix()) for path in found)
+    left_out = tuple(f"{folder}/" for folder in (*TO_COME, GENERATED, ".venv", "build"))
+    return sorted(path for path, name in names if not name.startswith(left_out))
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_no_phrase_needs_a_second_reading(phrase: str) -> None:
+    pattern = re.compile(phrase, re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in prose()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if pattern.search(line) and '| "' not in line  # a row of the table in CONTRIBUTING quotes them
+    ]
+    assert found == [], PHRASES[phrase]
+
+
+def test_a_folder_that_keeps_the_rules_is_not_on_the_list() -> None:
+    pattern = re.compile("|".join(PHRASES), re.IGNORECASE)
+    clean = [
+        folder
+        for folder in TO_COME
+        if not any(
+            pattern.search(path.read_text("utf-8"))
+            for kind in ("py", "md", "proto")
+            for path in (ROOT / folder).glob(f"**/*.{kind}")
+        )
+    ]
+    assert clean == []

@@ -164,7 +164,7 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
     orphans = await store.put_many([b"orphan", b"another"], 10.0)
     async with grpc.aio.insecure_channel(cluster.endpoints[0]) as channel:
         stub: Any = DutiesStub(channel)
-        rows = {one.duty.number: one.duty for one in (await stub.GetDuties(GetDutiesRequest())).duties}
+        rows = {one.duty.number: one.duty for one in (await stub.GetDuties(GetDutiesRequest(limit=10_000))).duties}
     now = await store.sweep(lambda: rows, lambda: True, unix_ms())
     assert now == 0  # a request under way may have put them there
     later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)

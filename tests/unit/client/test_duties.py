@@ -107,7 +107,7 @@ BAD: list[tuple[str, Ask]] = [
     ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
     ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
     ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
-    ("the name of a pallet is int, not str", lambda client: client.create_pallet(5)),
+    ("the pallet is int, not a minka.duties.Pallet", lambda client: client.create_pallet(5)),
     ("the pallet is str, not a minka.duties.Pallet", lambda client: client.update_pallet("feeds")),
     ("the balancer is str, not a minka.duties.Balancer", lambda client: client.create_pallet(NO_BALANCER)),
     ("balancer.kind is 'best': one of round_robin", lambda client: client.create_pallet(NO_KIND)),

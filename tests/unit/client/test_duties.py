@@ -231,6 +231,13 @@ def test_a_closed_client_says_so(control_node: Start) -> None:
         client.get("feeds", "bbc")
 
 
+async def test_a_closed_client_of_asyncio_says_so(control_node: Start) -> None:
+    async with AsyncClient([control_node().address]) as client:
+        pass
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+        await client.get("feeds", "bbc")
+
+
 @pytest.mark.parametrize(
     ("use", "code"),
     [

@@ -8,7 +8,7 @@ with minka.Client(["athens:7400", "byzantium:7400"], keyspace="flights") as clie
 import contextlib
 import os
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -208,7 +208,7 @@ class _Operations:
         limit: int | None = None,
         reverse: bool = False,
         timeout: float | None = None,
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Generator[tuple[bytes, bytes], None, None]:
         """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
         the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
 
@@ -217,14 +217,26 @@ class _Operations:
         meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that stops
         early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
+        with contextlib.closing(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)) as pages:
+            for page in pages:
+                yield from page
+
+    def scan_pages(
+        self,
+        start: Key = b"",
+        end: Key = b"",
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+    ) -> Generator[list[tuple[bytes, bytes]], None, None]:
+        """The same pairs as from `scan`, in the lists in which they arrive; none of these is empty."""
         pages = self._handle.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)
         try:
             while page := self._loop.run(_next_page(pages)):
-                yield from page
+                yield page
         finally:
-            with contextlib.suppress(
-                MinkaError
-            ):  # closed with the client, or by the garbage collection on the loop's thread
+            with contextlib.suppress(MinkaError):  # the client is closed, or the garbage collection ends this
                 self._loop.run(pages.aclose())
 
 

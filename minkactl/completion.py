@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from minka.admin.control import Control
-    from minka.duties.client import Client
+    from minka.duties import Client
     from minka.v1.cluster_pb2 import Operation, PartitionTable
     from minkactl.session import Session
 
@@ -140,7 +140,7 @@ complete_pallet: Final = _of_duties(
 )
 complete_duty: Final = _of_duties(_duty_names)
 complete_shard: Final = _of_duties(
-    lambda client, _: [(one.shard.name, f"{one.attached} duties") for one in client.shards().shards]
+    lambda client, _: [(one.name, f"{one.attached} duties") for one in client.shards().shards]
 )
 
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from minka.duties import documents
-from minka.v1.duties_pb2 import BalancerKind, Duty, Pallet
-from minka.v1.duty_api_pb2 import (
-    ComparePalletResponse,
-    DutyMoved,
+from minka.duties.duty_rows import (
+    BalancerComparison,
+    DutyExplanation,
+    DutyMove,
+    DutyRow,
     DutyStatus,
-    ExplainDutyResponse,
-    GetShardsResponse,
+    Pallet,
     PalletSummary,
+    Shards,
 )
-from minkactl.documents import enum_name
+from minka.engine.messages import unix_ms
 from minkactl.pages import Column, Kind, Listing, Page, Row, fields
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ def _plain(view: msgspec.Struct) -> dict[str, Any]:
     return document
 
 
-def duty_document(row: Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> dict[str, Any]:
+def duty_document(row: DutyRow, *, with_payload: bool = False) -> dict[str, Any]:
     """The duty's document, as REST gives it."""
-    return _plain(documents.duty_view(row, status, with_payload=with_payload))
+    return _plain(documents.duty_view(row, with_payload=with_payload))
 
 
 def _failed_on(quarantine: dict[str, Any]) -> str:
@@ -141,14 +142,14 @@ def duty_row(document: Row) -> Row:
 def duties_page(statuses: Iterable[DutyStatus], limit: int) -> Page:
     """A list of the first `limit` duties."""
     some = list(islice(statuses, limit + 1))
-    found = [duty_document(status.duty, status) for status in some[:limit]]
+    found = [duty_document(status) for status in some[:limit]]
     rows = [duty_row(document) for document in found]
     listing = Listing(DUTY_COLUMNS, rows, "No such duty.")
     left_out = f"Only the first {limit:,} are shown, and there are more: --limit N" if len(some) > limit else ""
     return Page(found, [listing], [row["name"] for row in rows], left_out=left_out)
 
 
-def changed_page(duties: Sequence[Duty]) -> Page:
+def changed_page(duties: Sequence[DutyRow]) -> Page:
     """The duties as changes have made them."""
     found = [duty_document(duty) for duty in duties]
     rows = [duty_row(document) for document in found]
@@ -157,7 +158,7 @@ def changed_page(duties: Sequence[Duty]) -> Page:
 
 def duty_page(status: DutyStatus) -> Page:
     """All about one duty."""
-    document = duty_document(status.duty, status, with_payload=True)
+    document = duty_document(status, with_payload=True)
     name = f"{document['pallet']}/{document['id']}"
     facts = {key: value for key, value in document.items() if key not in ("assignments", "quarantines", "suspicion")}
     return Page(document, [fields(facts), Listing(DUTY_COLUMNS[:3], [duty_row(document)])], [name])
@@ -240,17 +241,17 @@ def _load_row(load: Row) -> Row:
     return {**load, "load_percent": 100 * load["weight"] // capacity if capacity else None}
 
 
-def shards_page(response: GetShardsResponse, name: str = "") -> Page:
+def shards_page(found: Shards, name: str = "") -> Page:
     """What each shard has of each pallet beside its capacity; then what moved lately, and why. With `name`, only the
     moves to and from this shard.
     """
-    shards = [_plain(documents.shard_view(one)) for one in response.shards]
+    shards = [_plain(documents.shard_view(one)) for one in found.shards]
     rows: list[Row] = []
     for shard in shards:
         own = {**shard, "shard": shard["name"], "note": shard["state_reason"] if shard["state"] != "live" else ""}
         loads = shard["loads"] or [{"pallet": "", "duties": 0, "weight": 0, "capacity": None}]
         rows += [{**own, **_load_row({**load, "shard": shard["name"]})} for load in loads]
-    moves = [moved_row(one) for one in response.moves if name in ("", one.source, one.target)]
+    moves = [moved_row(one) for one in found.moves if name in ("", one.source, one.target)]
     listings = [Listing(LOAD_COLUMNS, rows, "No shard yet: a process becomes one with minka.duties.run_shard.")]
     if moves:
         listings.append(Listing(MOVED_COLUMNS, moves))
@@ -286,10 +287,10 @@ def _alike(moves: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def moved_row(moved: DutyMoved) -> Row:
+def moved_row(moved: DutyMove) -> Row:
     """The row of a move that was made."""
     return {
-        "time_ms": moved.time_ms,
+        "time_ms": unix_ms(moved.time),
         "name": f"{moved.pallet}/{moved.id}",
         "source": moved.source,
         "target": moved.target,
@@ -297,15 +298,15 @@ def moved_row(moved: DutyMoved) -> Row:
     }
 
 
-def explain_page(response: ExplainDutyResponse) -> Page:
+def explain_page(found: DutyExplanation) -> Page:
     """The shard that has the duty and why, and the verdict on each other shard."""
-    document = duty_document(response.status.duty, response.status)
-    verdicts = [{"shard": one.shard, "possible": one.possible, "reason": one.verdict} for one in response.shards]
-    moves = [moved_row(one) for one in response.moves]
+    document = duty_document(found.status)
+    verdicts = [{"shard": one.shard, "possible": one.possible, "reason": one.verdict} for one in found.shards]
+    moves = [moved_row(one) for one in found.moves]
     name = f"{document['pallet']}/{document['id']}"
-    whole = {"duty": document, "summary": response.summary, "shards": verdicts, "moves": moves}
+    whole = {"duty": document, "summary": found.summary, "shards": verdicts, "moves": moves}
     listings = [
-        Listing((Column("DUTY", "name"), Column("SUMMARY", "reason")), [{"name": name, "reason": response.summary}]),
+        Listing((Column("DUTY", "name"), Column("SUMMARY", "reason")), [{"name": name, "reason": found.summary}]),
         Listing(DUTY_COLUMNS, [duty_row(document)]),
         Listing(VERDICT_COLUMNS, verdicts, "There is no shard."),
     ]
@@ -314,11 +315,11 @@ def explain_page(response: ExplainDutyResponse) -> Page:
     return Page(whole, listings, [name])
 
 
-def compare_page(response: ComparePalletResponse) -> Page:
+def compare_page(found: Sequence[BalancerComparison]) -> Page:
     """The four balancers beside each other."""
     rows = [
         {
-            "kind": enum_name(BalancerKind.DESCRIPTOR, one.kind),
+            "kind": one.kind.value,
             "now": "yes" if one.is_present else "",
             "moves": one.moves,
             "minimum_moves": one.minimum_moves,
@@ -328,6 +329,6 @@ def compare_page(response: ComparePalletResponse) -> Page:
             "unplaced": one.unplaced,
             "loads": [_load_row(_plain(documents.load_view(load))) for load in one.loads],
         }
-        for one in response.balancers
+        for one in found
     ]
-    return Page(rows, [Listing(COMPARE_COLUMNS, rows)], [str(row["kind"]) for row in rows])
+    return Page(rows, [Listing(COMPARE_COLUMNS, rows)], [one.kind for one in found])

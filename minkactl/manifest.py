@@ -14,15 +14,16 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import msgspec
 
 from minka.duties import changes, documents
-from minka.duties.documents import DutyDocument, PalletSettings, PalletUpdate
+from minka.duties.changes import DutyChange, PalletChange
+from minka.duties.delegate import Duty
+from minka.duties.documents import DutyDocument, PalletSettings
+from minka.duties.duty_rows import DutyRow
 from minka.duties.limits import MAX_CHANGES, MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
-from minka.v1.duties_pb2 import Duty
-from minka.v1.duty_api_pb2 import DutyChange, PalletChange
 from minkactl.pages import flatten, plain
 
 if TYPE_CHECKING:
-    from minka.duties.client import Client
+    from minka.duties import Client
 
 FORMATS: Final = ("yaml", "jsonl")
 MAX_FILE_BYTES: Final = 1 << 30
@@ -106,16 +107,12 @@ def compare(client: "Client", manifest: Manifest) -> Difference:
             found.pallets.append(documents.create_pallet(wanted))
             found.rows.append(_row("create", f"pallet {wanted.id}", wanted.balancer.kind))
         elif (now := documents.pallet_settings(row)) != wanted:
-            update = PalletUpdate(**{name: getattr(wanted, name) for name in _SETTINGS}, version=row.version)
-            found.pallets.append(documents.update_pallet(update))
+            found.pallets.append(changes.update_pallet(documents.pallet(wanted), if_version=row.version))
             found.rows.append(_row("update", f"pallet {wanted.id}", _settings_changed(now, wanted)))
         else:
             found.unchanged += 1
     _compare_duties(client, manifest.duties, set(present), found)
     return found
-
-
-_SETTINGS: Final = PalletSettings.__struct_fields__
 
 
 def _settings_changed(now: PalletSettings, wanted: PalletSettings) -> str:
@@ -127,10 +124,10 @@ def _settings_changed(now: PalletSettings, wanted: PalletSettings) -> str:
 
 
 def _compare_duties(client: "Client", wanted: Sequence[DutyDocument], pallets: set[str], found: Difference) -> None:
-    rows: dict[tuple[str, str], Duty] = {}
+    rows: dict[tuple[str, str], DutyRow] = {}
     for pallet in dict.fromkeys(duty.pallet for duty in wanted):
         if pallet in pallets:
-            rows.update(((pallet, status.duty.id), status.duty) for status in client.list(pallet))
+            rows.update(((pallet, status.duty.id), status) for status in client.list(pallet))
     present = [duty for duty in wanted if (duty.pallet, duty.id) in rows]
     same_payload = _with_this_payload(client, present, rows)
     for duty in wanted:
@@ -139,20 +136,20 @@ def _compare_duties(client: "Client", wanted: Sequence[DutyDocument], pallets: s
             found.duties.append(documents.create_duty(duty))
             found.rows.append(_row("create", name, _created(duty)))
             continue
-        _check_kind(duty, row)
+        _check_kind(duty, row.duty)
         payload = None if duty.content() is None or (duty.pallet, duty.id) in same_payload else duty.content()
-        weight = None if duty.weight in (None, row.weight) else duty.weight
+        weight = None if duty.weight in (None, row.duty.weight) else duty.weight
         if payload is None and weight is None:
             found.unchanged += 1
             continue
-        found.duties.append(changes.update(duty.pallet, duty.id, payload, weight=weight, if_version=row.version))
-        said = [f"weight: {row.weight} → {weight}"] if weight is not None else []
+        found.duties.append(changes.update(duty.pallet, duty.id, payload, weight=weight, if_version=row.duty.version))
+        said = [f"weight: {row.duty.weight} → {weight}"] if weight is not None else []
         said += [f"another payload, of {len(payload)} bytes"] if payload is not None else []
         found.rows.append(_row("update", name, ", ".join(said)))
 
 
 def _with_this_payload(
-    client: "Client", wanted: Sequence[DutyDocument], rows: dict[tuple[str, str], Duty]
+    client: "Client", wanted: Sequence[DutyDocument], rows: dict[tuple[str, str], DutyRow]
 ) -> set[tuple[str, str]]:
     """The names of the duties whose payload is as in the file. Only payloads of the same length are fetched."""
     same: set[tuple[str, str]] = set()
@@ -168,15 +165,15 @@ def _with_this_payload(
     for start in range(0, len(names), MAX_CHANGES):
         for status in client.get_many(names[start : start + MAX_CHANGES]):
             name = (status.duty.pallet, status.duty.id)
-            if status.payload == unsure[name]:
+            if status.duty.payload == unsure[name]:
                 same.add(name)
     return same
 
 
-def _check_kind(duty: DutyDocument, row: Duty) -> None:
+def _check_kind(duty: DutyDocument, present: Duty) -> None:
     for kind in ("synthetic", "stationary", "lazy"):
-        if getattr(duty, kind) != getattr(row, kind):
-            text = f"duty {duty.pallet}/{duty.id} is {'' if getattr(row, kind) else 'not '}{kind}, which stays so: "
+        if getattr(duty, kind) != getattr(present, kind):
+            text = f"duty {duty.pallet}/{duty.id} is {'' if getattr(present, kind) else 'not '}{kind}, which stays so: "
             raise MinkaError(Code.INVALID_DUTY, text + "delete it first")
 
 
@@ -200,7 +197,7 @@ def batches(wanted: Sequence[DutyChange]) -> Iterator[list[DutyChange]]:
     batch: list[DutyChange] = []
     size = 0
     for change in wanted:
-        own = len(change.create.payload) + len(change.update.payload)
+        own = change.payload_bytes
         if batch and (len(batch) == MAX_CHANGES or size + own > MAX_REQUEST_BYTES):
             yield batch
             batch, size = [], 0

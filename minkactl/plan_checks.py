@@ -71,7 +71,7 @@ def _check_moves(status: "GetStatusResponse", plan: "Plan") -> None:
 
 def _check_duties(session: Session, plan: "Plan") -> None:
     with session.duties() as client:
-        shards = {one.shard.name for one in client.shards().shards}
+        shards = {one.name for one in client.shards().shards}
         assigned = {status.duty.number: status.assignments for status in client.list(plan.pallet)}
     for move in plan.moves:
         held = assigned.get(move.duty, ())

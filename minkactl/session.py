@@ -12,7 +12,7 @@ from minkactl.output import note
 if TYPE_CHECKING:
     from minka.admin.control import Control
     from minka.contexts import Endpoints
-    from minka.duties.client import Client
+    from minka.duties import Client
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -64,7 +64,7 @@ class Session:
         """A client of the cluster's pallets and duties, closed at the end. Raises MinkaError."""
         endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from minka.duties.client import Client
+        from minka.duties import Client
 
         with Client(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as client:
             yield client

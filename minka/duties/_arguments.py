@@ -36,9 +36,16 @@ def checked_weight(weight: Any) -> int:
 
 
 def checked_version(version: Any) -> int:
-    """The version that a row has to have; 0 stands for any."""
+    """The version that a duty or a pallet must have, as a request says it: None, which is no condition, is 0."""
+    if version is None:
+        return 0
     if type(version) is not int or not 0 <= version < 1 << 63:
-        raise invalid(f"if_version={clipped(repr(version))} is no version: a whole number, and 0 stands for any")
+        raise invalid(f"if_version={clipped(repr(version))} isn't a version: a whole number from 1 on, or None")
+    if version == 0:
+        raise invalid(
+            "if_version=0 can never hold: the versions of duties and pallets begin at 1 (None, or no if_version, is no "
+            "condition)"
+        )
     return version
 
 

@@ -1,18 +1,15 @@
-"""The calls of both clients of duties: what is asked, and whether it may be asked twice."""
+"""The calls of the clients of duties: what is asked, and whether it may be asked twice."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final
 
-from minka.duties._arguments import checked_id, checked_pallet, checked_shard, checked_version, made
+from minka.duties._arguments import checked_id, checked_pallet, checked_shard, made
+from minka.duties.changes import DutyChange, PalletChange, duty_messages, pallet_messages
 from minka.engine.arguments import invalid, items
 from minka.engine.grpc_calls import clipped
 from minka.v1 import duty_api_pb2 as api
-from minka.v1.duties_pb2 import Pallet
 from minka.v1.duty_api_pb2 import Consistency, DutyName
-
-_Change = TypeVar("_Change", api.DutyChange, api.PalletChange)
-Level = Literal["leader", "quorum", "voters", "all"]
 
 _LEVELS: Final = {
     "leader": Consistency.CONSISTENCY_LEADER,
@@ -31,47 +28,25 @@ class Call:
     repeatable: bool = True
 
 
-def level(name: Any) -> Consistency.ValueType:
-    """The consistency of this name. Raises MinkaError(INVALID_ARGUMENT) for another name."""
-    if not isinstance(name, str) or name not in _LEVELS:
-        raise invalid(f"consistency {clipped(repr(name))}: one of {', '.join(_LEVELS)}")
-    return _LEVELS[name]
-
-
 # Each of these raises MinkaError(INVALID_ARGUMENT) for what can't be asked.
 
 
-def change_duties(changes: Iterable[api.DutyChange], consistency: str) -> Call:
+def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
     """The call that makes all of these changes, or none."""
-    wanted = _all_of(changes, api.DutyChange, "changes of duties")
-    request = api.ChangeDutiesRequest(changes=wanted, consistency=level(consistency))
+    request = api.ChangeDutiesRequest(changes=duty_messages(changes), consistency=_level(consistency))
     return Call("ChangeDuties", request, repeatable=False)
 
 
-def change_pallets(changes: Iterable[api.PalletChange], consistency: str) -> Call:
+def change_pallets(changes: Iterable[PalletChange], consistency: str) -> Call:
     """The call that makes all of these changes, or none."""
-    wanted = _all_of(changes, api.PalletChange, "changes of pallets")
-    request = api.ChangePalletsRequest(changes=wanted, consistency=level(consistency))
+    request = api.ChangePalletsRequest(changes=pallet_messages(changes), consistency=_level(consistency))
     return Call("ChangePallets", request, repeatable=False)
 
 
-def create_pallet(pallet: Pallet | str) -> api.PalletChange:
-    """The change that creates a pallet; if only its name is given, with the default settings."""
-    if isinstance(pallet, Pallet):
-        return api.PalletChange(create=pallet)
-    return api.PalletChange(create=Pallet(id=checked_pallet(pallet)))
-
-
-def update_pallet(pallet: Pallet, if_version: int) -> api.PalletChange:
-    """The change that replaces a pallet's settings."""
-    if not isinstance(pallet, Pallet):
-        raise invalid(f"the pallet is {type(pallet).__name__}, not a row of class Pallet")
-    return api.PalletChange(update=pallet, if_version=checked_version(if_version))
-
-
-def delete_pallet(pallet: str, if_version: int) -> api.PalletChange:
-    """The change that deletes a pallet."""
-    return api.PalletChange(delete=checked_pallet(pallet), if_version=checked_version(if_version))
+def _level(name: Any) -> Consistency.ValueType:
+    if not isinstance(name, str) or name not in _LEVELS:
+        raise invalid(f"consistency {clipped(repr(name))}: one of {', '.join(_LEVELS)}")
+    return _LEVELS[name]
 
 
 def duty_names(pairs: Iterable[tuple[str, str]]) -> list[DutyName]:
@@ -81,7 +56,7 @@ def duty_names(pairs: Iterable[tuple[str, str]]) -> list[DutyName]:
 
 def _duty_name(pair: Any) -> DutyName:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise invalid(f"{clipped(repr(pair))} is no pair of a pallet and the id of a duty")
+        raise invalid(f"{clipped(repr(pair))} isn't a pair of a pallet and the id of a duty")
     return DutyName(pallet=checked_pallet(pair[0]), id=checked_id(pair[1]))
 
 
@@ -139,11 +114,3 @@ def plan_rebalance(pallet: str, reason: str) -> Call:
     name = checked_pallet(pallet)
     request = made("a request", lambda: api.PlanRebalanceRequest(pallet=name, reason=reason))
     return Call("PlanRebalance", request)
-
-
-def _all_of(given: Iterable[_Change], kind: type[_Change], wanted: str) -> list[_Change]:
-    changes = list(items(given, wanted))
-    for change in changes:
-        if not isinstance(change, kind):
-            raise invalid(f"{wanted} are wanted, and {clipped(repr(change))} is none")
-    return changes

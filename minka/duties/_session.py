@@ -35,7 +35,8 @@ from minka.duties._events import (
 from minka.duties._log import Log, end_process
 from minka.duties._machine import ShardMachine
 from minka.duties._user_calls import Calls, UserMethod
-from minka.duties.delegate import Duty, duty_of
+from minka.duties.delegate import Duty
+from minka.duties.messages import held_duty
 from minka.engine.grpc_calls import aio_channel, channel_credentials, channel_options, claim_aio, error_from_call
 from minka.engine.loops import SharedLoop
 from minka.errors import Code, MinkaError
@@ -120,7 +121,7 @@ class Session:
     def duties(self) -> list[Duty]:
         """The duties that the delegate has; for any thread."""
         records = self._machine.hosting.records.copy()  # a single step, so no other thread comes between
-        return [duty_of(record.duty, self.is_held) for record in records.values() if record.live]
+        return [held_duty(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
         """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""

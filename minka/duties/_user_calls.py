@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Method
-from minka.duties.delegate import Delegate, Duty, duty_of
+from minka.duties.delegate import Delegate, Duty
 from minka.duties.limits import MAX_WEIGHT
+from minka.duties.messages import held_duty
 from minka.engine.arguments import invalid
 
 _CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as one that can't be ended
@@ -73,7 +74,7 @@ class Calls:
 
     def begin(self, call: CallDelegate) -> None:
         """Call the delegate."""
-        arguments = () if call.method is Method.REPORT else ([duty_of(duty, self._holds) for duty in call.duties],)
+        arguments = () if call.method is Method.REPORT else ([held_duty(duty, self._holds) for duty in call.duties],)
         running = _Running(call, self._methods[call.method], arguments, self._user_loop, self._ended)
         self._running[call.call] = running
         running.limit = self._loop.call_later(call.timeout, self._cut, call.call)

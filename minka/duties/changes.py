@@ -1,10 +1,19 @@
-"""Changes of duties, to be made together: `client.change([create("feeds", "bbc", b"…"), delete("feeds", "ft")])`.
+"""Changes of duties and pallets, to be made together:
 
-Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name no slash. A payload is bytes,
-up to 1 MiB; a str stands for its UTF-8 form. Each function raises MinkaError(INVALID_ARGUMENT) for what no duty can
-have. `if_version` makes a change conditional: it is refused with VERSION_MISMATCH if the duty has another version (0:
-any).
+client.change([create("feeds", "bbc", b"…"), delete("feeds", "ft")])
+client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
+
+Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name has no slash. A payload is
+bytes, up to 1 MiB; a str stands for its UTF-8 form. A weight is a whole number from 0 to 1,000,000,000,000. Each
+function raises MinkaError(INVALID_ARGUMENT) for what can't be sent.
+
+`if_version` makes a change conditional: the cluster refuses it with VERSION_MISMATCH if the duty or pallet has another
+version. None is no condition. Versions begin at 1, so 0 is refused with INVALID_ARGUMENT.
 """
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from minka.duties._arguments import (
     checked_id,
@@ -15,7 +24,33 @@ from minka.duties._arguments import (
     checked_weight,
     made,
 )
-from minka.v1.duty_api_pb2 import DutyChange, DutyName, DutyPin, DutySpec
+from minka.duties.duty_rows import Pallet
+from minka.duties.messages import pallet_row
+from minka.engine.arguments import invalid, items
+from minka.engine.grpc_calls import clipped
+from minka.v1 import duty_api_pb2 as api
+from minka.v1.duties_pb2 import Pallet as PalletRow
+
+_Change = TypeVar("_Change", "DutyChange", "PalletChange")
+
+
+@dataclass(frozen=True, slots=True)
+class DutyChange:
+    """A change of one duty, for `Client.change`. The functions of `minka.duties.changes` make it."""
+
+    _message: api.DutyChange = field(repr=False)
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of the payload that the change sends: those of one `Client.change` may add up to 8 MiB."""
+        return len(self._message.create.payload) + len(self._message.update.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class PalletChange:
+    """A change of one pallet, for `Client.change_pallets`. The functions of `minka.duties.changes` make it."""
+
+    _message: api.PalletChange = field(repr=False)
 
 
 def create(
@@ -29,21 +64,23 @@ def create(
     lazy: bool = False,
 ) -> DutyChange:
     """Create a duty. `weight` is in the unit of the shards' capacities. A synthetic duty is on every shard that takes
-    its pallet; a stationary one (not idempotent) is never moved to balance; a lazy one ends when the delegate no longer
-    reports it.
+    its pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
+    delegate no longer reports it.
     """
     name, weight, content = _name(pallet, duty), checked_weight(weight), checked_payload(payload)
     return made(
         "a duty",
         lambda: DutyChange(
-            create=DutySpec(
-                pallet=name.pallet,
-                id=name.id,
-                weight=weight,
-                payload=content,
-                synthetic=synthetic,
-                stationary=stationary,
-                lazy=lazy,
+            api.DutyChange(
+                create=api.DutySpec(
+                    pallet=name.pallet,
+                    id=name.id,
+                    weight=weight,
+                    payload=content,
+                    synthetic=synthetic,
+                    stationary=stationary,
+                    lazy=lazy,
+                )
             )
         ),
     )
@@ -55,38 +92,71 @@ def update(
     payload: bytes | str | None = None,
     *,
     weight: int | None = None,
-    if_version: int = 0,
+    if_version: int | None = None,
 ) -> DutyChange:
     """Give a duty another payload or weight; None leaves it as it is."""
-    name, change = _name(pallet, duty), DutyChange(if_version=checked_version(if_version))
+    name, change = _name(pallet, duty), api.DutyChange(if_version=checked_version(if_version))
     change.update.pallet, change.update.id = name.pallet, name.id
     if weight is not None:
         change.update.weight = checked_weight(weight)
     if payload is not None:
         change.update.payload = checked_payload(payload)
-    return change
+    return DutyChange(change)
 
 
-def delete(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
+def delete(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
     """Delete a duty. It is gone once the shards that have it have released it."""
-    return DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version))
+    return DutyChange(api.DutyChange(delete=_name(pallet, duty), if_version=checked_version(if_version)))
 
 
-def pin(pallet: str, duty: str, shard: str, *, if_version: int = 0) -> DutyChange:
+def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) -> DutyChange:
     """Place a duty on this shard by hand; it stays there until `release`."""
-    pin = DutyPin(duty=_name(pallet, duty), shard=checked_shard(shard))
-    return DutyChange(pin=pin, if_version=checked_version(if_version))
+    pin = api.DutyPin(duty=_name(pallet, duty), shard=checked_shard(shard))
+    return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
 
-def release(pallet: str, duty: str, *, if_version: int = 0) -> DutyChange:
+def release(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
     """Let the balancer move a duty again that was pinned."""
-    return DutyChange(pin=DutyPin(duty=_name(pallet, duty)), if_version=checked_version(if_version))
+    pin = api.DutyPin(duty=_name(pallet, duty))
+    return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
 
 def unquarantine(pallet: str, duty: str) -> DutyChange:
     """Let the shards on which a duty could not be attached try again."""
-    return DutyChange(unquarantine=_name(pallet, duty))
+    return DutyChange(api.DutyChange(unquarantine=_name(pallet, duty)))
 
 
-def _name(pallet: str, duty: str) -> DutyName:
-    return DutyName(pallet=checked_pallet(pallet), id=checked_id(duty))
+def create_pallet(pallet: Pallet | str) -> PalletChange:
+    """Create a pallet. If only its name is given, the cluster chooses the settings: those of `Pallet(name)`."""
+    row = PalletRow(id=checked_pallet(pallet)) if isinstance(pallet, str) else pallet_row(pallet)
+    return PalletChange(api.PalletChange(create=row))
+
+
+def update_pallet(pallet: Pallet, *, if_version: int | None = None) -> PalletChange:
+    """Replace all settings of a pallet by those of this one. Its own `version`, `created` and `changed` say nothing."""
+    return PalletChange(api.PalletChange(update=pallet_row(pallet), if_version=checked_version(if_version)))
+
+
+def delete_pallet(pallet: str, *, if_version: int | None = None) -> PalletChange:
+    """Delete a pallet, which must have no duties."""
+    return PalletChange(api.PalletChange(delete=checked_pallet(pallet), if_version=checked_version(if_version)))
+
+
+def duty_messages(changes: Iterable[DutyChange]) -> list[api.DutyChange]:
+    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for what isn't one."""
+    return [_checked(change, DutyChange)._message for change in items(changes, "changes of duties")]
+
+
+def pallet_messages(changes: Iterable[PalletChange]) -> list[api.PalletChange]:
+    """The messages that are sent for the changes. Raises MinkaError(INVALID_ARGUMENT) for what isn't one."""
+    return [_checked(change, PalletChange)._message for change in items(changes, "changes of pallets")]
+
+
+def _checked(change: _Change, kind: type[_Change]) -> _Change:
+    if not isinstance(change, kind):
+        raise invalid(f"{clipped(repr(change))} isn't a {kind.__name__}: minka.duties.changes makes them")
+    return change
+
+
+def _name(pallet: str, duty: str) -> api.DutyName:
+    return api.DutyName(pallet=checked_pallet(pallet), id=checked_id(duty))

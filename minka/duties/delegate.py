@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minka.v1.shards_pb2 import HeldDuty
-
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
@@ -13,30 +11,38 @@ class Capacity:
     weight: int
 
 
-@dataclass(frozen=True, slots=True)
+def _never(number: int, epoch: int) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """A duty that a shard has, as the delegate is given it. After an update the delegate gets another object, which is
-    equal to this one: duties are equal if they have the same number and epoch.
+    """A named piece of your own work, as a delegate is given it, and as clients return it.
+
+    Duties are equal if they have the same number and epoch: after an update the delegate gets another object, which is
+    equal to the one before. A client returns a duty with the epoch 0, and `is_held()` is False for it.
+
+    To test a delegate, make one: `Duty(number=1, epoch=7, pallet="feeds", id="bbc", holds=lambda number, epoch: True)`.
     """
 
     number: int  # unique in the cluster, never reused
-    epoch: int  # the fencing token: greater with each assignment of the duty, to whichever shard
     pallet: str = field(compare=False)
-    id: str = field(compare=False)
-    payload: bytes = field(compare=False, repr=False)
-    weight: int = field(compare=False)
-    version: int = field(compare=False)  # greater with each change that a client makes
-    synthetic: bool = field(compare=False)  # it lives on every shard that takes its pallet
-    idempotent: bool = field(compare=False)  # it may be moved to balance the shards
-    lazy: bool = field(compare=False)  # it ends when the delegate no longer reports it
-    _holds: Callable[[int, int], bool] = field(compare=False, repr=False)
+    id: str = field(compare=False)  # unique in its pallet
+    payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; from a client only if asked for
+    weight: int = field(default=1, compare=False)  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
+    version: int = field(default=1, compare=False)  # 1 when it is created, and one more with each change by a client
+    epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
+    synthetic: bool = field(default=False, compare=False)  # it is on every shard that takes its pallet
+    stationary: bool = field(default=False, compare=False)  # once placed, it is never moved to balance the shards
+    lazy: bool = field(default=False, compare=False)  # it ends when the delegate no longer reports it
+    holds: Callable[[int, int], bool] = field(default=_never, compare=False, repr=False)  # `is_held` asks it
 
     def is_held(self) -> bool:
         """Whether this process may act for the duty now: it has the duty, and by its own clock it has clearance. The
         question sends nothing, so ask it before each step that nobody else may do at the same time. A process that was
-        paused for too long sees False as soon as it goes on; what it had begun before is fenced by `epoch`.
+        paused for too long sees False as soon as it goes on; `epoch` fences what it had begun before.
         """
-        return self._holds(self.number, self.epoch)
+        return self.holds(self.number, self.epoch)
 
 
 Duties = Sequence[Duty]
@@ -85,20 +91,3 @@ class Delegate:
         coroutine.
         """
         raise NotImplementedError
-
-
-def duty_of(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
-    """The duty as the delegate is given it. `holds` says whether the shard may act for a number and an epoch."""
-    return Duty(
-        number=held.duty,
-        epoch=held.epoch,
-        pallet=held.pallet,
-        id=held.id,
-        payload=held.payload,
-        weight=held.weight,
-        version=held.version,
-        synthetic=held.synthetic,
-        idempotent=not held.stationary,
-        lazy=held.lazy,
-        _holds=holds,
-    )

@@ -1,18 +1,23 @@
-"""Pallets and duties as JSON and YAML documents: REST takes and gives them, and `minkactl apply -f` reads them.
+"""Pallets, duties and shards as JSON and YAML documents: REST takes and gives them, `minkactl` shows them, and
+`minkactl apply -f` reads them. They are made from the dataclasses that clients return.
 
 A payload is `payload`, which is text, or `payload_base64` for other bytes, in the manner of `data` and `data_base64` in
 the JSON format of CloudEvents.
 """
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from minka.duties import changes
+from minka.duties import changes, duty_rows
+from minka.duties.changes import DutyChange, PalletChange
+from minka.duties.duty_rows import DutyRow, DutyStatus, Pallet, PalletSummary, ShardLoad, ShardStatus
 from minka.duties.limits import MAX_ID_CHARS, MAX_WEIGHT
+from minka.engine.messages import unix_ms
 from minka.errors import Code, MinkaError
-from minka.v1 import duties_pb2 as rows
-from minka.v1.duty_api_pb2 import DutyChange, DutyStatus, PalletChange, PalletSummary, ShardLoad, ShardStatus
+
+_Document = TypeVar("_Document", bound=Struct)
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS, description="1 to 256 printable characters")]
 PalletId = Annotated[
@@ -21,7 +26,11 @@ PalletId = Annotated[
 Weight = Annotated[int, Meta(ge=0, le=MAX_WEIGHT, description="in the unit of the shards' capacities")]
 Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Version = Annotated[
-    int, Meta(ge=0, description="precondition: refused with VERSION_MISMATCH if it has another; 0: none")
+    int | None,
+    Meta(
+        description="precondition: refused with VERSION_MISMATCH if it has another; null, or left out: none",
+        extra_json_schema={"minimum": 1},  # `changes` refuses 0, and says why
+    ),
 ]
 Milliseconds = Annotated[int, Meta(description="Unix milliseconds")]
 
@@ -59,7 +68,7 @@ class PalletSettings(Struct, forbid_unknown_fields=True, frozen=True):
 class PalletUpdate(PalletSettings, forbid_unknown_fields=True, frozen=True):
     """A pallet whose settings are to be replaced."""
 
-    version: Version = 0
+    version: Version = None
 
 
 class Unplaced(Struct, frozen=True):
@@ -100,7 +109,7 @@ class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
 
     pallet: PalletId
     id: Id
-    version: Version = 0
+    version: Version = None
 
 
 class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
@@ -131,7 +140,7 @@ class DutyDocument(_WithPayload, forbid_unknown_fields=True, frozen=True):
 class DutyUpdate(_WithPayload, forbid_unknown_fields=True, frozen=True):
     """A duty to be changed; what is left out stays as it is."""
 
-    version: Version = 0
+    version: Version = None
 
 
 class Assignment(Struct, frozen=True):
@@ -209,122 +218,82 @@ class ShardView(Struct, frozen=True):
     registered_ms: Milliseconds
 
 
-def _word(enum: Any, number: int) -> str:
-    """BALANCER_KIND_ROUND_ROBIN as round_robin."""
-    prefix = enum.Name(0).removesuffix("UNSPECIFIED")
-    name: str = enum.Name(number) if number in enum.values() else str(number)
-    return name.removeprefix(prefix).lower()
-
-
-def _number(enum: Any, word: str) -> Any:
-    return enum.Value(enum.Name(0).removesuffix("UNSPECIFIED") + word.upper())
-
-
-_BY_DEFAULT: Final = Balancer()
-
-
-def pallet_row(document: PalletSettings) -> rows.Pallet:
-    """The row that is sent for the document."""
-    balancer = document.balancer
-    row = rows.Pallet(
-        id=document.id,
-        balancer=rows.Balancer(
-            kind=_number(rows.BalancerKind, balancer.kind),
+def pallet(document: PalletSettings) -> Pallet:
+    """The pallet with the settings of the document."""
+    balancer, canary = document.balancer, document.canary
+    return Pallet(
+        document.id,
+        balancer=duty_rows.Balancer(
+            kind=duty_rows.BalancerKind(balancer.kind),
             max_difference=balancer.max_difference,
-            fill_by=_number(rows.FillBy, balancer.fill_by),
+            fill_by=duty_rows.FillBy(balancer.fill_by),
             fill_limit=balancer.fill_limit,
             shard_order=balancer.shard_order,
-            pre_sort=_number(rows.PreSort, balancer.pre_sort),
+            pre_sort=duty_rows.PreSort(balancer.pre_sort),
         ),
         manual=document.manual,
-        on_failure=_number(rows.OnFailure, document.on_failure),
+        on_failure=duty_rows.OnFailure(document.on_failure),
         warm=document.warm,
         moves_per_shard=document.moves_per_shard,
+        canary=None if canary is None else duty_rows.Canary(canary.version, canary.percent),
     )
-    if document.canary is not None:
-        row.canary.version, row.canary.percent = document.canary.version, document.canary.percent
-    return row
 
 
-def _settings(row: rows.Pallet) -> dict[str, Any]:
-    balancer = row.balancer
-    return {
-        "id": row.id,
-        "balancer": Balancer(
-            _word(rows.BalancerKind, balancer.kind) if balancer.kind else _BY_DEFAULT.kind,  # type: ignore[arg-type]
-            balancer.max_difference,
-            _word(rows.FillBy, balancer.fill_by) if balancer.fill_by else _BY_DEFAULT.fill_by,  # type: ignore[arg-type]
-            balancer.fill_limit,
-            tuple(balancer.shard_order),
-            _word(rows.PreSort, balancer.pre_sort) if balancer.pre_sort else _BY_DEFAULT.pre_sort,  # type: ignore[arg-type]
-        ),
-        "manual": row.manual,
-        "on_failure": _word(rows.OnFailure, row.on_failure) if row.on_failure else "reattach",
-        "warm": row.warm,
-        "moves_per_shard": row.moves_per_shard,
-        "canary": Canary(row.canary.version, row.canary.percent) if row.HasField("canary") else None,
-    }
+def _made(kind: type[_Document], record: Any, **given: Any) -> _Document:
+    """The document of this kind with the values that the record has under its fields' names; `given` are the others."""
+    own = (name for name in kind.__struct_fields__ if name not in given)
+    return kind(**given, **{name: _value(record, name) for name in own})
 
 
-def pallet_settings(row: rows.Pallet) -> PalletSettings:
+def _value(record: Any, name: str) -> Any:
+    moment = name.removesuffix("_ms")
+    return unix_ms(getattr(record, moment)) if not hasattr(record, name) else getattr(record, name)
+
+
+def _list(kind: type[_Document], records: Iterable[Any]) -> list[_Document]:
+    return [_made(kind, record) for record in records]
+
+
+def _settings(pallet: Pallet) -> dict[str, Any]:
+    canary = None if pallet.canary is None else _made(Canary, pallet.canary)
+    return {"balancer": _made(Balancer, pallet.balancer), "canary": canary}
+
+
+def pallet_settings(pallet: Pallet) -> PalletSettings:
     """The settings of a pallet, as a client has given them."""
-    return PalletSettings(**_settings(row))
+    return _made(PalletSettings, pallet, **_settings(pallet))
 
 
-def pallet_view(row: rows.Pallet, summary: PalletSummary | None = None) -> PalletView:
+_COUNTED: Final = ("duties", "attached", "weight", "unplaced_count", "quarantined", "unplaced", "loads", "held_back")
+
+
+def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletView:
     """The pallet's document, with what its duties add up to if that is known."""
-    counted: dict[str, Any] = {}
+    counted: dict[str, Any] = dict.fromkeys(_COUNTED, UNSET)
     if summary is not None:
-        counted = {
-            "duties": summary.duties,
-            "attached": summary.attached,
-            "weight": summary.weight,
-            "unplaced_count": summary.unplaced_count,
-            "quarantined": summary.quarantined,
-            "unplaced": [Unplaced(one.id, one.reason) for one in summary.unplaced],
-            "loads": [load_view(one) for one in summary.loads],
-            "held_back": summary.held_back,
-        }
-    times: dict[str, Any] = {"version": row.version, "created_ms": row.created_ms, "changed_ms": row.changed_ms}
-    return PalletView(**_settings(row), **times, **counted)
+        counted = {name: getattr(summary, name) for name in _COUNTED}
+        counted |= {"unplaced": _list(Unplaced, summary.unplaced), "loads": _list(Load, summary.loads)}
+    return _made(PalletView, pallet, **_settings(pallet), **counted)
 
 
 def shard_view(status: ShardStatus) -> ShardView:
     """The shard's document, with what it holds."""
-    shard = status.shard
-    return ShardView(
-        shard.name,
-        shard.node,
-        shard.version,
-        _word(rows.ShardState, shard.state),
-        shard.state_reason,
-        shard.state_since_ms,
-        status.score,
-        status.heartbeat_age_ms,
-        status.assigned,
-        status.attached,
-        status.releasing,
-        [load_view(one) for one in status.loads],
-        shard.grace_ms,
-        shard.away_until_ms,
-        shard.registered_ms,
-    )
+    return _made(ShardView, status, loads=_list(Load, status.loads))
 
 
 def load_view(load: ShardLoad) -> Load:
     """The document of what a shard has of a pallet."""
-    capacity = load.capacity if load.HasField("capacity") else None
-    return Load(load.shard, load.pallet, load.duties, load.weight, capacity)
+    return _made(Load, load)
 
 
 def create_pallet(document: PalletSettings) -> PalletChange:
     """The change that creates the pallet; it is refused if there is one already."""
-    return PalletChange(create=pallet_row(document))
+    return changes.create_pallet(pallet(document))
 
 
 def update_pallet(document: PalletUpdate) -> PalletChange:
     """The change that replaces the pallet's settings; it is refused if there is no such pallet."""
-    return PalletChange(update=pallet_row(document), if_version=document.version)
+    return changes.update_pallet(pallet(document), if_version=document.version)
 
 
 def create_duty(document: DutyDocument) -> DutyChange:
@@ -347,41 +316,20 @@ def update_duty(document: DutyUpdate) -> DutyChange:
     )
 
 
-def duty_view(row: rows.Duty, status: DutyStatus | None = None, *, with_payload: bool = False) -> DutyView:
+def duty_view(row: DutyRow | DutyStatus, *, with_payload: bool = False) -> DutyView:
     """The duty's document, with where it is if that is known, and its payload if that is asked for."""
-    known: dict[str, Any] = {}
-    if status is not None:
-        known["assignments"] = [
-            Assignment(one.shard, _word(rows.AssignmentState, one.state), one.epoch, one.since_ms, one.reason)
-            for one in status.assignments
-        ]
-        known["unplaced"] = status.unplaced
-        if with_payload:
-            known |= payload_fields(status.payload)
-    return DutyView(
-        pallet=row.pallet,
-        id=row.id,
-        number=row.number,
-        version=row.version,
-        weight=row.weight,
-        reported_weight=row.reported_weight if row.HasField("reported_weight") else None,
-        synthetic=row.synthetic,
-        stationary=row.stationary,
-        lazy=row.lazy,
-        payload_bytes=row.payload_bytes,
-        created_ms=row.created_ms,
-        changed_ms=row.changed_ms,
-        pinned_to=row.pinned_to,
-        deleting=row.deleting,
-        quarantines=[Quarantine(one.shard, one.shard_version, one.reason, one.since_ms) for one in row.quarantines],
-        suspicion=_suspicion(row),
-        **known,
-    )
+    duty = row.duty
+    known: dict[str, Any] = {"assignments": UNSET, "unplaced": UNSET, "payload": UNSET, "payload_base64": UNSET}
+    if isinstance(row, DutyStatus):
+        known |= {"assignments": _list(Assignment, row.assignments), "unplaced": row.unplaced}
+    if with_payload:
+        known |= payload_fields(duty.payload)
+    own = {name: getattr(duty, name) for name in _OF_A_DUTY}
+    suspicion = None if row.suspicion is None else _made(Suspicion, row.suspicion)
+    return _made(DutyView, row, quarantines=_list(Quarantine, row.quarantines), suspicion=suspicion, **own, **known)
 
 
-def _suspicion(row: rows.Duty) -> Suspicion | None:
-    said = row.suspicion
-    return Suspicion(said.failures, said.shard, said.since_ms, said.retry_ms) if row.HasField("suspicion") else None
+_OF_A_DUTY: Final = ("pallet", "id", "number", "version", "weight", "synthetic", "stationary", "lazy")
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:

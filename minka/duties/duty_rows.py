@@ -1,10 +1,18 @@
-"""Pallets, duties and shards as the cluster has them: what the clients of duties return."""
+"""Pallets, duties and shards as the cluster has them: what the clients of duties take and return. All times are in UTC,
+weights and capacities in the unit of your choice.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from minka.duties.delegate import Duty
 from minka.engine.messages import Word
+
+Consistency = Literal["leader", "quorum", "voters", "all"]
+"""Which nodes have a change durably when a call returns: the node of the active controller alone; a majority of the
+coordinator's voters; every voter; every voter and every learner.
+"""
 
 
 class BalancerKind(Word):
@@ -168,20 +176,26 @@ class Suspicion:
 
 
 @dataclass(frozen=True, slots=True)
-class DutyStatus:
-    """A duty, and where it is."""
+class DutyRow:
+    """A duty, and what the cluster has recorded of it."""
 
     duty: Duty
-    assignments: tuple[Assignment, ...]
-    unplaced: str  # why no shard has it; "" if one has
     reported_weight: int | None  # as the delegate last said, if that differs enough from the duty's weight
     payload_bytes: int
-    pinned_to: str  # the shard to which a person has assigned it, until it is released; "": none
+    pinned_to: str  # the shard on which a person has placed it, until it is released; "": none
     quarantines: tuple[Quarantine, ...]
     suspicion: Suspicion | None
     deleting: bool  # it is removed as soon as its shards have released it
     created: datetime
     changed: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DutyStatus(DutyRow):
+    """A duty, what the cluster has recorded of it, and where it is."""
+
+    assignments: tuple[Assignment, ...]
+    unplaced: str  # why no shard has it; "" if one has
 
 
 class ShardState(Word):

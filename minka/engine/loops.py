@@ -12,12 +12,9 @@ import os
 import threading
 import weakref
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
-
-if TYPE_CHECKING:
-    from minka.async_client import AsyncClient
 
 from minka.engine.grpc_calls import claim_aio
 from minka.errors import Code, MinkaError
@@ -44,6 +41,13 @@ class SharedLoop:
         asyncio.run_coroutine_threadsafe(_hold_grpc(), self.loop).result()
         # It is made before the finalizer of any client, so it is called after those when the interpreter ends.
         weakref.finalize(self, _end, self.loop, self.thread, os.getpid())
+
+
+class AsyncClosable(Protocol):
+    """A client for asyncio."""
+
+    async def close(self) -> None:
+        """Close the connections; calls under way fail."""
 
 
 class ClientLoop:
@@ -83,7 +87,7 @@ class ClientLoop:
             self._calls.add(future)
         return future
 
-    def stop(self, client: "AsyncClient", process: int) -> None:
+    def stop(self, client: AsyncClosable, process: int) -> None:
         """Close the client, and let callers that wait in other threads have their answer. `process`: the id of the
         process that made the client; in a child that was forked from it there is nothing to close.
         """

@@ -1,7 +1,8 @@
 """The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields.
 
 A dataclass says by its types how a field is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
-enum, a tuple its repeated field, a dataclass the message in it. What may be absent in the message is `… | None`.
+enum, a tuple its repeated field, a dataclass the message in it. What the message may lack is `… | None`. The caller
+gives the fields that the message doesn't have.
 """
 
 import dataclasses
@@ -32,26 +33,25 @@ class Word(StrEnum):
         return found
 
 
-def read(kind: type[_Record], message: Message) -> _Record:
-    """The message as a record of this dataclass."""
-    values = {name: get(message) for name, get in _readers(kind)}  # type: ignore[arg-type]  # a class is hashable
-    return kind(**values)
+def read(kind: type[_Record], message: Message, **given: Any) -> _Record:
+    """The message as a record of this dataclass; `given` are the fields that aren't in the message."""
+    return kind(**given, **{name: get(message) for name, get in _readers(kind, frozenset(given))})  # type: ignore[arg-type]
 
 
-def read_all(kind: type[_Record], messages: typing.Iterable[Message]) -> list[_Record]:
+def read_all(kind: type[_Record], messages: typing.Iterable[Message]) -> tuple[_Record, ...]:
     """The messages as records of this dataclass."""
-    return [read(kind, message) for message in messages]
+    return tuple(read(kind, message) for message in messages)
 
 
 @functools.cache
-def _readers(kind: type[Any]) -> tuple[tuple[str, _Read], ...]:
-    return tuple(_fields_read(kind))
+def _readers(kind: type[Any], given: frozenset[str]) -> tuple[tuple[str, _Read], ...]:
+    return tuple(_fields_read(kind, given))
 
 
-def _fields_read(kind: type[Any]) -> Iterator[tuple[str, _Read]]:
+def _fields_read(kind: type[Any], given: frozenset[str]) -> Iterator[tuple[str, _Read]]:
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if not field.init or field.metadata.get("is_local"):
+        if field.name in given:
             continue
         hint, is_optional = _without_none(hints[field.name])
         name = f"{field.name}_ms" if hint is datetime else field.name
@@ -76,7 +76,7 @@ def _element(hint: Any) -> _Read:
     if hint in _SCALARS:
         return hint  # type: ignore[no-any-return]
     assert dataclasses.is_dataclass(hint), f"no message is read as {hint}"
-    return functools.partial(read, typing.cast(type[Any], hint))
+    return functools.partial(read, hint)  # type: ignore[arg-type]
 
 
 def _word(name: str, kind: type[Word], default: Any, message: Message) -> Any:
@@ -100,8 +100,13 @@ def number(enum: Any, text: str) -> int:
 
 
 def moment(unix_ms: int) -> datetime:
-    """The moment, in UTC, `unix_ms` milliseconds after the epoch."""
+    """The moment, in UTC, that many milliseconds after the Unix epoch."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC)
+
+
+def unix_ms(moment: datetime | None) -> int:
+    """The milliseconds from the Unix epoch to this moment; 0 for None. `moment` is the inverse."""
+    return 0 if moment is None else round(moment.timestamp() * 1000)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -14,7 +14,7 @@ from minkactl.session import Session
 
 if TYPE_CHECKING:
     from minka.admin.control import Control
-    from minka.duties.client import Client
+    from minka.duties import Client
     from minka.v1.admin_pb2 import Plan
     from minkactl.manifest import Difference
 

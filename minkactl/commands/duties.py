@@ -12,7 +12,7 @@ from minkactl.session import Session
 from minkactl.watch import show_from
 
 if TYPE_CHECKING:
-    from minka.duties.client import Client
+    from minka.duties import Client
 
 LIMIT = 10_000
 

@@ -12,8 +12,8 @@ from minkactl.output import emit
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.duties._calls import Level
-    from minka.v1.duty_api_pb2 import DutyChange
+    from minka.duties import Consistency as Level
+    from minka.duties import DutyChange
 
 LEVELS = ("leader", "quorum", "voters", "all")
 MAX_READ = 1 << 21  # bytes of a file: more than any payload may have
@@ -136,7 +136,7 @@ def update(
     if content is None and weight is None:
         raise click.UsageError("nothing to change: --payload, --payload-file, --weight", click.get_current_context())
     pallet, name = parse_duty(duty)
-    _change(session, [update(pallet, name, content, weight=weight, if_version=if_version or 0)], consistency)
+    _change(session, [update(pallet, name, content, weight=weight, if_version=if_version)], consistency)
 
 
 @duty.command()
@@ -155,7 +155,7 @@ def delete(session: Session, duties: tuple[str, ...], if_version: int | None, co
 
     if if_version is not None and len(duties) > 1:
         raise click.UsageError("--if-version goes with one duty", click.get_current_context())
-    _change(session, [delete(*parse_duty(name), if_version=if_version or 0) for name in duties], consistency)
+    _change(session, [delete(*parse_duty(name), if_version=if_version) for name in duties], consistency)
 
 
 @duty.command()

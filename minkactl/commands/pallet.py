@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,13 +17,12 @@ from minkactl.session import Session
 from minkactl.watch import show_from
 
 if TYPE_CHECKING:
-    from minka.duties._calls import Level
-    from minka.duties.client import Client
-    from minka.v1.duties_pb2 import Pallet
+    from minka.duties import Client, Pallet
+    from minka.duties import Consistency as Level
 
 F = TypeVar("F", bound=Callable[..., Any])
 BALANCERS = ("round-robin", "spill-over", "capacity-workload", "fair-workload")
-OF_THE_BALANCER = ("max_difference", "fill_by", "fill_limit", "pre_sort")
+OF_THE_BALANCER = ("max_difference", "fill_by", "fill_limit", "shard_order", "pre_sort")
 
 Name = click.argument("pallet", shell_complete=complete_pallet)
 
@@ -85,24 +85,22 @@ def settings(function: F) -> F:
     return function
 
 
-def _set(row: "Pallet", given: dict[str, Any]) -> None:
-    """Set in the row what was given; the rest stays."""
-    from minka.v1 import duties_pb2 as rows
-    from minkactl.documents import enum_number
+def _with(pallet: "Pallet", given: dict[str, Any]) -> "Pallet":
+    """The pallet with what was given; the rest stays."""
+    from minka.duties import BalancerKind, FillBy, OnFailure, PreSort
 
-    enums = {"balancer": rows.BalancerKind, "fill_by": rows.FillBy, "pre_sort": rows.PreSort}
-    enums["on_failure"] = rows.OnFailure
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name in enums:
-            value = enum_number(enums[name].DESCRIPTOR, value.replace("-", "_"))
-        if name == "balancer":
-            row.balancer.kind = value
-        elif name == "shard_order":
-            row.balancer.shard_order[:] = [shard for shard in value.split(",") if shard]
-        else:
-            setattr(row.balancer if name in OF_THE_BALANCER else row, name, value)
+    words: dict[str, Callable[[str], Any]] = {
+        "balancer": lambda text: BalancerKind(text.replace("-", "_")),
+        "fill_by": FillBy,
+        "pre_sort": PreSort,
+        "on_failure": OnFailure,
+        "shard_order": lambda text: tuple(shard for shard in text.split(",") if shard),
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    said |= {name: words[name](said[name]) for name in words.keys() & said.keys()}
+    kind = {"kind": said.pop("balancer")} if "balancer" in said else {}
+    of_balancer = {name: said.pop(name) for name in OF_THE_BALANCER if name in said}
+    return replace(pallet, balancer=replace(pallet.balancer, **kind, **of_balancer), **said)
 
 
 @pallet.command()
@@ -118,13 +116,11 @@ def create(session: Session, /, pallet: str, consistency: "Level", **given: Any)
       minkactl pallet create feeds
       minkactl pallet create tenants --balancer spill-over --fill-by count --fill-limit 20
     """
-    from minka.v1.duties_pb2 import Pallet
+    from minka.duties import Pallet
     from minkactl.duty_views import changed_pallet_page
 
-    row = Pallet(id=pallet)
-    _set(row, given)
     with session.duties() as client:
-        created = client.create_pallet(row, consistency=consistency)
+        created = client.create_pallet(_with(Pallet(pallet), given), consistency=consistency)
     emit(changed_pallet_page(created), session.output)
 
 
@@ -159,7 +155,7 @@ def update(session: Session, /, pallet: str, if_version: int | None, consistency
     """
     if all(value is None for value in given.values()):
         raise click.UsageError("nothing to change is given", click.get_current_context())
-    _update(session, pallet, lambda row: _set(row, given), consistency, if_version)
+    _update(session, pallet, lambda present: _with(present, given), consistency, if_version)
 
 
 pallet.add_command(update, "set")
@@ -183,26 +179,25 @@ def canary(session: Session, pallet: str, version: str | None, share: str | None
     if off == (version is not None) or (not off and (percent is None or not 1 <= int(percent[1]) <= 100)):
         raise click.UsageError("give --version V with --share 1% to 100%, or --off", click.get_current_context())
 
-    def change(row: "Pallet") -> None:
-        row.ClearField("canary")
-        if version is not None and percent is not None:
-            row.canary.version, row.canary.percent = version, int(percent[1])
+    def change(present: "Pallet") -> "Pallet":
+        from minka.duties import Canary
+
+        wanted = None if version is None or percent is None else Canary(version, int(percent[1]))
+        return replace(present, canary=wanted)
 
     _update(session, pallet, change, "quorum", None)
 
 
 def _update(
-    session: Session, pallet: str, change: "Callable[[Pallet], None]", consistency: "Level", if_version: int | None
+    session: Session, pallet: str, change: "Callable[[Pallet], Pallet]", consistency: "Level", if_version: int | None
 ) -> None:
-    """Change the row as it is now, with its version as a condition, so that nobody else's change is lost."""
-    from minka.v1.duties_pb2 import Pallet
+    """Change the pallet as it is now, with its version as a condition, so that nobody else's change is lost."""
     from minkactl.duty_views import changed_pallet_page
 
     with session.duties() as client:
-        row = Pallet()
-        row.CopyFrom(client.pallets([pallet])[0].pallet)
-        change(row)
-        changed = client.update_pallet(row, if_version=if_version or row.version, consistency=consistency)
+        present = client.pallets([pallet])[0].pallet
+        version = present.version if if_version is None else if_version
+        changed = client.update_pallet(change(present), if_version=version, consistency=consistency)
     emit(changed_pallet_page(changed), session.output)
 
 
@@ -217,7 +212,7 @@ def delete(session: Session, pallet: str, if_version: int | None, consistency: "
     from minkactl.duty_views import changed_pallet_page
 
     with session.duties() as client:
-        deleted = client.delete_pallet(pallet, if_version=if_version or 0, consistency=consistency)
+        deleted = client.delete_pallet(pallet, if_version=if_version, consistency=consistency)
     emit(changed_pallet_page(deleted), session.output)
 
 
@@ -233,8 +228,8 @@ def compare(session: Session, pallet: str) -> None:
     from minkactl.duty_views import compare_page
 
     with session.duties() as client:
-        response = client.compare_pallet(pallet)
-    emit(compare_page(response), session.output)
+        found = client.compare_pallet(pallet)
+    emit(compare_page(found), session.output)
 
 
 @pallet.command()

@@ -11,7 +11,7 @@ from minkactl.session import Session
 from minkactl.watch import show_from
 
 if TYPE_CHECKING:
-    from minka.duties.client import Client
+    from minka.duties import Client
 
 
 @options.command()

@@ -1,15 +1,16 @@
 """Pallets and duties over HTTP: /v1/duties, /v1/pallets, described by /v1/openapi.json."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 from google.protobuf.message import Message
 
-from minka.duties import changes, documents
+from minka.duties import changes, documents, messages
+from minka.duties.changes import DutyChange, PalletChange, duty_messages, pallet_messages
 from minka.duties.documents import (
     DutyDocument,
     DutyName,
@@ -23,10 +24,11 @@ from minka.duties.documents import (
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
 from minka.v1 import duty_api_pb2 as api
-from minka.v1.duties_pb2 import Duty
 from minkad.duties.gateway import DutyGateway
 from minkad.http.openapi import Query, Route, describe
 from minkad.http.problems import error_registry, local_names, problems
+
+_Update = TypeVar("_Update", DutyUpdate, PalletUpdate)
 
 _MAX_BODY: Final = MAX_REQUEST_BYTES * 3 // 2  # the payloads in base64, and their names
 _BODIES_AT_ONCE: Final = 4
@@ -58,7 +60,7 @@ class Change(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     update: DutyUpdate | None = None
     delete: DutyName | None = None
 
-    def to_proto(self) -> api.DutyChange:
+    def change(self) -> DutyChange:
         """Raises MinkaError(INVALID_ARGUMENT)."""
         if [self.create, self.update, self.delete].count(None) != 2:
             raise MinkaError(Code.INVALID_ARGUMENT, "a change is one of create, update and delete")
@@ -175,7 +177,7 @@ class Rest:
 
     async def _post_changes(self, request: web.Request) -> web.Response:
         found = await self._body(request, Changes)
-        return _answer(await self._change_duties(request, [one.to_proto() for one in found.changes]))
+        return _answer(await self._change_duties(request, [one.change() for one in found.changes]))
 
     async def _list_duties(self, request: web.Request) -> web.Response:
         query = request.query
@@ -191,7 +193,7 @@ class Rest:
         )
         self._check(asked)
         found = await self._gateway.get_duties(asked, _TIMEOUT_S)
-        views = [documents.duty_view(one.duty, one, with_payload=payloads) for one in found.duties]
+        views = [documents.duty_view(messages.duty_status(one), with_payload=payloads) for one in found.duties]
         last = found.duties[-1].duty.number if found.more and found.duties else None
         return _answer(DutyPage(views, last, found.total))
 
@@ -199,14 +201,12 @@ class Rest:
         asked = api.GetDutiesRequest(names=[_duty_name(request)], with_payloads=True)
         self._check(asked)
         [status] = (await self._gateway.get_duties(asked, _TIMEOUT_S)).duties
-        return _answer(documents.duty_view(status.duty, status, with_payload=True))
+        return _answer(documents.duty_view(messages.duty_status(status), with_payload=True))
 
     async def _put_duty(self, request: web.Request) -> web.Response:
         name = _duty_name(request)
         document = await self._body(request, DutyUpdate, pallet=name.pallet, id=name.id)
-        change = documents.update_duty(document)
-        change.if_version = _if_match(request) or change.if_version
-        [view] = await self._change_duties(request, [change])
+        [view] = await self._change_duties(request, [documents.update_duty(_matching(request, document))])
         return _answer(view)
 
     async def _delete_duty(self, request: web.Request) -> web.Response:
@@ -228,11 +228,11 @@ class Rest:
         [view] = await self._change_duties(request, [change])
         return _answer(view)
 
-    async def _change_duties(self, request: web.Request, asked: Any) -> list[DutyView]:
-        change = api.ChangeDutiesRequest(changes=asked, consistency=_level(request))
+    async def _change_duties(self, request: web.Request, asked: Iterable[DutyChange]) -> list[DutyView]:
+        change = api.ChangeDutiesRequest(changes=duty_messages(asked), consistency=_level(request))
         self._check(change)
-        rows: Sequence[Duty] = (await self._gateway.change_duties(change, _TIMEOUT_S)).duties
-        return [documents.duty_view(row) for row in rows]
+        response = await self._gateway.change_duties(change, _TIMEOUT_S)
+        return [documents.duty_view(messages.duty_row(row)) for row in response.duties]
 
     # Pallets and shards
 
@@ -245,38 +245,33 @@ class Rest:
 
     async def _list_pallets(self, _: web.Request) -> web.Response:
         found = await self._gateway.get_pallets(api.GetPalletsRequest(), _TIMEOUT_S)
-        return _answer([documents.pallet_view(one.pallet, one) for one in found.pallets])
+        return _answer([_pallet_view(one) for one in found.pallets])
 
     async def _get_pallet(self, request: web.Request) -> web.Response:
         asked = api.GetPalletsRequest(ids=[request.match_info["id"]])
         self._check(asked)
         [found] = (await self._gateway.get_pallets(asked, _TIMEOUT_S)).pallets
-        return _answer(documents.pallet_view(found.pallet, found))
+        return _answer(_pallet_view(found))
 
     async def _put_pallet(self, request: web.Request) -> web.Response:
         document = await self._body(request, PalletUpdate, id=request.match_info["id"])
-        try:
-            change = documents.update_pallet(document)
-        except ValueError as error:  # a version of more than 64 bits
-            raise MinkaError(Code.INVALID_ARGUMENT, f"no change of a pallet: {error}") from error
-        change.if_version = _if_match(request) or change.if_version
-        [view] = await self._change_pallets(request, [change])
+        [view] = await self._change_pallets(request, [documents.update_pallet(_matching(request, document))])
         return _answer(view)
 
     async def _delete_pallet(self, request: web.Request) -> web.Response:
-        change = api.PalletChange(delete=request.match_info["id"], if_version=_if_match(request))
+        change = changes.delete_pallet(request.match_info["id"], if_version=_if_match(request))
         [view] = await self._change_pallets(request, [change])
         return _answer(view)
 
-    async def _change_pallets(self, request: web.Request, asked: Any) -> list[PalletView]:
-        change = api.ChangePalletsRequest(changes=asked, consistency=_level(request))
+    async def _change_pallets(self, request: web.Request, asked: Iterable[PalletChange]) -> list[PalletView]:
+        change = api.ChangePalletsRequest(changes=pallet_messages(asked), consistency=_level(request))
         self._check(change)
         response = await self._gateway.change_pallets(change, _TIMEOUT_S)
-        return [documents.pallet_view(row) for row in response.pallets]
+        return [documents.pallet_view(messages.pallet(row)) for row in response.pallets]
 
     async def _list_shards(self, _: web.Request) -> web.Response:
         found = await self._gateway.get_shards(api.GetShardsRequest(), _TIMEOUT_S)
-        return _answer([documents.shard_view(one) for one in found.shards])
+        return _answer([documents.shard_view(one) for one in messages.shards(found).shards])
 
     # What comes in
 
@@ -336,11 +331,22 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
     return int(value)
 
 
-def _if_match(request: web.Request) -> int:
-    """The version that If-Match asks for; 0: none. Raises MinkaError(INVALID_ARGUMENT)."""
+def _pallet_view(message: api.PalletSummary) -> PalletView:
+    summary = messages.pallet_summary(message)
+    return documents.pallet_view(summary.pallet, summary)
+
+
+def _matching(request: web.Request, document: _Update) -> _Update:
+    """The document with the version that If-Match asks for, if it asks for one. Raises MinkaError(INVALID_ARGUMENT)."""
+    version = _if_match(request)
+    return document if version is None else msgspec.structs.replace(document, version=version)
+
+
+def _if_match(request: web.Request) -> int | None:
+    """The version that If-Match asks for; None: any. Raises MinkaError(INVALID_ARGUMENT)."""
     value = request.headers.get("If-Match", "*").strip()
     if value == "*":
-        return 0
+        return None
     version = value[1:-1] if len(value) > 2 and value[0] == value[-1] == '"' else ""
     if not (version.isascii() and version.isdecimal() and len(version) < 20 and int(version)):
         raise MinkaError(Code.INVALID_ARGUMENT, f'If-Match must be a version in quotes, as "7", not {value[:40]!r}')

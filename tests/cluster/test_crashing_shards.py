@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from minka.admin.control import Control
-from minka.duties import Client, changes
+from minka.duties import Client, ShardState, changes
 from minka.testing.local_cluster import LocalCluster
-from minka.v1.duties_pb2 import ShardState
 from minkad.core.controller.duties.suspects import KEPT_AWAY_FROM
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.shard_process import POISON
@@ -92,21 +91,21 @@ def test_a_fleet_that_is_not_trusted_works_on(shards: Shards, client: Client) ->
     names = make_duties(client, "killed", 12)
     fleet = Supervisor(shards, "killed")
 
-    def are(*states: ShardState.ValueType) -> bool:
-        rows = [one.shard for one in client.shards().shards if one.shard.name.startswith("killed-")]
+    def are(*states: ShardState) -> bool:
+        rows = [one for one in client.shards().shards if one.name.startswith("killed-")]
         return len(rows) == len(FLEET) and all(row.state in states for row in rows)
 
-    registered = (ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_QUARANTINED)
+    registered = (ShardState.LIVE, ShardState.QUARANTINED)
     for _ in range(3):
         eventually("all are registered", lambda: are(*registered))
         for shard in fleet.running.values():
             shard.signal(signal.SIGKILL)
             shard.process.wait()
-        eventually("all are taken for dead", lambda: are(ShardState.SHARD_STATE_GONE))
+        eventually("all are taken for dead", lambda: are(ShardState.GONE))
         fleet.look()
-    eventually("all are quarantined", lambda: are(ShardState.SHARD_STATE_QUARANTINED))
+    eventually("all are quarantined", lambda: are(ShardState.QUARANTINED))
     shards.wait_placed(names)
-    assert not are(ShardState.SHARD_STATE_LIVE), "they have not waited for a better score"
+    assert not are(ShardState.LIVE), "they have not waited for a better score"
     shards.assert_nothing_was_held_twice()
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from minka.admin.control import Control
-from minka.duties import Client
+from minka.duties import Client, ShardState
 from minka.testing.local_cluster import LocalCluster
-from minka.v1.duties_pb2 import ShardState
 from tests.cluster.cluster import QUICK, eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.shards import QUICK_SHARDS, Shards, make_duties, running
@@ -85,4 +84,4 @@ def test_a_shard_leaves_a_node_that_is_cut_off_from_the_others(
 
 def _is_there(client: Client, name: str) -> bool:
     (status,) = client.shards([name]).shards
-    return status.shard.state in (ShardState.SHARD_STATE_LIVE, ShardState.SHARD_STATE_QUARANTINED)
+    return status.state in (ShardState.LIVE, ShardState.QUARANTINED)

@@ -7,16 +7,19 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import grpc
 import pytest
 
 from minka.admin.control import Control
-from minka.duties import Client, aio, changes
+from minka.duties import AsyncClient, Balancer, BalancerKind, Canary, Client, Pallet, changes
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
-from minka.v1.duties_pb2 import Balancer, BalancerKind, Pallet
+from minka.v1.duty_api_pb2 import GetDutiesRequest
+from minka.v1.duty_api_pb2_grpc import DutiesStub
 from minkad.duties.payloads import PayloadStore
 from minkad.process.clock import unix_ms
 from tests.cluster.cluster import QUICK, eventually, wait_settled
@@ -44,13 +47,13 @@ def refusal(call: Any) -> Code:
 
 
 def test_a_pallet_from_its_creation_to_its_end(duties: Client) -> None:
-    kind = BalancerKind.BALANCER_KIND_ROUND_ROBIN
-    created = duties.create_pallet(Pallet(id="life", balancer=Balancer(kind=kind)))
-    assert (created.version, created.balancer.kind) == (1, kind)
+    kind = BalancerKind.ROUND_ROBIN
+    created = duties.create_pallet(Pallet("life", balancer=Balancer(kind, max_difference=2), canary=Canary("7", 5)))
+    assert (created.version, created.balancer.kind, created.canary) == (1, kind, Canary("7", 5))
     assert refusal(lambda: duties.create_pallet("life")) is Code.PALLET_EXISTS
-    created.manual = True
-    assert duties.update_pallet(created, if_version=1).version == 2
-    assert refusal(lambda: duties.update_pallet(Pallet(id="life"), if_version=1)) is Code.VERSION_MISMATCH
+    changed = duties.update_pallet(replace(created, manual=True), if_version=1)
+    assert changed == replace(created, manual=True, version=2, changed=changed.changed)
+    assert refusal(lambda: duties.update_pallet(Pallet("life"), if_version=1)) is Code.VERSION_MISMATCH
     duties.create("life", "one")
     assert refusal(lambda: duties.delete_pallet("life")) is Code.PALLET_IN_USE
     [summary] = duties.pallets(["life"])
@@ -63,18 +66,20 @@ def test_a_pallet_from_its_creation_to_its_end(duties: Client) -> None:
 def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Client) -> None:
     duties.create_pallet("feeds")
     created = duties.create("feeds", "https://bbc/ä", b"\0payload", weight=5, lazy=True)
-    assert (created.version, created.weight, created.lazy, created.payload_bytes) == (1, 5, True, 8)
+    duty = created.duty
+    assert (duty.version, duty.weight, duty.lazy, duty.epoch, created.payload_bytes) == (1, 5, True, 0, 8)
+    assert not duty.is_held()
     for node in cluster.nodes.values():  # any of them serves the request
         with Client([node.address]) as one:
-            assert one.get("feeds", "https://bbc/ä").payload == b"\0payload"
-    assert duties.update("feeds", "https://bbc/ä", "new", if_version=1).version == 2
+            assert one.get("feeds", "https://bbc/ä").duty.payload == b"\0payload"
+    assert duties.update("feeds", "https://bbc/ä", "new", if_version=1).duty.version == 2
     assert refusal(lambda: duties.update("feeds", "https://bbc/ä", weight=9, if_version=1)) is Code.VERSION_MISMATCH
-    assert duties.update("feeds", "https://bbc/ä", weight=9).weight == 9
+    assert duties.update("feeds", "https://bbc/ä", weight=9).duty.weight == 9
     found = duties.get("feeds", "https://bbc/ä")
-    assert (found.payload, found.duty.weight, found.duty.version) == (b"new", 9, 3)
+    assert (found.duty.payload, found.duty.weight, found.duty.version) == (b"new", 9, 3)
     assert found.unplaced
     assert duties.update("feeds", "https://bbc/ä", b"").payload_bytes == 0
-    assert duties.get("feeds", "https://bbc/ä").payload == b""
+    assert duties.get("feeds", "https://bbc/ä").duty.payload == b""
     assert refusal(lambda: duties.create("feeds", "https://bbc/ä")) is Code.DUTY_EXISTS
     assert refusal(lambda: duties.delete("feeds", "https://bbc/ä", if_version=1)) is Code.VERSION_MISMATCH
     duties.delete("feeds", "https://bbc/ä")
@@ -89,7 +94,7 @@ def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Clie
 def test_a_batch_is_done_as_a_whole(duties: Client) -> None:
     duties.create_pallet("batches")
     rows = duties.change([changes.create("batches", str(number), b"x" * 1000) for number in range(1000)])
-    assert len({row.number for row in rows}) == 1000
+    assert len({row.duty.number for row in rows}) == 1000
     refused = [
         *(changes.create("batches", f"new-{number}", b"y") for number in range(10)),
         changes.update("batches", "0", weight=7),
@@ -99,7 +104,7 @@ def test_a_batch_is_done_as_a_whole(duties: Client) -> None:
     assert refusal(lambda: duties.change(refused)) is Code.DUTY_EXISTS
     found = {one.duty.id: one for one in duties.list("batches", with_payloads=True)}
     assert found.keys() == {str(number) for number in range(1000)}
-    assert all(one.payload == b"x" * 1000 for one in found.values())
+    assert all(one.duty.payload == b"x" * 1000 for one in found.values())
     assert found["0"].duty.weight == 1
     duties.change(
         [changes.create("batches", "last"), changes.update("batches", "0", weight=7), changes.delete("batches", "1")]
@@ -113,17 +118,17 @@ def test_a_list_of_large_payloads_comes_in_pages(duties: Client) -> None:
     payloads = {str(number): bytes([number]) * 900_000 for number in range(12)}
     for names in (range(8), range(8, 12)):
         duties.change([changes.create("large", str(name), payloads[str(name)]) for name in names])
-    assert {one.duty.id: one.payload for one in duties.list("large", with_payloads=True)} == payloads
+    assert {one.duty.id: one.duty.payload for one in duties.list("large", with_payloads=True)} == payloads
     found = duties.get_many([("large", name) for name in payloads])
-    assert [one.payload for one in found] == list(payloads.values())
+    assert [one.duty.payload for one in found] == list(payloads.values())
 
 
 @pytest.mark.parametrize("level", ["leader", "quorum", "voters", "all"])
 def test_each_level_of_consistency(duties: Client, level: Any) -> None:
     if "levels" not in {one.pallet.id for one in duties.pallets()}:
         duties.create_pallet("levels", consistency=level)
-    assert duties.create("levels", level, b"x", consistency=level).version == 1
-    assert duties.update("levels", level, weight=2, consistency=level).version == 2
+    assert duties.create("levels", level, b"x", consistency=level).duty.version == 1
+    assert duties.update("levels", level, weight=2, consistency=level).duty.version == 2
 
 
 def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> None:
@@ -135,20 +140,20 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
         cluster.signal(paused, signal.SIGSTOP)
         try:
             with Client(endpoints, timeout=30.0) as client:
-                assert client.create("reach", "quorum").version == 1
+                assert client.create("reach", "quorum").duty.version == 1
                 assert refusal(lambda: client.create("reach", "all", consistency="all")) is Code.CONSISTENCY_NOT_REACHED
                 assert client.get("reach", "all").duty.version == 1  # it is done all the same
         finally:
             cluster.signal(paused, signal.SIGCONT)
         wait_settled(control, live=3)
-    assert duties.update("reach", "all", weight=2, consistency="all").version == 2
+    assert duties.update("reach", "all", weight=2, consistency="all").duty.version == 2
 
 
 async def test_the_asyncio_twin(cluster: LocalCluster) -> None:
-    async with aio.Client(cluster.endpoints) as client:
+    async with AsyncClient(cluster.endpoints) as client:
         await client.create_pallet("async")
         await asyncio.gather(*(client.create("async", str(number), b"x") for number in range(20)))
-        listed = [one.payload.decode() async for one in client.list("async", with_payloads=True)]
+        listed = [one.duty.payload.decode() async for one in client.list("async", with_payloads=True)]
         assert listed == ["x"] * 20
 
 
@@ -157,14 +162,16 @@ async def test_payloads_that_nothing_names_are_swept(cluster: LocalCluster, duti
     duties.create("swept", "kept", b"kept")
     store = PayloadStore(cluster.endpoints[0], None)
     orphans = await store.put_many([b"orphan", b"another"], 10.0)
-    rows = {one.duty.number: one.duty for one in duties.list()}
+    async with grpc.aio.insecure_channel(cluster.endpoints[0]) as channel:
+        stub: Any = DutiesStub(channel)
+        rows = {one.duty.number: one.duty for one in (await stub.GetDuties(GetDutiesRequest(limit=10_000))).duties}
     now = await store.sweep(lambda: rows, lambda: True, unix_ms())
     assert now == 0  # a request under way may have put them there
     later = await store.sweep(lambda: rows, lambda: True, unix_ms() + 2 * 3_600_000)
     assert later >= 2
     assert not await store.get_many(orphans, 10.0)
     await store.close()
-    assert duties.get("swept", "kept").payload == b"kept"
+    assert duties.get("swept", "kept").duty.payload == b"kept"
 
 
 class Rest:
@@ -258,6 +265,6 @@ def test_what_was_acknowledged_outlives_the_controller(cluster: LocalCluster, du
         thread.join()
     found: dict[str, list[bytes]] = {}
     for one in duties.list("failover", with_payloads=True):
-        found.setdefault(one.duty.id.partition("-")[0], []).append(one.payload)
+        found.setdefault(one.duty.id.partition("-")[0], []).append(one.duty.payload)
     assert {str(number) for number in done} <= found.keys() <= {str(number) for number in (*done, *unknown)}
     assert all(payloads == [number.encode()] * 10 for number, payloads in found.items())

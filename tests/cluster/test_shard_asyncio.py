@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
-from minka.duties import Capacity, Delegate, Duty, Shard, aio, changes
+from minka.duties import AsyncClient, Capacity, Delegate, Duty, Shard, changes
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import DEADLINE
@@ -60,7 +60,7 @@ async def _attached(fetcher: Fetcher, id_: str) -> bool:
 
 async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
     fetcher = Fetcher()
-    async with aio.Client(cluster.endpoints, timeout=20.0) as client:
+    async with AsyncClient(cluster.endpoints, timeout=20.0) as client:
         await client.create_pallet("feeds")
         await client.create_pallet("mail")
         ids = ("heavy", "ends", "bad")
@@ -76,17 +76,17 @@ async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
             }
 
             async def quarantined() -> bool:
-                return bool((await client.get("feeds", "bad")).duty.quarantines)
+                return bool((await client.get("feeds", "bad")).quarantines)
 
             await until(quarantined)
-            (row,) = (await client.get("feeds", "bad")).duty.quarantines
+            (row,) = (await client.get("feeds", "bad")).quarantines
             assert (row.shard, row.reason) == ("s", "attach: ValueError: no such feed")
             assert fetcher.failing >= 5
             fetcher.weights["heavy"] = 30
             fetcher.done.set()
 
             async def reported() -> bool:
-                return (await client.get("feeds", "heavy")).duty.reported_weight == 30
+                return (await client.get("feeds", "heavy")).reported_weight == 30
 
             await until(reported)
 
@@ -103,7 +103,7 @@ async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
 
             async def resized() -> bool:
                 (view,) = (await client.shards(["s"])).shards
-                return [(one.pallet, one.capacity) for one in view.shard.pallets] == [("feeds", 200), ("mail", 0)]
+                return [(one.pallet, one.capacity) for one in view.loads] == [("feeds", 200), ("mail", None)]
 
             await until(resized)
             await client.create("mail", "letter")
@@ -111,4 +111,4 @@ async def test_a_shard_reports_and_leaves(cluster: LocalCluster) -> None:
         assert not fetcher.tasks
         assert not held.is_held()
         (view,) = (await client.shards(["s"])).shards
-        assert view.shard.state_reason == "stopped gracefully"
+        assert view.state_reason == "stopped gracefully"

@@ -111,7 +111,7 @@ def test_duties_and_their_payloads_with_tls(cluster: LocalCluster, tls: Tls, tmp
     with Duties(cluster.endpoints, tls=tls) as duties, running(cluster, tmp_path) as shards:
         duties.create_pallet("feeds")
         duties.create("feeds", "bbc", b"https://")
-        assert duties.get("feeds", "bbc").payload == b"https://"
+        assert duties.get("feeds", "bbc").duty.payload == b"https://"
         shard = shards.start("s", "feeds", tls=[str(tls.ca), str(tls.cert), str(tls.key)])
         shards.wait_placed({"feeds/bbc"}, [shard])
         assert shard.calls("attach") == [["feeds/bbc", 1, "https://"]]

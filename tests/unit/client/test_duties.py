@@ -1,22 +1,29 @@
 """The clients of duties, against real servers that answer as a test says: the synchronous one and its asyncio twin."""
 
 import asyncio
-import inspect
 import math
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from minka.duties import Client, aio, changes
+from minka.duties import AsyncClient, Balancer, Client, Pallet, changes, messages
+from minka.duties.changes import duty_messages, pallet_messages
 from minka.errors import Code, MinkaError
-from minka.v1.duties_pb2 import Duty, Pallet
+from minka.v1.duties_pb2 import Duty
+from minka.v1.duties_pb2 import Pallet as PalletRow
 from minka.v1.duty_api_pb2 import (
     ChangeDutiesResponse,
+    ChangePalletsResponse,
     Consistency,
     DutyStatus,
     GetDutiesRequest,
     GetDutiesResponse,
+    GetShardsResponse,
 )
 from tests.unit.client.conftest import ControlNode
 
@@ -32,42 +39,54 @@ class Twin:
 
     def __getattr__(self, name: str) -> Any:
         async def call(*arguments: Any, **named: Any) -> Any:
-            async with aio.Client(self._endpoints, timeout=self._timeout) as client:
+            async with AsyncClient(self._endpoints, timeout=self._timeout) as client:
                 found = getattr(client, name)(*arguments, **named)
                 return [one async for one in found] if isinstance(found, AsyncIterator) else await found
 
         return lambda *arguments, **named: asyncio.run(call(*arguments, **named))
 
 
-@pytest.fixture(params=[Client, Twin], ids=["sync", "aio"])
+@pytest.fixture(params=[Client, Twin], ids=["sync", "async"])
 def connect(request: pytest.FixtureRequest) -> Any:
     """Make a client of either kind."""
     return request.param
-
-
-def test_the_twins_have_the_same_methods() -> None:
-    def methods(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(method).parameters)
-            for name, method in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    assert methods(Client) == methods(aio.Client)
 
 
 def test_changes_are_sent_together(connect: Any, control_node: Start) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
     wanted = [changes.create("feeds", "bbc", "ä", weight=5), changes.delete("feeds", "ft", if_version=2)]
-    assert connect([node.address]).change(wanted, consistency="all") == [BBC]
+    assert connect([node.address]).change(wanted, consistency="all") == [messages.duty_row(BBC)]
     [(_, request)] = node.asked
-    assert list(request.changes) == wanted
+    assert list(request.changes) == duty_messages(wanted)
     assert request.changes[0].create.payload == "ä".encode()
     assert request.consistency == Consistency.CONSISTENCY_ALL
 
 
+def test_a_pallet_is_sent_and_returned(connect: Any, control_node: Start) -> None:
+    node = control_node()
+    node.answers["ChangePallets"] = ChangePalletsResponse(pallets=[PalletRow(id="feeds", version=3, manual=True)])
+    client = connect([node.address])
+    assert client.create_pallet("feeds").manual
+    updated = client.update_pallet(Pallet("feeds", manual=True, version=9), if_version=2)
+    assert (updated.id, updated.version) == ("feeds", 3)
+    client.update_pallet(Pallet("feeds"))
+    sent = [request.changes[0] for _, request in node.asked]
+    assert sent[0].create == PalletRow(id="feeds"), "the cluster chooses the settings"
+    assert (sent[1].update.manual, sent[1].update.version, sent[1].if_version) == (True, 0, 2)
+    assert sent[2].if_version == 0, "no condition"
+    assert sent[:1] == pallet_messages([changes.create_pallet("feeds")])
+
+
+def test_a_change_says_nothing_of_its_message() -> None:
+    change = changes.create("feeds", "bbc", b"secret")
+    assert (repr(change), change.payload_bytes) == ("DutyChange()", 6)
+
+
 Ask = Callable[[Any], Any]
+NO_BALANCER = Pallet("f", balancer="even")  # type: ignore[arg-type]
+NO_KIND = Pallet("f", balancer=Balancer(kind="best"))  # type: ignore[arg-type]
+NO_ORDER = Pallet("f", balancer=Balancer(shard_order="one"))  # type: ignore[arg-type]
 BAD: list[tuple[str, Ask]] = [
     ("a weight of -1: must be a whole number", lambda client: client.create("feeds", "bbc", weight=-1)),
     ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
@@ -81,17 +100,25 @@ BAD: list[tuple[str, Ask]] = [
     ("the id of a duty .* isn't UTF-8 text", lambda client: client.get("feeds", "\udcff")),
     ("the id of a duty must not be empty", lambda client: client.get("feeds", "")),
     ("the name of a pallet must have no slash", lambda client: client.get("feeds/uk", "bbc")),
-    (r"\('a', 'b', 'c'\) is no pair of a pallet", lambda client: client.get_many([("a", "b", "c")])),
+    (r"\('a', 'b', 'c'\) isn't a pair of a pallet", lambda client: client.get_many([("a", "b", "c")])),
     ("pairs of a pallet and the id of a duty are wanted, not int", lambda client: client.get_many(5)),
     ("a request can't be made of this", lambda client: client.get_many([("a", "b")], with_payloads="no")),
     ("the name of a pallet is int, not str", lambda client: list(client.list(5))),
     ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
     ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
     ("the name of a shard must not be empty", lambda client: client.pin("feeds", "bbc", "")),
-    ("the name of a pallet is int, not str", lambda client: client.create_pallet(5)),
-    ("the pallet is str, not a row of class Pallet", lambda client: client.update_pallet("feeds")),
-    ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet(id="feeds"), if_version=-1)),
+    ("the pallet is int, not a minka.duties.Pallet", lambda client: client.create_pallet(5)),
+    ("the pallet is str, not a minka.duties.Pallet", lambda client: client.update_pallet("feeds")),
+    ("the balancer is str, not a minka.duties.Balancer", lambda client: client.create_pallet(NO_BALANCER)),
+    ("balancer.kind is 'best': one of round_robin", lambda client: client.create_pallet(NO_KIND)),
+    ("names of shards in shard_order are wanted", lambda client: client.create_pallet(NO_ORDER)),
+    ("a pallet can't be made of this", lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1))),
+    ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet("feeds"), if_version=-1)),
     ("if_version='1' isn't a version", lambda client: client.delete("feeds", "bbc", if_version="1")),
+    ("if_version=0 can never hold: .* begin at 1", lambda client: client.delete("feeds", "bbc", if_version=0)),
+    ("if_version=0 can never hold", lambda client: client.update("feeds", "bbc", weight=3, if_version=0)),
+    ("if_version=0 can never hold", lambda client: client.update_pallet(Pallet("feeds"), if_version=0)),
+    ("if_version=0 can never hold", lambda client: client.delete_pallet("feeds", if_version=0)),
     ("the name of a pallet is int, not str", lambda client: client.delete_pallet(5)),
     ("names of pallets are wanted, not str", lambda client: client.pallets("feeds")),
     ("the name of a pallet is int, not str", lambda client: client.pallets([5])),
@@ -99,9 +126,9 @@ BAD: list[tuple[str, Ask]] = [
     ("the name of a pallet is int, not str", lambda client: client.compare_pallet(5)),
     ("the name of a pallet is int, not str", lambda client: client.plan_rebalance(5)),
     ("a request can't be made of this", lambda client: client.plan_rebalance("feeds", reason=5)),
-    ("changes of duties are wanted, and None is none", lambda client: client.change([None])),
+    ("None isn't a DutyChange", lambda client: client.change([None])),
     ("changes of duties are wanted, not int", lambda client: client.change(5)),
-    ("changes of pallets are wanted, and 'feeds' is none", lambda client: client.change_pallets(["feeds"])),
+    ("'feeds' isn't a PalletChange", lambda client: client.change_pallets(["feeds"])),
     ("'x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
     ("-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
 ]
@@ -125,7 +152,7 @@ def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
         ("tls is str, not minka.Tls", {"tls": "ca.pem"}),
     ],
 )
-@pytest.mark.parametrize("kind", [Client, aio.Client])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_what_a_client_can_not_be_made_of(kind: Any, why: str, given: dict[str, Any]) -> None:
     with pytest.raises(MinkaError, match=why) as caught:
         kind(**{"endpoints": ["athens:7400"], **given})
@@ -137,7 +164,7 @@ def test_another_endpoint_takes_what_a_dead_one_can_not(
 ) -> None:
     node = control_node()
     node.answers["ChangeDuties"] = ChangeDutiesResponse(duties=[BBC])
-    assert connect([free_address(), node.address]).create("feeds", "bbc") == BBC
+    assert connect([free_address(), node.address]).create("feeds", "bbc").duty.version == 1
 
 
 def test_the_endpoint_that_answered_is_asked_first(control_node: Start) -> None:
@@ -193,3 +220,86 @@ def test_what_does_not_fit_into_one_answer_is_asked_for_again(connect: Any, cont
     node.answers["GetDuties"] = two_at_most
     names = [("feeds", str(number)) for number in (3, 1, 4, 5, 9)]
     assert [one.duty.number for one in connect([node.address]).get_many(names)] == [3, 1, 4, 5, 9]
+
+
+def test_a_closed_client_says_so(control_node: Start) -> None:
+    node = control_node()
+    client = Client([node.address])
+    client.close()
+    client.close()
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+        client.get("feeds", "bbc")
+
+
+async def test_a_closed_client_of_asyncio_says_so(control_node: Start) -> None:
+    async with AsyncClient([control_node().address]) as client:
+        pass
+    with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+        await client.get("feeds", "bbc")
+
+
+@pytest.mark.parametrize(
+    ("use", "code"),
+    [
+        (lambda client: client.get("feeds", "bbc"), Code.UNREACHABLE),
+        (lambda client: client.delete("feeds", "bbc"), Code.OUTCOME_UNKNOWN),
+    ],
+)
+def test_closing_ends_the_calls_of_other_threads(control_node: Start, use: Ask, code: Code) -> None:
+    node, asked, go_on = control_node(), threading.Event(), threading.Event()
+
+    def hang(_: Any) -> GetDutiesResponse:
+        asked.set()
+        go_on.wait(20)
+        return GetDutiesResponse()
+
+    node.answers["GetDuties"] = node.answers["ChangeDuties"] = hang
+    client = Client([node.address], timeout=30)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(use, client)
+        assert asked.wait(10)
+        client.close()
+        try:
+            with pytest.raises(MinkaError, match="closed") as caught:
+                call.result(timeout=10)
+        finally:
+            go_on.set()
+    assert caught.value.code is code
+
+
+def test_a_client_of_another_loop_says_so(control_node: Start) -> None:
+    node = control_node()
+    node.answers["GetShards"] = GetShardsResponse()
+    client = AsyncClient([node.address])
+
+    async def ask() -> None:
+        await client.shards()
+
+    asyncio.run(ask())
+    with pytest.raises(MinkaError, match="the client belongs to another event loop"):
+        asyncio.run(ask())
+
+
+def test_a_child_of_a_process_with_a_client_is_told(control_node: Start) -> None:
+    node = control_node()
+    node.answers["GetShards"] = GetShardsResponse()
+    script = f"""
+import os
+from minka.duties import Client, MinkaError
+client = Client([{node.address!r}])
+client.shards()
+if (pid := os.fork()) == 0:
+    for use in (client.shards, lambda: Client([{node.address!r}])):
+        try:
+            use()
+        except MinkaError as error:
+            print(error, flush=True)
+    client.close()
+    os._exit(7)
+print("child:", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    *told, last = ended.stdout.splitlines()
+    assert len(told) == 2
+    assert all(line.startswith("INVALID_ARGUMENT: this process was forked from one that") for line in told)
+    assert last == "child: 7"

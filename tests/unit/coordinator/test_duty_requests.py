@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from minka.duties.changes import create, delete
+from minka.duties.changes import DutyChange, create, delete, duty_messages
 from minka.v1.cluster_pb2 import Cluster
 from minka.v1.duties_pb2 import Pallet
 from minka.v1.duty_api_pb2 import (
@@ -15,7 +15,6 @@ from minka.v1.duty_api_pb2 import (
     ChangePalletsRequest,
     ChangePalletsResponse,
     Consistency,
-    DutyChange,
     PalletChange,
 )
 from minka.v1.raft_pb2 import ConfState
@@ -51,7 +50,7 @@ class Served:
         self, *changes: DutyChange, consistency: Consistency.ValueType = _C.CONSISTENCY_QUORUM
     ) -> list[tuple[str, int]]:
         """The ids and versions in the answer."""
-        request = ChangeDutiesRequest(changes=changes, consistency=consistency)
+        request = ChangeDutiesRequest(changes=duty_messages(changes), consistency=consistency)
         return [(row.id, row.version) for row in (await self.requests.change_duties(request)).duties]
 
 

@@ -19,7 +19,7 @@ def first_delegate() -> type[Delegate]:
 
 
 def duty(number: int) -> Duty:
-    return Duty(number, 1, "feeds", f"d{number}", b"", 1, 1, False, True, False, lambda *_: True)
+    return Duty(number=number, epoch=1, pallet="feeds", id=f"d{number}", holds=lambda number, epoch: True)
 
 
 async def test_a_release_that_is_cut_short_can_be_repeated() -> None:

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from minka.duties import changes
+from minka.duties.changes import DutyChange, duty_messages
 from minka.duties.limits import MAX_REQUEST_BYTES
 from minka.errors import Code, MinkaError
 from minka.testing.local_cluster import free_addresses
@@ -18,7 +19,6 @@ from minka.v1.duty_api_pb2 import (
     ChangeDutiesRequest,
     ChangeDutiesResponse,
     Consistency,
-    DutyChange,
     DutyStatus,
     GetDutiesRequest,
     GetDutiesResponse,
@@ -105,7 +105,7 @@ async def change(
     rows: tuple[Duty, ...] = (),
     level: Consistency.ValueType = Consistency.CONSISTENCY_QUORUM,
 ) -> ChangeDutiesResponse:
-    request = ChangeDutiesRequest(changes=wanted, consistency=level)
+    request = ChangeDutiesRequest(changes=duty_messages(wanted), consistency=level)
     return await asked(controller, lambda gateway: gateway.change_duties(request, 5.0), shelf, *rows)
 
 
@@ -122,7 +122,8 @@ async def test_a_payload_is_stored_and_the_controller_gets_its_id() -> None:
 async def test_what_a_client_says_of_payload_ids_counts_for_nothing() -> None:
     controller = Controller(ChangeDutiesResponse())
     forged = changes.update("feeds", "bbc", weight=3)
-    forged.update.payload_id, forged.update.payload_bytes = b"x" * 16, 7
+    [message] = duty_messages([forged])
+    message.update.payload_id, message.update.payload_bytes = b"x" * 16, 7
     await change(controller, forged)
     assert controller.asked[0].changes[0].update.payload_id == b""
 
@@ -300,7 +301,7 @@ async def test_a_call_to_a_controller_that_is_not_it_any_more_is_given_up() -> N
     last = "127.0.0.1:2"
     gateway = DutyGateway(lambda _: channel, (), lambda: next(addresses, last), state, Shelf())
     with pytest.raises(MinkaError) as caught:
-        await gateway.change_duties(ChangeDutiesRequest(changes=[changes.delete("feeds", "bbc")]), 20.0)
+        await gateway.change_duties(ChangeDutiesRequest(changes=duty_messages([changes.delete("feeds", "bbc")])), 20.0)
     assert caught.value.code is Code.OUTCOME_UNKNOWN
 
 

@@ -62,7 +62,7 @@ class Asynchronous(Recording):
 
 
 def duty(number: int) -> Duty:
-    return Duty(number, number + 10, "feeds", f"d{number}", b"", 1, 1, False, True, False, lambda *_: True)
+    return Duty(number=number, epoch=number + 10, pallet="feeds", id=f"d{number}")
 
 
 class Harness:

@@ -81,6 +81,15 @@ async def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
             str(2**70),
         ),
         ("PUT", "/v1/pallets/x", {"json": {"version": 2**70}}, 400, str(2**70)),
+        (
+            "PUT",
+            "/v1/pallets/x",
+            {"json": {"version": 0}},
+            400,
+            "can never hold: the versions of duties",
+        ),
+        ("PUT", "/v1/duties/feeds/x", {"json": {"weight": 3, "version": 0}}, 400, "can never hold"),
+        ("DELETE", "/v1/duties", {"json": [{"pallet": "f", "id": "x", "version": 0}]}, 400, "can never hold"),
         ("PUT", "/v1/duties/feeds/x", {"json": {"synthetic": True}}, 400, "synthetic"),
         ("POST", "/v1/pallets", {"json": {"id": "f", "balancer": {"kind": "best"}}}, 400, "balancer.kind"),
         ("GET", "/v1/duties?limit=x", {}, 400, "limit must be a number"),
@@ -134,6 +143,8 @@ async def test_the_description_is_of_what_is_there() -> None:
     walk(document)
     assert schemas["DutyDocument"]["required"] == ["pallet", "id"]
     assert "pallet" not in schemas["DutyContent"]["properties"]
+    version = schemas["DutyUpdate"]["properties"]["version"]
+    assert (version["default"], version["minimum"]) == (None, 1)
 
 
 async def test_without_rest_there_is_no_v1() -> None:

@@ -1,0 +1,362 @@
+"""Creating, changing and finding duties, for asyncio.
+
+async with minka.duties.AsyncClient(["athens:7400", "byzantium:7400"]) as duties:
+    await duties.create_pallet("feeds")
+    await duties.create("feeds", "bbc", b"https://www.bbc.co.uk/news/rss.xml", weight=5)
+"""
+
+import asyncio
+import builtins
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from minka.duties import _calls, messages
+from minka.duties import changes as changes_
+from minka.duties.changes import DutyChange, PalletChange
+from minka.duties.duty_rows import (
+    BalancerComparison,
+    Consistency,
+    DutyExplanation,
+    DutyRow,
+    DutyStatus,
+    Pallet,
+    PalletSummary,
+    Shards,
+)
+from minka.engine.arguments import checked_timeout
+from minka.engine.grpc_calls import (
+    aio_channel,
+    channel_credentials,
+    channel_options,
+    checked_endpoints,
+    error_from_call,
+    unreachable,
+)
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1.admin_pb2 import Plan
+from minka.v1.duty_api_pb2_grpc import DutiesStub
+
+_PAGE: Final = 1000
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 0.5
+_CONNECT_TIMEOUT_S: Final = 2.0
+_MIN_SHARE_S: Final = 0.02
+
+
+class AsyncClient:
+    """A client of one cluster's duties. It connects with its first call and belongs to the event loop of that call; any
+    of the nodes serves it.
+
+    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. `timeout`, in
+    seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files are read at
+    once, and a mistake in them raises INVALID_CONFIG.
+
+    Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
+    raises `MinkaError`, whose `code` says why:
+
+    - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: the answer to a change was lost, so all of it may have been done, or nothing.
+      The client repeats a change only after a refusal that shows that nothing was done.
+    - INVALID_ARGUMENT, and the codes that a method names: nothing was done.
+    - UNREACHABLE, NO_CONTROLLER and others that are retriable: nothing was done. The client tried until the deadline,
+      or until it found that there is no node at any of the endpoints.
+
+    Methods that change something take `consistency`, which says which nodes have the change durably when the call
+    returns: only the "leader" of the coordinator, a "quorum" of its voters, all "voters", or "all" voters and learners.
+    They raise CONSISTENCY_NOT_REACHED if the change is done, but some of those nodes don't have it in time.
+
+    With `if_version` the cluster makes a change only if the duty or pallet has this version; otherwise it raises
+    VERSION_MISMATCH. None is no condition. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+        self._endpoints: Final = checked_endpoints(endpoints)
+        self._timeout: Final = checked_timeout(timeout)
+        self._credentials: Final = channel_credentials(tls)
+        self._channels: Final[dict[str, grpc.aio.Channel]] = {}
+        self._answered = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Calls under way fail: a change that was sent with OUTCOME_UNKNOWN, others with
+        UNREACHABLE. The client can't be used again.
+        """
+        self._is_closed = True
+        while self._channels:
+            await self._channels.popitem()[1].close()
+
+    async def _do(self, call: _calls.Call, timeout: float | None) -> Any:
+        """Ask one node after the other, beginning with the one that answered last, until one takes the request."""
+        loop = self._own_loop()
+        seconds = self._timeout if timeout is None else checked_timeout(timeout)
+        deadline, pause = loop.time() + seconds, _FIRST_PAUSE_S
+        while True:
+            tried: dict[str, MinkaError] = {}
+            addresses = list(dict.fromkeys([*filter(None, [self._answered]), *self._endpoints]))
+            for place, address in enumerate(addresses):
+                shares = len(addresses) - place if call.repeatable else 1
+                share = max((deadline - loop.time()) / shares, _MIN_SHARE_S)
+                try:
+                    return await self._ask(address, call, share)
+                except MinkaError as error:
+                    elsewhere = call.repeatable and error.code is Code.DEADLINE_EXCEEDED
+                    if self._is_closed or not (error.code.info.retriable or elsewhere):
+                        raise
+                    tried[address] = error
+            somebody_is_there = any(error.code is not Code.UNREACHABLE for error in tried.values())
+            if not somebody_is_there or loop.time() + pause >= deadline:
+                raise unreachable(tried)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the client's first call. Raises INVALID_ARGUMENT on another loop, and if the client is closed."""
+        loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
+        if self._loop not in (None, loop):
+            raise MinkaError(Code.INVALID_ARGUMENT, "the client belongs to another event loop")
+        self._loop = loop
+        return loop
+
+    async def _ask(self, address: str, call: _calls.Call, timeout: float) -> Any:
+        channel = self._channel(address, min(timeout, _CONNECT_TIMEOUT_S))
+        try:
+            stub: Any = DutiesStub(channel)
+            response = await getattr(stub, call.rpc)(call.request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, address, repeatable=call.repeatable) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            code = Code.UNREACHABLE if call.repeatable else Code.OUTCOME_UNKNOWN
+            raise MinkaError(code, f"{address}: the client was closed", address=address) from None
+        self._answered = address
+        return response
+
+    def _channel(self, address: str, connect_timeout: float) -> grpc.aio.Channel:
+        if self._is_closed:
+            raise MinkaError(Code.UNREACHABLE, "the client was closed")
+        channel = self._channels.get(address)
+        if channel is None:
+            options = channel_options(connect_timeout)
+            channel = self._channels[address] = aio_channel(address, self._credentials, options)
+        return channel
+
+    # Duties
+
+    async def change(
+        self, changes: Iterable[DutyChange], *, consistency: Consistency = "quorum", timeout: float | None = None
+    ) -> list[DutyRow]:
+        """Make all of the changes, or none: at most 1,000, of different duties, with payloads of at most 8 MiB
+        together. `minka.duties.changes` makes them.
+
+        Returns the duties as the changes have left them, in the order of the changes; for a deleted duty its last row.
+        Their payloads are left out. Raises UNKNOWN_PALLET, UNKNOWN_DUTY, DUTY_EXISTS, VERSION_MISMATCH, INVALID_DUTY,
+        UNKNOWN_SHARD.
+        """
+        response = await self._do(_calls.change_duties(changes, consistency), timeout)
+        return list(map(messages.duty_row, response.duties))
+
+    async def create(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str = b"",
+        *,
+        weight: int = 1,
+        synthetic: bool = False,
+        stationary: bool = False,
+        lazy: bool = False,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Create a duty and return its row, without the payload.
+
+        `payload` is what the shard is given: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
+        1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
+        pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
+        delegate no longer reports it. Raises DUTY_EXISTS, UNKNOWN_PALLET, INVALID_DUTY.
+        """
+        made = changes_.create(
+            pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
+        )
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def update(
+        self,
+        pallet: str,
+        duty: str,
+        payload: bytes | str | None = None,
+        *,
+        weight: int | None = None,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Give a duty another payload or weight (None: as it is), and return its row, without the payload. Its shards
+        are told. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """
+        made = changes_.update(pallet, duty, payload, weight=weight, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def delete(
+        self,
+        pallet: str,
+        duty: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> DutyRow:
+        """Delete a duty and return its last row, without the payload. It is gone once the shards that have it have
+        released it. Raises UNKNOWN_DUTY, VERSION_MISMATCH.
+        """
+        made = changes_.delete(pallet, duty, if_version=if_version)
+        return (await self.change([made], consistency=consistency, timeout=timeout))[0]
+
+    async def pin(self, pallet: str, duty: str, shard: str, *, timeout: float | None = None) -> DutyRow:
+        """Place a duty on this shard by hand, and return its row. It stays there until `release`. Raises UNKNOWN_DUTY,
+        UNKNOWN_SHARD, and INVALID_DUTY for a synthetic duty.
+        """
+        return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
+
+    async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
+        """Let the balancer move a duty again that was pinned, and return its row. Raises UNKNOWN_DUTY."""
+        return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
+
+    async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
+        """A duty with its payload, and where it is. Raises UNKNOWN_DUTY."""
+        return (await self.get_many([(pallet, duty)], timeout=timeout))[0]
+
+    async def get_many(
+        self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
+    ) -> list[DutyStatus]:
+        """These duties, by pallet and id, in their order; at most 1,000. Raises UNKNOWN_DUTY if one isn't there."""
+        found: list[DutyStatus] = []
+        wanted = _calls.duty_names(names)
+        while len(found) < len(wanted):
+            call = _calls.get_duties(wanted[len(found) :], with_payloads)
+            found.extend(map(messages.duty_status, (await self._do(call, timeout)).duties))
+        return found
+
+    async def list(
+        self,
+        pallet: str = "",
+        *,
+        shard: str = "",
+        unplaced: bool = False,
+        quarantined: bool = False,
+        with_payloads: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[DutyStatus]:
+        """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
+        created; with `unplaced` only those that are nowhere, with `quarantined` only those that are kept from shards,
+        since attaching them failed or ended processes. It asks page by page, each within `timeout` seconds; the whole
+        is no snapshot.
+        """
+        async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
+            for status in page:
+                yield status
+
+    async def _pages(
+        self, pallet: str, shard: str, unplaced: bool, quarantined: bool, with_payloads: bool, timeout: float | None
+    ) -> AsyncGenerator[builtins.list[DutyStatus], None]:
+        after, more = 0, True
+        while more:
+            call = _calls.list_duties(pallet, shard, unplaced, quarantined, with_payloads, after, _PAGE)
+            page = await self._do(call, timeout)
+            if not page.duties:
+                return
+            more, after = page.more, page.duties[-1].duty.number
+            yield [messages.duty_status(status) for status in page.duties]
+
+    async def explain(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyExplanation:
+        """The shards that have the duty, and why each other shard doesn't. Raises UNKNOWN_DUTY."""
+        return messages.explanation(await self._do(_calls.explain_duty(pallet, duty), timeout))
+
+    # Pallets and shards
+
+    async def change_pallets(
+        self, changes: Iterable[PalletChange], *, consistency: Consistency = "quorum", timeout: float | None = None
+    ) -> builtins.list[Pallet]:
+        """Make all of the changes of pallets, or none: at most 1,000. `minka.duties.changes` makes them.
+
+        Returns the pallets as the changes have left them, in the order of the changes; for a deleted pallet its last
+        row. Raises PALLET_EXISTS, PALLET_IN_USE, UNKNOWN_PALLET, VERSION_MISMATCH.
+        """
+        response = await self._do(_calls.change_pallets(changes, consistency), timeout)
+        return [messages.pallet(row) for row in response.pallets]
+
+    async def create_pallet(
+        self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
+    ) -> Pallet:
+        """Create a pallet, by its name alone or with its settings, and return its row. Raises PALLET_EXISTS."""
+        made = [changes_.create_pallet(pallet)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def update_pallet(
+        self,
+        pallet: Pallet,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> Pallet:
+        """Replace all settings of a pallet by those of this one, and return its row. `version`, `created` and `changed`
+        of the argument say nothing. To change some settings, and lose nobody else's change:
+
+            pallet = (await duties.pallets(["feeds"]))[0].pallet
+            await duties.update_pallet(dataclasses.replace(pallet, manual=True), if_version=pallet.version)
+
+        Raises UNKNOWN_PALLET, VERSION_MISMATCH.
+        """
+        made = [changes_.update_pallet(pallet, if_version=if_version)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def delete_pallet(
+        self,
+        pallet: str,
+        *,
+        if_version: int | None = None,
+        consistency: Consistency = "quorum",
+        timeout: float | None = None,
+    ) -> Pallet:
+        """Delete a pallet and return its last row. Raises PALLET_IN_USE while it has duties, UNKNOWN_PALLET,
+        VERSION_MISMATCH.
+        """
+        made = [changes_.delete_pallet(pallet, if_version=if_version)]
+        return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
+
+    async def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
+        """These pallets (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
+        response = await self._do(_calls.get_pallets(ids), timeout)
+        return [messages.pallet_summary(summary) for summary in response.pallets]
+
+    async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
+        """These shards (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        return messages.shards(await self._do(_calls.get_shards(names), timeout))
+
+    async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:
+        """What each balancer would make of the pallet as it is now. Raises UNKNOWN_PALLET."""
+        return messages.comparisons(await self._do(_calls.compare_pallet(pallet), timeout))
+
+    async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
+        """The plan by which the pallet's balancer would move its duties. Nothing is changed;
+        `minka.admin.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
+        """
+        response: Plan = await self._do(_calls.plan_rebalance(pallet, reason), timeout)
+        return response

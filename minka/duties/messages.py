@@ -1,0 +1,168 @@
+"""The protos' messages about duties as the library's dataclasses, and back: for clients, REST and shards."""
+
+from collections.abc import Callable
+from typing import Any
+
+from minka.duties._arguments import checked_pallet, made
+from minka.duties.delegate import Duty
+from minka.duties.duty_rows import (
+    Assignment,
+    Balancer,
+    BalancerComparison,
+    BalancerKind,
+    Canary,
+    DutyExplanation,
+    DutyMove,
+    DutyRow,
+    DutyStatus,
+    FillBy,
+    OnFailure,
+    Pallet,
+    PalletSummary,
+    PreSort,
+    ShardLoad,
+    Shards,
+    ShardStatus,
+    ShardVerdict,
+)
+from minka.engine.arguments import invalid, items
+from minka.engine.grpc_calls import clipped
+from minka.engine.messages import Word, number, read, read_all
+from minka.v1 import duties_pb2 as rows
+from minka.v1 import duty_api_pb2 as api
+from minka.v1.shards_pb2 import HeldDuty
+
+
+def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
+    """The duty as the delegate is given it. `holds` says whether the shard may act for a number and an epoch."""
+    return Duty(
+        number=held.duty,
+        epoch=held.epoch,
+        pallet=held.pallet,
+        id=held.id,
+        payload=held.payload,
+        weight=held.weight,
+        version=held.version,
+        synthetic=held.synthetic,
+        stationary=held.stationary,
+        lazy=held.lazy,
+        holds=holds,
+    )
+
+
+def duty_row(row: rows.Duty) -> DutyRow:
+    """The row of a duty."""
+    return read(DutyRow, row, duty=_duty(row, b""))
+
+
+def duty_status(status: api.DutyStatus) -> DutyStatus:
+    """A duty's row, and where it is."""
+    return read(
+        DutyStatus,
+        status.duty,
+        duty=_duty(status.duty, status.payload),
+        assignments=read_all(Assignment, status.assignments),
+        unplaced=status.unplaced,
+    )
+
+
+def _duty(row: rows.Duty, payload: bytes) -> Duty:
+    return Duty(
+        number=row.number,
+        pallet=row.pallet,
+        id=row.id,
+        payload=payload,
+        weight=row.weight,
+        version=row.version,
+        synthetic=row.synthetic,
+        stationary=row.stationary,
+        lazy=row.lazy,
+    )
+
+
+def pallet(row: rows.Pallet) -> Pallet:
+    """The row of a pallet."""
+    return read(Pallet, row)
+
+
+def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
+    """A pallet, and what its duties add up to."""
+    return read(PalletSummary, summary)
+
+
+def shard_status(status: api.ShardStatus) -> ShardStatus:
+    """A shard, and what it holds."""
+    return read(
+        ShardStatus,
+        status.shard,
+        score=status.score,
+        heartbeat_age_ms=status.heartbeat_age_ms,
+        assigned=status.assigned,
+        attached=status.attached,
+        releasing=status.releasing,
+        loads=read_all(ShardLoad, status.loads),
+    )
+
+
+def shards(response: api.GetShardsResponse) -> Shards:
+    """The shards, and what moved lately."""
+    return Shards(tuple(map(shard_status, response.shards)), read_all(DutyMove, response.moves))
+
+
+def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
+    """Why a duty is where it is."""
+    return read(
+        DutyExplanation,
+        response,
+        status=duty_status(response.status),
+        shards=read_all(ShardVerdict, response.shards),
+    )
+
+
+def comparisons(response: api.ComparePalletResponse) -> list[BalancerComparison]:
+    """What each balancer would make of a pallet."""
+    return list(read_all(BalancerComparison, response.balancers))
+
+
+def pallet_row(pallet: Pallet) -> rows.Pallet:
+    """The row with the settings that are sent for the pallet. Raises MinkaError(INVALID_ARGUMENT)."""
+    if not isinstance(pallet, Pallet):
+        raise invalid(f"the pallet is {type(pallet).__name__}, not a minka.duties.Pallet")
+    balancer, canary = pallet.balancer, pallet.canary
+    if not isinstance(balancer, Balancer):
+        raise invalid(f"the balancer is {type(balancer).__name__}, not a minka.duties.Balancer")
+    if not isinstance(canary, Canary | None):
+        raise invalid(f"the canary is {type(canary).__name__}, not a minka.duties.Canary")
+    name, shard_order = checked_pallet(pallet.id), list(items(balancer.shard_order, "names of shards in shard_order"))
+    kind = _number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind")
+    fill_by = _number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by")
+    pre_sort = _number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort")
+    on_failure = _number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure")
+    return made(
+        "a pallet",
+        lambda: rows.Pallet(
+            id=name,
+            balancer=rows.Balancer(
+                kind=kind,
+                max_difference=balancer.max_difference,
+                fill_by=fill_by,
+                fill_limit=balancer.fill_limit,
+                shard_order=shard_order,
+                pre_sort=pre_sort,
+            ),
+            manual=pallet.manual,
+            on_failure=on_failure,
+            warm=pallet.warm,
+            moves_per_shard=pallet.moves_per_shard,
+            canary=None if canary is None else rows.Canary(version=canary.version, percent=canary.percent),
+        ),
+    )
+
+
+def _number(enum: Any, words: type[Word], given: Any, name: str) -> Any:
+    """The enum's number for a word that a caller gave."""
+    known = words(given)
+    if known.value == "unknown":
+        allowed = ", ".join(one for one in words if one.value != "unknown")
+        raise invalid(f"{name} is {clipped(repr(given))}: one of {allowed}")
+    return number(enum.DESCRIPTOR, known)

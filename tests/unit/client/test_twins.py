@@ -1,0 +1,101 @@
+"""The clients for asyncio and those for other code are twins: what one can do the other can, in the same words."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from typing import Any
+
+import pytest
+
+import minka
+import minka.duties
+
+PAIRS: list[tuple[type, type]] = [
+    (minka.Client, minka.AsyncClient),
+    (minka.Keyspace, minka.AsyncKeyspace),
+    (minka.duties.Client, minka.duties.AsyncClient),
+]
+SYNC: dict[str, str] = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
+OF: dict[Any, Any] = {
+    AsyncIterator: lambda item: Iterator[item],  # type: ignore[valid-type]
+    AsyncGenerator: lambda item, sent: Generator[item, sent, None],  # type: ignore[valid-type]
+    minka.AsyncKeyspace: minka.Keyspace,
+}
+
+
+def in_sync(hint: Any) -> Any:
+    """The type that the synchronous twin has for this one."""
+    origin = typing.get_origin(hint)
+    return OF[origin](*typing.get_args(hint)) if origin in OF else OF.get(hint, hint)
+
+
+def shape(function: Any) -> list[Any]:
+    """The signatures of a method, one for each overload, with the types as the synchronous twin has them."""
+    shapes: list[Any] = []
+    for one in (function, *typing.get_overloads(function)):
+        hints = {name: in_sync(hint) for name, hint in typing.get_type_hints(one).items()}
+        shapes.append(
+            [(p.name, p.kind, p.default, hints.get(p.name)) for p in inspect.signature(one).parameters.values()]
+        )
+        shapes.append(hints.get("return"))
+    return shapes
+
+
+def methods(kind: type) -> dict[str, Any]:
+    found = inspect.getmembers(kind, lambda member: inspect.isfunction(member) or isinstance(member, property))
+    public = {name: member for name, member in found if not name.startswith("_")}
+    special = {SYNC.get(name, name): member for name, member in found if name in ("__init__", *SYNC, *SYNC.values())}
+    return public | special
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, twin: type) -> None:
+    ours, theirs = methods(sync), methods(twin)
+    if sync is minka.Keyspace:  # its client makes it, each of its own parts
+        del ours["__init__"], theirs["__init__"]
+    assert ours.keys() == theirs.keys()
+    for name, method in ours.items():
+        assert shape(method) == shape(theirs[name]), name
+
+
+@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> None:
+    iterating = {"list", "scan", "scan_pages"}
+    waiting = {name for name, method in methods(twin).items() if inspect.iscoroutinefunction(method)}
+    assert waiting == methods(twin).keys() - {"__init__", "keyspace"} - iterating
+    assert not [name for name, method in methods(sync).items() if inspect.iscoroutinefunction(method)]
+
+
+def named(hint: Any) -> Iterator[type]:
+    """The classes that a type names, with those of the fields of dataclasses."""
+    for part in typing.get_args(hint):
+        yield from named(part)
+    if isinstance(hint, type):
+        yield hint
+        if dataclasses.is_dataclass(hint) and hint.__module__.startswith("minka.duties."):
+            hints = typing.get_type_hints(hint)
+            for one in dataclasses.fields(hint):
+                if not one.name.startswith("_"):
+                    yield from named(hints[one.name])
+
+
+@pytest.mark.parametrize("kind", [minka.duties.Client, minka.duties.Shard, minka.duties.Delegate])
+def test_what_methods_take_and_return_is_exported(kind: type) -> None:
+    hints = [hint for method in methods(kind).values() for hint in _hints(method)]
+    own = {one for hint in hints for one in named(hint) if one.__module__.startswith("minka.")}
+    exported = {getattr(module, name) for module in (minka, minka.duties) for name in module.__all__}
+    assert {one.__name__ for one in own - exported} <= {"Plan"}
+
+
+def _hints(method: Any) -> list[Any]:
+    function = method.fget if isinstance(method, property) else method
+    return list(typing.get_type_hints(function).values())
+
+
+def test_every_exported_name_is_there() -> None:
+    for name in minka.duties.__all__:
+        assert getattr(minka.duties, name) is not None
+    assert dir(minka.duties) == sorted(minka.duties.__all__)
+    with pytest.raises(AttributeError, match=r"module 'minka\.duties' has no attribute 'aio'"):
+        minka.duties.aio  # type: ignore[attr-defined]  # noqa: B018

@@ -12,7 +12,7 @@ from minka.v1.cluster_pb2 import Node, NodeState
 from minkactl import units
 from minkactl.pages import Row
 from minkactl.skew import skews
-from minkactl.starting import clock_command, look_command, start_command
+from minkactl.starting import clock_command, look_command, renew_command, start_command
 from minkactl.survey import Survey, is_up
 from minkactl.units import counted
 from minkactl.zones import uneven, zone_rows
@@ -380,13 +380,18 @@ class _Problems:
         return f"{node} ({self._reason(node)})"
 
     def _starts(self, nodes: Iterable[str]) -> list[str]:
-        """The commands that start these nodes, without those that were named already."""
+        """The commands that start these nodes, or have them take another certificate, without those that were named
+        already.
+        """
         found = []
         for node in nodes:
             if node not in self._told:
                 report = self._asked.reports.get(node)
                 self._told.add(node)
-                found.append(start_command(node, self._address(node), report is None or report.refused))
+                if report is not None and report.certificate:
+                    found.append(renew_command(node, self._address(node)))
+                else:
+                    found.append(start_command(node, self._address(node), report is None or report.refused))
         return found
 
     def _logs(self, node: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from minka.control import Control, Described
 from minka.errors import Code, MinkaError
+from minka.grpc_calls import blames_certificate
 from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Node, NodeState
 
@@ -39,6 +40,7 @@ class Report:
     answer: DescribeNodeResponse | None
     failure: str = ""
     refused: bool = False  # its machine is there, and no process listens: it is not running
+    certificate: bool = False  # it shows one that this side refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,4 +243,4 @@ def _failed(error: MinkaError, answer_s: float) -> Report:
     if error.code is Code.DEADLINE_EXCEEDED or text.startswith("connection attempt timed out"):
         return Report(None, f"no answer within {answer_s:g} s")
     refused = "Connection refused" in text
-    return Report(None, "connection refused" if refused else text, refused)
+    return Report(None, "connection refused" if refused else text, refused, blames_certificate(error))

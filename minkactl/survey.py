@@ -226,7 +226,7 @@ class _Asking:
             try:
                 other = call.answer()
             except MinkaError as error:
-                return _failed(error, self._answer_s)
+                return failed(error, self._answer_s)
             return Report(None, f"{other.node} answers at its address")
         return Report(None, "it is in another cluster" if answer else "no address is known")
 
@@ -236,7 +236,8 @@ class _Asking:
             call.call.cancel()
 
 
-def _failed(error: MinkaError, answer_s: float) -> Report:
+def failed(error: MinkaError, answer_s: float) -> Report:
+    """The report of a node whose call failed, after `answer_s` seconds at most."""
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
     # When gRPC says so, the kernel has accepted the connection, but the process says nothing on it.

@@ -13,6 +13,15 @@ def start_command(node: str, address: str, ended: bool) -> str:
     return _on_host(node, address, f"systemctl {'start' if ended else 'restart'} minkad")
 
 
+def stop_command(node: str, address: str) -> str:
+    """The command that stops the node."""
+    return (
+        f"minkactl playground kill {node}"
+        if in_playground(address)
+        else _on_host(node, address, "systemctl stop minkad")
+    )
+
+
 def look_command(node: str, address: str) -> str:
     """The command that shows the end of the node's log, or where the log is."""
     if in_playground(address):

@@ -18,6 +18,15 @@ def renew_command(node: str, address: str) -> str:
     return _on_host(node, address, "systemctl reload minkad", "once tls.cert there is renewed")
 
 
+def stop_command(node: str, address: str) -> str:
+    """The command that stops the node."""
+    return (
+        f"minkactl playground kill {node}"
+        if in_playground(address)
+        else _on_host(node, address, "systemctl stop minkad")
+    )
+
+
 def look_command(node: str, address: str) -> str:
     """The command that shows the end of the node's log, or where the log is."""
     if in_playground(address):

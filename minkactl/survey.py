@@ -12,9 +12,10 @@ from typing import Final
 from minka.control import Control, Described
 from minka.errors import Code, MinkaError
 from minka.grpc_calls import blames_certificate
-from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
+from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse, UnservedOnNode
 from minka.v1.cluster_pb2 import Node, NodeState
 
+HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 ANSWER_S: Final = 1.0  # for all of it, if the table takes no longer
 CONTROLLER_S: Final = 0.5  # for the active controller to be found; then the newest table of the others will do
 LAST_ASKED_S: Final = 0.4  # for those that only the table names
@@ -93,6 +94,20 @@ class Survey:
         elif self.remembered_ms is not None:
             times.append(self.remembered_ms)
         return max(times, default=None)
+
+    def is_heard(self, node: str) -> bool:
+        """Whether the node's process is there: it answers here, or the active controller has just heard it, and its
+        machine doesn't say that it has ended.
+        """
+        report = self.reports.get(node)
+        if report is not None and (report.answer is not None or report.refused):
+            return report.answer is not None
+        return self.heartbeat_ages_ms.get(node, HEARD_LATELY_MS) < HEARD_LATELY_MS
+
+    def unserved_on(self, node: str) -> UnservedOnNode:
+        """What isn't served of what the node has, beyond what the states of partitions say."""
+        found = self.status.summary.unserved.nodes
+        return next((one for one in found if one.node_id == node), UnservedOnNode(node_id=node))
 
     def answer(self, node: str) -> DescribeNodeResponse | None:
         """What the node has said."""

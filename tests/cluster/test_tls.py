@@ -222,8 +222,16 @@ def expired(tls: Tls, folder: Path) -> Tls:
     """The certificate once more, from the same authority, but no longer valid."""
     made = Tls(tls.ca, folder / "expired.pem", tls.key)
     authority = Path(tls.ca)
-    command = ["openssl", "x509", "-req", "-in", Path(tls.cert).with_suffix(".csr"), "-copy_extensions", "copy"]
-    command += ["-CA", authority, "-CAkey", authority.with_suffix(".key"), "-days", "-1", "-out", made.cert]
+    command: list[str | Path] = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        Path(tls.cert).with_suffix(".csr"),
+        "-copy_extensions",
+        "copy",
+    ]
+    command += ["-CA", authority, "-CAkey", authority.with_suffix(".key"), "-days", "-1", "-out", str(made.cert)]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     return made
 

@@ -37,17 +37,8 @@ def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str
         (folder / file).write_text(text)
     cert, key, request = folder / "cert.pem", folder / "key.pem", folder / "request.pem"
     asked = ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=node"]
-    signed = [
-        "ca",
-        "-batch",
-        "-notext",
-        "-config",
-        folder / "ca.cnf",
-        "-cert",
-        authority.cert,
-        "-keyfile",
-        authority.key,
-    ]
+    signed: list[str | Path] = ["ca", "-batch", "-notext", "-config", folder / "ca.cnf"]
+    signed += ["-cert", authority.cert, "-keyfile", authority.key]
     signed += ["-extfile", folder / "ext", "-in", request, "-out", cert, *(dates or ("-days", "30"))]
     for command in ([*asked, "-keyout", key, "-out", request], signed):
         subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)

@@ -197,7 +197,7 @@ class Code(Enum):
     PARTITION_OFFLINE = CodeInfo(
         "No live node can lead the partition.",
         "Start the node that holds its data: minkactl partitions --state offline names it. If that data is lost for "
-        "good: minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead.",
+        "good, and another copy is left: minkactl elect-leaders --unclean --partition NAME shows it, and lets it lead.",
         True,
         "UNAVAILABLE",
     )
@@ -301,7 +301,7 @@ class Code(Enum):
     NO_SOURCE = CodeInfo(
         "A partition that is to be moved is OFFLINE: nobody leads it from whom it could be copied.",
         "Start the node that holds its data: minkactl partitions --state offline names it. If that data is lost for "
-        "good: minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead.",
+        "good, and another copy is left: minkactl elect-leaders --unclean --partition NAME shows it, and lets it lead.",
     )
     STALE_PLAN = CodeInfo(
         "What the plan moves has changed since it was made, so it was not applied.", "Make a new plan.", False

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Collection
     from pathlib import Path  # minkactl starts without it
 
+    from minka.engine.handshake import Refusal
+
 _MAX_FILE_BYTES: Final = 1 << 20
+_END: Final = b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,51 @@ class Tls:
     cert: "str | Path"
     key: "str | Path"
 
-    def read(self) -> Pem:
-        """The files' content, checked. Raises MinkaError(INVALID_CONFIG), which names every file with a mistake."""
+    def read(self, hosts: "Collection[str]" = ()) -> Pem:
+        """The files' content, checked. `hosts` are those by which others dial this side, if it is a node.
+
+        Raises MinkaError(INVALID_CONFIG), which names every file with a mistake, or says why `refused`.
+        """
+        pem = self._files()
+        if why := self.refused(hosts):
+            from minka.errors import Code, MinkaError
+
+            raise MinkaError(Code.INVALID_CONFIG, f"tls.cert: {why}")
+        return pem
+
+    def refused(self, hosts: "Collection[str]" = ()) -> str:
+        """Why others will refuse the certificate, and what helps; "" if nothing is wrong that shows on this side.
+
+        A node's, for `hosts`, has to be valid for each, and from an authority in `ca`, which the other nodes have too.
+        A client's has to be valid today; its authority may be one that only the nodes have in their `ca`. Raises
+        MinkaError(INVALID_CONFIG) for `mistakes`.
+        """
+        from minka.engine.handshake import refusal, remedy
+
+        for host in hosts:
+            found = refusal(self.server_context(), self.client_context(), host)
+            if found is not None:
+                whose = "" if not found.of_dates or self._alone() else f"its authority's, in {self.ca} or beside it: "
+                return f"{self.cert}: {whose}{found.words}: {remedy(found)}"
+        found = None if hosts else self._alone()
+        return f"{self.cert}: {found.words}: {remedy(found)}" if found is not None else ""
+
+    def _alone(self) -> "Refusal | None":
+        """Why a server refuses the certificate, whoever issued it."""
+        import ssl
+
+        from minka.engine.handshake import refusal
+
+        first = self._files().cert.partition(_END)[0] + _END
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        server.verify_mode = ssl.CERT_REQUIRED
+        server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        for context in (server, client):
+            self._load(context, first)  # not `ca`: the client would send the authority's, to be checked as well
+        return refusal(server, client)
+
+    def _files(self) -> Pem:
         pem, mistakes = self._examine()
         if mistakes:
             # Imported here: minkactl reads its contexts without what errors need.
@@ -49,7 +96,8 @@ class Tls:
         """For the side that is connected to. Raises MinkaError(INVALID_CONFIG)."""
         import ssl
 
-        context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context, self._files().ca)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -59,20 +107,20 @@ class Tls:
         """
         import ssl
 
-        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._load(context, self._files().ca)
+        return context
 
-    def _loaded(self, context: "ssl.SSLContext") -> "ssl.SSLContext":
+    def _load(self, context: "ssl.SSLContext", trusted: bytes) -> None:
         import ssl
 
-        pem = self.read()
         try:
             context.load_cert_chain(self.cert, self.key, password="")
-            context.load_verify_locations(cadata=pem.ca.decode("ascii", "ignore"))
+            context.load_verify_locations(cadata=trusted.decode("ascii", "ignore"))
         except (OSError, ssl.SSLError) as error:
             from minka.errors import Code, MinkaError
 
             raise MinkaError(Code.INVALID_CONFIG, f"tls: {error}") from error
-        return context
 
     def mistakes(self) -> dict[str, str]:
         """What is wrong, by the names `ca`, `cert` and `key`. None of the key's content is in it."""

@@ -14,7 +14,8 @@ from minkactl.documents import enum_name
 from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
-from minkactl.unclean import leader_serves_nothing
+from minkactl.survey import is_up
+from minkactl.unclean import LOST, leader_serves_nothing, other_copies
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
@@ -70,10 +71,11 @@ def explanation(about: Subject) -> dict[str, Any]:
     sentences += [("load", text) for text in _load(about)]
     sentences += [("under way", text) for text in _under_way(about)]
     sentences += [("split", text) for text in why]
+    # While nothing is served, a split or a move doesn't help, and can't be done.
     if about.row.state == PartitionState.PARTITION_STATE_OFFLINE:
-        following = [*_to_bring_online(about), *following]
+        following = _to_bring_online(about)
     elif leader_serves_nothing(about.status.damaged, about.row):
-        following = [*_to_replace_leader(about), *following]
+        following = _to_replace_leader(about)
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
         "keyspace": keyspace_document(about.keyspace, None),
@@ -272,16 +274,31 @@ def _without_split(about: Subject) -> list[str]:
 
 def _to_bring_online(about: Subject) -> list[str]:
     """What helps while nobody can lead it."""
-    start = f"start {' or '.join(has_everything(about.row))}, which has everything"
-    return [start, f"if what that had is lost for good: minkactl elect-leaders --unclean --partition {about.name}"]
+    have = has_everything(about.row)
+    start = f"start {' or '.join(have)}, which has everything"
+    others = [node for node in other_copies(about.row) if node not in have]
+    return [start, _if_lost(about, "what that had", others)]
 
 
 def _to_replace_leader(about: Subject) -> list[str]:
     """What helps while its leader's copy is damaged, and nobody else is in sync."""
-    found = [f"if nobody else has everything: minkactl elect-leaders --unclean --partition {about.name}"]
-    if eligible := eligible_replicas(about.row):
-        found.insert(0, f"start {' or '.join(eligible)}, which has everything")
-    return found
+    row = about.row
+    back = f"stop {row.leader}, put data_dir/partitions/{row.id} back (from where it went, or from a backup), start it"
+    eligible = eligible_replicas(row)
+    start = [f"start {' or '.join(eligible)}, which has everything"] if eligible else []
+    return [*start, back, _if_lost(about, "that", other_copies(row))]
+
+
+def _if_lost(about: Subject, what: str, others: list[str]) -> str:
+    """What can be done if what had everything is lost. `others`: who else has a copy."""
+    damaged = {one.node_id for one in about.status.damaged if one.partition_id == about.row.id}
+    up = {node.id for node in about.status.table.nodes if is_up(node)}
+    if up.intersection(others) - damaged:
+        return f"if {what} is lost for good: minkactl elect-leaders --unclean --partition {about.name}"
+    if others:
+        first = f"start {' or '.join(others)}, then minkactl elect-leaders --unclean --partition {about.name}"
+        return f"if {what} is lost for good: {first}"
+    return f"if {what} is lost for good, so is the data of {about.name}: {LOST}"
 
 
 def _elsewhere(about: Subject) -> list[str]:

@@ -8,23 +8,23 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from minka.cluster.clocks import OFF_MS, of_most
+from minka.v1.admin_pb2 import DamagedLeader
 from minka.v1.cluster_pb2 import Node, NodeState
 from minkactl import units
 from minkactl.pages import Row
 from minkactl.skew import skews
-from minkactl.starting import clock_command, look_command, start_command
-from minkactl.survey import Survey, is_up
+from minkactl.starting import clock_command, look_command, renew_command, start_command, stop_command
+from minkactl.survey import HEARD_LATELY_MS, Survey, is_up
+from minkactl.unclean import LOST, accept_loss
 from minkactl.units import counted
 from minkactl.zones import uneven, zone_rows
 
-HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
 BEHIND_MS: Final = 3000  # a node that is there applies something in it while there is something to apply
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
-_ACCEPT_LOSS: Final = (
-    "for each of them, minkactl elect-leaders --unclean --partition NAME shows what is left, and lets that lead."
-)
+_ACCEPT_LOSS: Final = f"for each of them, {accept_loss('NAME')}."
+_IS_LOST: Final = f"no other copy is left, and no command brings it back: {LOST}."
 _GONE: Final = (
     "If their machines are gone for good: start them on others with their data directories. Restore copies of those of "
     "all nodes together, or of none. No command does without (docs/operations.md, A quorum)."
@@ -36,6 +36,7 @@ def problems(asked: Survey) -> list[Row]:
     found = _of_nodes(asked)
     if asked.known:
         found.offline_partitions()
+        found.unconfirmed_leaders()
         found.not_in_sync()
         found.voters_in_one_zone()
         found.skewed()
@@ -55,6 +56,7 @@ def _of_nodes(asked: Survey) -> "_Problems":
         found.silent_data_ports()
         found.nodes_without_clearance()
         found.tables_behind()
+        found.damaged_leaders()
         found.too_few_nodes()
         found.clocks()
     else:
@@ -72,6 +74,7 @@ class _Problems:
         self._live = sum(node.state == NodeState.NODE_STATE_LIVE for node in self._nodes.values())
         self._up = sum(map(is_up, self._nodes.values()))
         self._reported = {one.node_id: one for one in asked.status.nodes}  # by the active controller
+        self._unserved = asked.status.summary.unserved
         self._told: set[str] = set()  # nodes whose start is the next command already
 
     def _add(
@@ -203,9 +206,10 @@ class _Problems:
         held = self._counts[node.id]
         if held.sole:
             others = f" The others: minkactl drain {node.id} --decommission" if held.staying > held.sole else ""
+            lost = _if_lost(held.sole, self._asked.unserved_on(node.id).without_copy)
             return (
                 f"If {node.id} is gone for good: no other node has all of {counted(held.sole, 'partition')}. Start it "
-                f"elsewhere with its data_dir, or with a backup of that. If all that is lost: {_ACCEPT_LOSS}{others}"
+                f"elsewhere with its data_dir, or with a backup of that. If all that is lost: {lost}{others}"
             )
         remove = f"minkactl raft remove {node.id}"
         if not held.replicas:
@@ -244,7 +248,8 @@ class _Problems:
 
     def silent_data_ports(self) -> None:
         """Nodes that are heard, and don't answer where clients and other nodes reach their data."""
-        silent = [node for node in self._nodes.values() if is_up(node) and self._data_port_problem(node.id)]
+        up = (node for node in self._nodes.values() if is_up(node) and self._asked.is_heard(node.id))
+        silent = [node for node in up if self._data_port_problem(node.id)]
         for node in silent[:MAX_COMMANDS]:
             reported = self._reported[node.id]
             lasted = units.duration(reported.data_port_problem_ms / 1000)
@@ -275,6 +280,37 @@ class _Problems:
             text = f"{node.id} answers, and has no clearance{since}, so it serves nothing"
             failing = [f"{check.name}: {check.reason}" for check in answer.checks if not check.ok]
             self._add(text, self._logs(node.id), nodes=[node.id], note="; ".join(failing))
+
+    def damaged_leaders(self) -> None:
+        """Partitions whose leader serves nothing of them, since its copy is damaged."""
+        for one in self._unserved.leaders[:MAX_COMMANDS]:
+            self._damaged(one)
+        named = min(len(self._unserved.leaders), MAX_COMMANDS)
+        if more := self._unserved.damaged - named:
+            which = [f"{one.partition} on {one.node_id}" for one in self._unserved.leaders[named:]]
+            nodes = [one.node_id for one in self._unserved.nodes if one.damaged]
+            text = f"{counted(more, 'more partition')} not served, since their leaders' copies are damaged: "
+            self._add(text + _list(which), [_EXPLAIN.format("NAME")], nodes=nodes)
+
+    def _damaged(self, one: DamagedLeader) -> None:
+        text = f"{one.partition} is not served: the copy of its leader, {one.node_id}, is damaged: {one.reason}"
+        explain = _EXPLAIN.format(one.partition)
+        if not one.is_alone:
+            note = "Another replica in sync takes over in a moment, and the copy is replaced."
+            self._add(text, [_WATCH, explain], nodes=[one.node_id], note=note)
+            return
+        address = self._address(one.node_id)
+        down = self._down(one.others)
+        back = [stop_command(one.node_id, address), start_command(one.node_id, address, True)]
+        note = (
+            f"Between stop and start, put data_dir/partitions/{one.partition_id} of {one.node_id} back: all its files, \
+from where they went or from a backup of one moment."
+        )
+        if down:
+            note += f" {_list(down)} may have everything, too, and leads then."
+        otherwise = f"If there is no such copy of {one.partition}: "
+        otherwise += f"{accept_loss(one.partition)}." if one.others else _IS_LOST
+        self._add(text, [*self._starts(down), *back], nodes=[one.node_id], note=note, otherwise=otherwise)
 
     def too_few_nodes(self) -> None:
         """There are fewer nodes than the cluster's minimum, even if those that are down were started."""
@@ -319,8 +355,18 @@ class _Problems:
             where = f"; what is in sync of {'it' if offline == 1 else 'them'} is on {_list(holders)}" if holders else ""
             show = "minkactl partitions --state offline -o wide"
             text = f"{counted(offline, 'partition')} offline{where}"
-            otherwise = f"If what they had is lost for good: {_ACCEPT_LOSS}"
+            otherwise = f"If what they had is lost for good: {_if_lost(offline, self._unserved.without_copy)}"
             self._add(text, [*self._starts(holders), show], nodes=holders, otherwise=otherwise)
+
+    def unconfirmed_leaders(self) -> None:
+        """Partitions that have a leader, which has not confirmed for seconds that it leads."""
+        if waiting := self._unserved.unconfirmed:
+            by = list(self._unserved.unconfirmed_by)
+            text = (
+                f"{counted(waiting, 'partition')} not served: {_list(by)} {_has(by)} not confirmed for seconds to lead"
+            )
+            logs = [command for node in by for command in self._logs(node)]
+            self._add(text, [*logs, "minkactl partitions --state assigned"], nodes=by)
 
     def not_in_sync(self) -> None:
         """Partitions that refuse writes, and those that have lost a part of their replicas."""
@@ -380,13 +426,18 @@ class _Problems:
         return f"{node} ({self._reason(node)})"
 
     def _starts(self, nodes: Iterable[str]) -> list[str]:
-        """The commands that start these nodes, without those that were named already."""
+        """The commands that start these nodes, or have them take another certificate, without those that were named
+        already.
+        """
         found = []
         for node in nodes:
             if node not in self._told:
                 report = self._asked.reports.get(node)
                 self._told.add(node)
-                found.append(start_command(node, self._address(node), report is None or report.refused))
+                if report is not None and report.certificate:
+                    found.append(renew_command(node, self._address(node)))
+                else:
+                    found.append(start_command(node, self._address(node), report is None or report.refused))
         return found
 
     def _logs(self, node: str) -> list[str]:
@@ -400,10 +451,20 @@ class _Problems:
 
 
 _WATCH: Final = "minkactl status --watch"
+_EXPLAIN: Final = "minkactl partitions explain {}"
 _DATA_PORT: Final = (
     "See the network between the nodes and that address (a firewall, advertise.data), and the node's log. "
     "If its process hangs, restart it."
 )
+
+
+def _if_lost(partitions: int, without_copy: int) -> str:
+    """What can be done if what was in sync of these partitions is lost; `without_copy` of them have nothing else."""
+    if not without_copy:
+        return _ACCEPT_LOSS
+    if without_copy >= partitions:
+        return _IS_LOST[0].upper() + _IS_LOST[1:]
+    return f"{_ACCEPT_LOSS} Of {without_copy:,}, {_IS_LOST}"
 
 
 def _list(names: Iterable[str]) -> str:

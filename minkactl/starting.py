@@ -13,6 +13,20 @@ def start_command(node: str, address: str, ended: bool) -> str:
     return _on_host(node, address, f"systemctl {'start' if ended else 'restart'} minkad")
 
 
+def renew_command(node: str, address: str) -> str:
+    """The command with which the node takes the new certificate that a person has put in the place of the old one."""
+    return _on_host(node, address, "systemctl reload minkad", "once tls.cert there is renewed")
+
+
+def stop_command(node: str, address: str) -> str:
+    """The command that stops the node."""
+    return (
+        f"minkactl playground kill {node}"
+        if in_playground(address)
+        else _on_host(node, address, "systemctl stop minkad")
+    )
+
+
 def look_command(node: str, address: str) -> str:
     """The command that shows the end of the node's log, or where the log is."""
     if in_playground(address):
@@ -33,10 +47,12 @@ def in_playground(address: str) -> bool:
     return playground is not None and address in playground.endpoints
 
 
-def _on_host(node: str, address: str, command: str) -> str:
-    """The command, to be run on the node's machine. If that is this one, which may have several nodes, a comment names
-    the node.
+def _on_host(node: str, address: str, command: str, when: str = "") -> str:
+    """The command, to be run on the node's machine. A comment says when, and names the node if that is this machine,
+    which may have several.
     """
     host = address.rpartition(":")[0].strip("[]")
     here = host in LOOPBACK or host.startswith("127.")
-    return f"{command}  # {node}, on this machine" if here else f"ssh {shlex.quote(host)} {command}"
+    comment = ", ".join(filter(None, (f"{node}, on this machine" if here else "", when)))
+    command = command if here else f"ssh {shlex.quote(host)} {command}"
+    return f"{command}  # {comment}" if comment else command

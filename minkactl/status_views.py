@@ -9,9 +9,9 @@ from minka.errors import MinkaError
 from minka.v1.duties_pb2 import ShardState
 from minkactl.documents import enum_name, to_document
 from minkactl.pages import Row
-from minkactl.problems import HEARD_LATELY_MS, problems
+from minkactl.problems import problems
 from minkactl.progress import operation_document
-from minkactl.survey import Survey
+from minkactl.survey import HEARD_LATELY_MS, Survey
 from minkactl.views import keyspace_rows, node_rows, remembered_states, states_of
 from minkactl.zones import zone_rows
 
@@ -113,12 +113,13 @@ def _by_leaders(asked: Survey) -> dict[str, int]:
     online = sum(keyspace.online for keyspace in summary.keyspaces)
     counts = {"served": 0, "not_served": summary.partitions - online, "unknown": 0}
     for node in summary.nodes:
-        answer = asked.answer(node.node_id)
+        answer, damaged = asked.answer(node.node_id), asked.unserved_on(node.node_id).damaged_online
+        counts["not_served"] += damaged
         if answer is not None:
-            counts["served" if answer.has_clearance else "not_served"] += node.leads_online
+            counts["served" if answer.has_clearance else "not_served"] += node.leads_online - damaged
         else:
             lately = heard.get(node.node_id, HEARD_LATELY_MS) < HEARD_LATELY_MS
-            counts["served" if lately else "unknown"] += node.leads_online
+            counts["served" if lately else "unknown"] += node.leads_online - damaged
     return counts
 
 

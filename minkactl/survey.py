@@ -10,10 +10,12 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from minka.admin.control import Control, Described
+from minka.engine.grpc_calls import blames_certificate
 from minka.errors import Code, MinkaError
-from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse
+from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse, UnservedOnNode
 from minka.v1.cluster_pb2 import Node, NodeState
 
+HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
 ANSWER_S: Final = 1.0  # for all of it, if the table takes no longer
 CONTROLLER_S: Final = 0.5  # for the active controller to be found; then the newest table of the others will do
 LAST_ASKED_S: Final = 0.4  # for those that only the table names
@@ -39,6 +41,7 @@ class Report:
     answer: DescribeNodeResponse | None
     failure: str = ""
     refused: bool = False  # its machine is there, and no process listens: it is not running
+    certificate: bool = False  # it shows one that this side refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,20 @@ class Survey:
         elif self.remembered_ms is not None:
             times.append(self.remembered_ms)
         return max(times, default=None)
+
+    def is_heard(self, node: str) -> bool:
+        """Whether the node's process is there: it answers here, or the active controller has just heard it, and its
+        machine doesn't say that it has ended.
+        """
+        report = self.reports.get(node)
+        if report is not None and (report.answer is not None or report.refused):
+            return report.answer is not None
+        return self.heartbeat_ages_ms.get(node, HEARD_LATELY_MS) < HEARD_LATELY_MS
+
+    def unserved_on(self, node: str) -> UnservedOnNode:
+        """What isn't served of what the node has, beyond what the states of partitions say."""
+        found = self.status.summary.unserved.nodes
+        return next((one for one in found if one.node_id == node), UnservedOnNode(node_id=node))
 
     def answer(self, node: str) -> DescribeNodeResponse | None:
         """What the node has said."""
@@ -224,7 +241,7 @@ class _Asking:
             try:
                 other = call.answer()
             except MinkaError as error:
-                return _failed(error, self._answer_s)
+                return failed(error, self._answer_s)
             return Report(None, f"{other.node} answers at its address")
         return Report(None, "it is in another cluster" if answer else "no address is known")
 
@@ -234,11 +251,12 @@ class _Asking:
             call.call.cancel()
 
 
-def _failed(error: MinkaError, answer_s: float) -> Report:
+def failed(error: MinkaError, answer_s: float) -> Report:
+    """The report of a node whose call failed, after `answer_s` seconds at most."""
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
     # When gRPC says so, the kernel has accepted the connection, but the process says nothing on it.
     if error.code is Code.DEADLINE_EXCEEDED or text.startswith("connection attempt timed out"):
         return Report(None, f"no answer within {answer_s:g} s")
     refused = "Connection refused" in text
-    return Report(None, "connection refused" if refused else text, refused)
+    return Report(None, "connection refused" if refused else text, refused, blames_certificate(error))

@@ -21,6 +21,7 @@ COLUMNS: Final = (
     Column("COMMITTED", "committed", Kind.NUMBER),
     Column("NOTE", "note"),
 )
+LOST: Final = "docs/operations.md, When all replicas in sync are lost, says what is possible"
 _ANSWER_S: Final = 2.0
 
 
@@ -50,6 +51,17 @@ class Copy:
             end, epoch, committed = self.found.log_end_offset, self.found.log_end_epoch, self.found.committed
         had, figures = {"had_everything": self.had_everything}, {"end": end, "leader_epoch": epoch}
         return {"node": self.node, **had, **figures, "committed": committed, "note": self.note}
+
+
+def accept_loss(partition: str) -> str:
+    """What a person may do whose partition has other copies."""
+    return f"minkactl elect-leaders --unclean --partition {partition} shows what is left, and lets that lead"
+
+
+def other_copies(row: Partition) -> list[str]:
+    """The nodes beside the leader with a copy that may lead."""
+    gone = (*row.removing_replicas, *row.adding_replicas, row.leader)
+    return [node for node in row.replicas if node not in gone]
 
 
 def leader_serves_nothing(damaged: Iterable[DamagedReplica], row: Partition) -> bool:
@@ -83,7 +95,17 @@ def chosen(copies: list[Copy], name: str, wanted: str | None) -> Copy:
         return max(able, key=lambda copy: copy.place)
     why = "; ".join(f"{copy.node}: {copy.note}" for copy in copies if wanted in (None, copy.node))
     who = f"{wanted} can't lead {name}" if wanted else f"no copy of {name} can lead"
-    raise MinkaError(Code.INELIGIBLE_REPLICA, f"{who}: {why or 'it has no replica of it'}")
+    raise MinkaError(
+        Code.INELIGIBLE_REPLICA, f"{who}: {why or 'it has no replica of it'}", remedy=_remedy(copies, name)
+    )
+
+
+def _remedy(copies: list[Copy], name: str) -> str:
+    if any(copy.can_lead for copy in copies):
+        return f"Leave --node out, or name one that can: {', '.join(copy.node for copy in copies if copy.can_lead)}."
+    nodes = " or ".join(copy.node for copy in copies)
+    return f"Start {nodes}, or bring back the data directory that it had. If all copies are gone for good, \
+the data of {name} is lost: {LOST}."
 
 
 def losses(copies: list[Copy], leads: Copy) -> list[str]:

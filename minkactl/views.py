@@ -141,10 +141,18 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
         }
         if asked is not None:
             document |= _said(node, asked)
-            if runtime is not None and runtime.data_port_problem:
-                document["trouble"] = "data port"
+            document["trouble"] = _trouble(document["trouble"], runtime, asked)
         rows.append(document)
     return rows
+
+
+def _trouble(said: str | None, runtime: NodeStatus | None, asked: Survey) -> str | None:
+    """What is wrong with the node, by what it says itself and what the active controller knows of it."""
+    if runtime is None:
+        return said
+    if runtime.data_port_problem and asked.is_heard(runtime.node_id):
+        return "data port"
+    return said or ("damaged data" if asked.unserved_on(runtime.node_id).damaged else None)
 
 
 def _disk(runtime: NodeStatus | None) -> Row:

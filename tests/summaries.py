@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
-from minka.v1.admin_pb2 import GetStatusResponse, ListPartitionsRequest, ListPartitionsResponse, TableSummary
+from minka.v1.admin_pb2 import GetStatusResponse, ListPartitionsRequest, ListPartitionsResponse, TableSummary, Unserved
 from minkad.core.partition_list import PartitionList
 from minkad.core.state import State
 from minkad.core.table_counts import TableCounts
+from minkad.core.unserved import UnservedCounts
 
 
 def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetStatusResponse:
@@ -25,7 +26,22 @@ def summary_of(status: GetStatusResponse) -> TableSummary:
     for stats in status.replicas:
         counts.put_size(stats.partition_id, stats.keys, stats.bytes)
     counts.settle({keyspace.id: keyspace for keyspace in table.keyspaces})
-    return counts.summary(table.nodes, table.keyspaces)
+    summary = counts.summary(table.nodes, table.keyspaces)
+    if status.from_controller:
+        summary.unserved.CopyFrom(_unserved(status))
+    return summary
+
+
+def _unserved(status: GetStatusResponse) -> Unserved:
+    found = UnservedCounts({node.id: node for node in status.table.nodes})
+    names = {keyspace.id: keyspace.name for keyspace in status.table.keyspaces}
+    rows = {row.id: row for row in status.table.partitions}
+    for row in rows.values():
+        found.offline(row)
+    for one in status.damaged:
+        row = rows[one.partition_id]
+        found.damaged(one, row, f"{names[row.keyspace_id]}/{row.slot}")
+    return found.message()
 
 
 def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:

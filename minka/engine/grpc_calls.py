@@ -27,10 +27,12 @@ _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", 
 _NO_GRPC: Final = "Received http2 header with status"
 
 # What gRPC says when TLS is why there is no connection, and what that means. The first that fits counts.
+_OTHER_HOST: Final = "the certificate is not for this address"
+_NOT_VALID: Final = "the certificate is not valid, or from another authority than those in tls.ca"
 _TLS_HINTS: Final = (
     ("WRONG_VERSION_NUMBER", "TLS is on at this side only"),
-    ("Hostname Verification", "the certificate is not for this address"),
-    ("CERTIFICATE_VERIFY_FAILED", "the certificate is not valid, or from another authority than those in tls.ca"),
+    ("Hostname Verification", _OTHER_HOST),
+    ("CERTIFICATE_VERIFY_FAILED", _NOT_VALID),
     ("Socket closed", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
     ("Connection reset", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
 )
@@ -165,6 +167,11 @@ def _cause(text: str) -> str:
     last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
     hint = next((f" ({hint})" for sign, hint in _TLS_HINTS if sign in text), "")
     return clipped(last) + hint
+
+
+def blames_certificate(error: MinkaError) -> bool:
+    """Whether the certificate of the other side is why there is no connection."""
+    return _OTHER_HOST in error.message or _NOT_VALID in error.message
 
 
 def _with_address(address: str, error: MinkaError) -> str:

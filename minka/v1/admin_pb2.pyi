@@ -360,6 +360,7 @@ class TableSummary(_message.Message):
     OTHERS_NOT_IN_SYNC_FIELD_NUMBER: _builtins.int
     ONLY_ON_SILENT_FIELD_NUMBER: _builtins.int
     ZONES_FIELD_NUMBER: _builtins.int
+    UNSERVED_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     reassigned: _builtins.int
     """those that are being reassigned"""
@@ -387,6 +388,10 @@ class TableSummary(_message.Message):
     def zones(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneCounts]:
         """of each zone of the nodes of the table"""
 
+    @_builtins.property
+    def unserved(self) -> Global___Unserved:
+        """filled by the active controller only"""
+
     def __init__(
         self,
         *,
@@ -400,14 +405,133 @@ class TableSummary(_message.Message):
         others_not_in_sync: Global___NotInSync | None = ...,
         only_on_silent: _builtins.int = ...,
         zones: _abc.Iterable[Global___ZoneCounts] | None = ...,
+        unserved: Global___Unserved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["others_not_in_sync", b"others_not_in_sync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["others_not_in_sync", b"others_not_in_sync", "unserved", b"unserved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "nodes", b"nodes", "not_in_sync", b"not_in_sync", "only_on_silent", b"only_on_silent", "others_not_in_sync", b"others_not_in_sync", "partitions", b"partitions", "reassigned", b"reassigned", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated", "zones", b"zones"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyspaces", b"keyspaces", "nodes", b"nodes", "not_in_sync", b"not_in_sync", "only_on_silent", b"only_on_silent", "others_not_in_sync", b"others_not_in_sync", "partitions", b"partitions", "reassigned", b"reassigned", "under_min_insync", b"under_min_insync", "under_replicated", b"under_replicated", "unserved", b"unserved", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TableSummary: _TypeAlias = TableSummary  # noqa: Y015
+
+@_typing.final
+class Unserved(_message.Message):
+    """What is not served, and why, beyond what the states of partitions say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_BY_FIELD_NUMBER: _builtins.int
+    WITHOUT_COPY_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    damaged: _builtins.int
+    """partitions whose leader serves nothing of them, since its copy is damaged"""
+    unconfirmed: _builtins.int
+    """others that have waited for seconds for their leader to confirm that it leads"""
+    without_copy: _builtins.int
+    """OFFLINE partitions without a copy on any node that is up"""
+    @_builtins.property
+    def leaders(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedLeader]:
+        """of them, up to a hundred"""
+
+    @_builtins.property
+    def unconfirmed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those leaders"""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedOnNode]:
+        """of each node that has any"""
+
+    def __init__(
+        self,
+        *,
+        damaged: _builtins.int = ...,
+        leaders: _abc.Iterable[Global___DamagedLeader] | None = ...,
+        unconfirmed: _builtins.int = ...,
+        unconfirmed_by: _abc.Iterable[_builtins.str] | None = ...,
+        without_copy: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___UnservedOnNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "leaders", b"leaders", "nodes", b"nodes", "unconfirmed", b"unconfirmed", "unconfirmed_by", b"unconfirmed_by", "without_copy", b"without_copy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Unserved: _TypeAlias = Unserved  # noqa: Y015
+
+@_typing.final
+class DamagedLeader(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    IS_ALONE_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    partition: _builtins.str
+    """keyspace/slot"""
+    node_id: _builtins.str
+    reason: _builtins.str
+    is_alone: _builtins.bool
+    """no other replica is in sync, so nobody can take over"""
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes with other copies"""
+
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        partition: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        is_alone: _builtins.bool = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_alone", b"is_alone", "node_id", b"node_id", "others", b"others", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedLeader: _TypeAlias = DamagedLeader  # noqa: Y015
+
+@_typing.final
+class UnservedOnNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    DAMAGED_ONLINE_FIELD_NUMBER: _builtins.int
+    WITHOUT_COPY_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    damaged: _builtins.int
+    """that it leads"""
+    damaged_online: _builtins.int
+    """those of them that are ONLINE"""
+    without_copy: _builtins.int
+    """OFFLINE partitions of which it has a copy, and no node that is up has one"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        damaged: _builtins.int = ...,
+        damaged_online: _builtins.int = ...,
+        without_copy: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "damaged_online", b"damaged_online", "node_id", b"node_id", "without_copy", b"without_copy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):

@@ -7,7 +7,7 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, note_begun, operation_page
-from minkactl.commands.raft import confirm
+from minkactl.commands.raft import confirm, controller_status
 from minkactl.commands.reassign import RateLimit
 from minkactl.completion import complete_node
 from minkactl.exits import Exit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from minka.admin.control import Control
-    from minka.v1.admin_pb2 import GetDrainStatusResponse
+    from minka.v1.admin_pb2 import GetDrainStatusResponse, GetStatusResponse
     from minkactl.progress import Tracker
 
 STUCK_S: Final = 30.0  # a drain in which nothing changes for so long counts as held up
@@ -60,7 +60,7 @@ def drain(
       minkactl drain cyrene --decommission --limit 50MiB
     """
     with session.control() as control:
-        operation_id = _running(control, node, decommission)
+        operation_id = _running(controller_status(session, control), node, decommission)
         if operation_id:
             note(f"operation {operation_id} drains {node} already")
         else:
@@ -74,9 +74,9 @@ def drain(
         return _wait(session, control, node, operation_id)
 
 
-def _running(control: "Control", node: str, decommission: bool) -> int:
+def _running(status: "GetStatusResponse", node: str, decommission: bool) -> int:
     """The id of the operation that does this already, or 0."""
-    found = (o for o in control.summary().running if o.HasField("drain") and o.drain.node == node)
+    found = (o for o in status.running if o.HasField("drain") and o.drain.node == node)
     return next((o.id for o in found if o.drain.decommission or not decommission), 0)
 
 
@@ -132,7 +132,7 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
 
     looked = operation_page(control, tracker, operation_id).document
-    drain = drain_document(node, control.drain_status(node))
+    drain = _by_verdict(drain_document(node, control.drain_status(node)), looked["operation"])
     document = looked | {"drain": drain}
     listings = [Listing(DRAIN_COLUMNS, [drain])]
     shards = [Listing(SHARD_COLUMNS, drain["shards"])] if drain["shards"] else []
@@ -161,10 +161,24 @@ def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any
     return {"node": node, **to_document(status), "state": enum_name(NODE_STATE, status.state)}
 
 
+def _by_verdict(drain: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    """The node is not safe to stop once the drain has ended otherwise: each replica that a decommission leaves there
+    is in the way.
+    """
+    if not operation["finished_ms"] or operation["state"] == "succeeded":
+        return drain
+    left = drain["replicas"] if operation["decommission"] else 0
+    return drain | {"safe_to_stop": False, "blocker_count": max(drain["blocker_count"], left)}
+
+
 def blockers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What holds the operation up, and what would be hurt, each once."""
+    """What holds the operation up, and what would be hurt, each once. What was typed already doesn't help."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
+    operation = document["operation"]
+    typed = f"minkactl drain {operation['node']} --decommission" if operation["decommission"] else None
     for blocker in (*document["blockers"], *document["drain"]["blockers"]):
+        if blocker["remedy"] == typed:
+            blocker = blocker | {"remedy": ""}
         found.setdefault((blocker["partition"], blocker["reason"]), blocker)
     return list(found.values())
 
@@ -210,7 +224,8 @@ def undrain(session: Session, node: str) -> None:
     from minka.v1.cluster_pb2 import NodeState
 
     with session.control() as control:
-        drained = control.drain_status(node).state == NodeState.NODE_STATE_DRAINING or _running(control, node, False)
+        is_running = _running(controller_status(session, control), node, False)
+        drained = is_running or control.drain_status(node).state == NodeState.NODE_STATE_DRAINING
         control.undrain(node, requester())
         document = drain_document(node, control.drain_status(node))
     emit(Page(document, [Listing(DRAIN_COLUMNS[:-1], [document])], [node]), session.output)

@@ -4,7 +4,7 @@ import click
 
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
-from minkactl.commands.raft import confirm
+from minkactl.commands.raft import confirm, controller_status
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import note
@@ -81,7 +81,9 @@ def elect_leaders(
 
 
 def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, reason: str) -> Exit:
-    """Show what is left, ask, and elect. Raises UNKNOWN_PARTITION, LEADER_EXISTS, INELIGIBLE_REPLICA, STALE_EPOCH."""
+    """Show what is left, ask, and elect. Raises NO_CONTROLLER, UNKNOWN_PARTITION, LEADER_EXISTS, INELIGIBLE_REPLICA,
+    STALE_EPOCH.
+    """
     from minka.errors import Code, MinkaError
     from minkactl.output import emit
     from minkactl.pages import Listing, Page
@@ -89,8 +91,10 @@ def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, 
     from minkactl.unclean import COLUMNS, chosen, copies_of, leader_serves_nothing, losses
 
     with session.control() as control:
-        status = control.summary()
+        status = controller_status(session, control)
         listed = [control.partitions(wanted).whole() for wanted in selections(partition)]
+        if not all(part.from_controller for part in listed):
+            raise MinkaError(Code.NO_CONTROLLER, f"who leads {partition} is not known")
         found = {row.id: row for part in listed for row in part.table.partitions}
         status.table.partitions.extend(found.values())
         row = find_partition(status.table, partition)

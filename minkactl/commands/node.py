@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 import click
 
 from minkactl import options
-from minkactl.commands.raft import remove_node
+from minkactl.commands.raft import controller_status, remove_node
 from minkactl.completion import complete_node
 from minkactl.output import note
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.admin.control import Control
+    from minka.v1.admin_pb2 import GetStatusResponse
 
 
 @options.group()
@@ -36,7 +36,7 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
       minkactl node rebuild cyrene
     """
     with session.control() as control:
-        _check_nothing_is_lost(control, node)
+        _check_nothing_is_lost(controller_status(session, control), node)
         remove_node(session, control, node, yes, f"Remove {node}, to begin again with an empty data directory?")
     note(
         f"Now, on {node}: move its data_dir away, and start minkad. It joins as a learner and takes the table from its "
@@ -44,22 +44,22 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
     )
 
 
-def _check_nothing_is_lost(control: "Control", node: str) -> None:
+def _check_nothing_is_lost(status: "GetStatusResponse", node: str) -> None:
     """Raises NODE_IN_USE, in the words of this command, while the node holds partitions. The active controller would
     refuse it, too.
     """
     from minka.errors import Code, MinkaError
     from minka.v1.admin_pb2 import NodeCounts
 
-    counts = next((one for one in control.summary().summary.nodes if one.node_id == node), NodeCounts())
+    counts = next((one for one in status.summary.nodes if one.node_id == node), NodeCounts())
     if counts.sole:
         raise MinkaError(
             Code.NODE_IN_USE,
             f"{node} holds {counts.replicas} partitions, and no other node has all of {counts.sole} of them: they "
             f"can't be rebuilt from peers. If {node} still starts, move them away; if not, restore its data_dir from a "
-            f"backup; if there is none, accept what is lost: minkactl partitions --node {node} --state offline names "
-            "them, and minkactl elect-leaders --unclean --partition NAME lets what is left of each lead",
+            f"backup; if there is none, their data is lost: {_what_is_left(status, node, counts.sole)}",
             node=node,
+            remedy=f"minkactl partitions --node {node} --state offline",
         )
     if counts.replicas:
         raise MinkaError(
@@ -68,3 +68,13 @@ def _check_nothing_is_lost(control: "Control", node: str) -> None:
             f"first, with minkactl drain {node} --decommission",
             node=node,
         )
+
+
+def _what_is_left(status: "GetStatusResponse", node: str, sole: int) -> str:
+    from minkactl.unclean import LOST, accept_loss
+
+    without = next((one.without_copy for one in status.summary.unserved.nodes if one.node_id == node), 0)
+    if without >= sole:
+        return f"no node that is up has another copy; {LOST}"
+    more = f"; of {without} no node that is up has another copy" if without else ""
+    return f"where another copy is left, {accept_loss('NAME')}{more}"

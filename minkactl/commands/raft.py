@@ -71,7 +71,7 @@ def transfer(session: Session, node: str, yes: bool) -> None:
       minkactl raft transfer byzantium
     """
     with session.control() as control:
-        status = _controller_status(session, control)
+        status = controller_status(session, control)
         if status.coordinator.controller != node:
             confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
         _transfer(session, control, node)
@@ -151,7 +151,7 @@ def remove(session: Session, node: str, yes: bool) -> None:
 
 def remove_node(session: Session, control: "Control", node: str, yes: bool, question: str) -> None:
     """Ask, remove the node, wait until its seat in the Raft group is gone too. Raises MinkaError."""
-    status = _controller_status(session, control)
+    status = controller_status(session, control)
     _known(status, node)
     confirm(question, yes)
     control.remove_node(node)
@@ -173,7 +173,7 @@ def _known(status: "GetStatusResponse", node: str) -> None:
 
 def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) -> None:
     with session.control() as control:
-        status = _controller_status(session, control)
+        status = controller_status(session, control)
         for node in up + down:
             _known(status, node)
         leader = status.coordinator.controller
@@ -265,7 +265,7 @@ def _wait(session: Session, control: "Control", is_settled: "Callable[[GetStatus
         time.sleep(POLL_S)
 
 
-def _controller_status(session: Session, control: "Control") -> "GetStatusResponse":
+def controller_status(session: Session, control: "Control") -> "GetStatusResponse":
     """The active controller's status; if one is being elected, wait for it. Raises NO_CONTROLLER."""
     from minka.errors import Code, MinkaError
 
@@ -294,4 +294,4 @@ def confirm(question: str, yes: bool) -> None:
 def _show(session: Session, control: "Control") -> None:
     from minkactl.output import emit
 
-    emit(raft_page(_controller_status(session, control)), session.output)
+    emit(raft_page(controller_status(session, control)), session.output)

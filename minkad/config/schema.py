@@ -242,6 +242,11 @@ class Config:
         return join_address(split_address(self.grpc_address)[0], split_address(self.data_listen)[1])
 
     @property
+    def advertised_hosts(self) -> tuple[str, ...]:
+        """The hosts of the addresses at which clients and other nodes reach it."""
+        return tuple(dict.fromkeys(split_address(at)[0] for at in (self.grpc_address, self.data_address)))
+
+    @property
     def serves_rest(self) -> bool:
         """Whether pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
         if self.listen.rest == "auto":

@@ -1,25 +1,30 @@
 """Counts the table on demand: only what has changed since the last time, in turns, and once for all who ask."""
 
 import asyncio
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Final
 
-from minka.v1.admin_pb2 import TableSummary
+from minka.v1.admin_pb2 import TableSummary, Unserved
 from minkad.coordinator.coordinator import Coordinator
 from minkad.coordinator.node_reports import NodeReports
-from minkad.core.state import ROWS_A_PIECE, State, slices
+from minkad.core.state import ROWS_A_PIECE, State, partition_name, slices
 from minkad.core.table_counts import TableCounts
+from minkad.core.unserved import UnservedCounts
 from minkad.process.turns import turn
 
 _EVERY_S: Final = 2.0
+UNCONFIRMED_S: Final = 3.0  # a leader that is well confirms within a moment that it leads
 
 
 class TableCounting:
     """The counts of this node's copy of the table, with the sizes while it is the active controller."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
+        self._clock = clock
+        self._unconfirmed_since: dict[int, float] = {}  # by partition: when it was first seen to wait for its leader
         self._counts: Final = TableCounts()
         self._reports: NodeReports | None = None  # whose sizes are counted
         self._counting: Final = asyncio.Lock()
@@ -48,6 +53,8 @@ class TableCounting:
             self._reports = None  # until all is counted: who asks may give up in the middle
             await self._count_sizes(reports, changed if reports is known else list(state.partitions))
             self._reports = reports
+            since, now = self._unconfirmed_since, self._clock()
+            self._unconfirmed_since = {id_: since.get(id_, now) for id_ in self._counts.unconfirmed}
 
     async def summary(self, silent: Collection[str]) -> TableSummary:
         """The counts as a message; `silent`: see TableSummary.only_on_silent."""
@@ -57,7 +64,26 @@ class TableCounting:
         summary = self._counts.summary(state.nodes.values(), whole)
         if silent:
             summary.only_on_silent = await _only_on(state, frozenset(silent))
+        if (active := self._coordinator.active) is not None:
+            summary.unserved.CopyFrom(await self._unserved(state, active.reports))
         return summary
+
+    async def _unserved(self, state: State, reports: NodeReports) -> Unserved:
+        found = UnservedCounts(state.nodes)
+        for ids in slices(list(state.partitions.leaderless), ROWS_A_PIECE):
+            for row in filter(None, map(state.partitions.get, ids)):
+                if row.keyspace_id not in state.incomplete:
+                    found.offline(row)
+            await turn()
+        for some in slices(reports.damaged(), ROWS_A_PIECE):
+            for one in some:
+                led = state.partitions.get(one.partition_id)
+                found.damaged(one, led, partition_name(state.keyspaces, led) if led is not None else "")
+            await turn()
+        until = self._clock() - UNCONFIRMED_S
+        lasting = [id_ for id_, since in self._unconfirmed_since.items() if since <= until]
+        found.unconfirmed(self._counts.unconfirmed, lasting)
+        return found.message()
 
     async def _count_rows(self, state: State) -> Collection[int]:
         """Count the rows that have changed, and return the partitions that they are of."""

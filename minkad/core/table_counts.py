@@ -14,6 +14,7 @@ _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
 _SERVED: Final = (PartitionState.PARTITION_STATE_ASSIGNED, _ONLINE)
 LEAST_UNEVEN: Final = 4  # partitions; where nodes differ by fewer, what each has of a keyspace isn't told
 _NO_SIZE: Final = (0, 0)
+_SETTLED: Final = (_ONLINE, PartitionState.PARTITION_STATE_OFFLINE)
 
 
 class _Kind(NamedTuple):
@@ -68,6 +69,7 @@ class TableCounts:
         self.elections = 0  # that were seen: it never falls
         self.unclean_elections = 0
         self.by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node, by the field of NodeCounts
+        self.unconfirmed: dict[int, str] = {}  # by partition that waits for it: the leader that has yet to confirm
         self._kinds: dict[int, _Kind] = {}  # by partition
         self._shared: dict[_Kind, tuple[_Kind, int]] = {}  # how many partitions are of a kind
         self._changes: Counter[_Kind] = Counter()  # since `settle`
@@ -109,9 +111,12 @@ class TableCounts:
             self.put_size(partition_id, *_NO_SIZE)
         if old is not None:
             self._release(old)
+        self.unconfirmed.pop(partition_id, None)
         if new is None:
             self._kinds.pop(partition_id, None)
             return
+        if new.state not in _SETTLED:
+            self.unconfirmed[partition_id] = new.leader
         self._kinds[partition_id] = self._share(new)
         if size is not None:
             self.put_size(partition_id, *size)

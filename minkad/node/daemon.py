@@ -43,7 +43,8 @@ class Daemon:
     def __init__(self, config: Config, path: Path) -> None:
         self._config = config
         self._path = path
-        self._credentials = Credentials(config.certificates) if config.certificates is not None else None
+        tls = config.certificates
+        self._credentials = Credentials(tls, config.advertised_hosts) if tls is not None else None
         self._channels = Channels("", config.node.id, self._credentials)  # until it has joined
         self._parts: Parts | None = None
         self._serving: Serving | None = None

@@ -1,5 +1,7 @@
 """This node's certificates as gRPC and the data port take them, and how they are renewed while it runs."""
 
+from collections.abc import Collection
+
 import grpc
 
 from minka.tls import Pem, Tls
@@ -9,12 +11,13 @@ from minkad.rpc.certificates import first_expiry
 class Credentials:
     """The credentials of the servers, of the channels, and of connections to data ports.
 
-    Raises MinkaError(INVALID_CONFIG) for a mistake in the files.
+    Raises MinkaError(INVALID_CONFIG) for a mistake in the files, and for a certificate that others would refuse.
     """
 
-    def __init__(self, tls: Tls) -> None:
-        self._tls = tls
-        self._pem = self._served = tls.read()
+    def __init__(self, tls: Tls, hosts: Collection[str]) -> None:
+        """`hosts`: those by which others dial this node."""
+        self._tls, self._hosts = tls, hosts
+        self._pem = self._served = tls.read(hosts)
         self.channel = _of_channel(self._pem)
         self.data_port, self.to_data_ports = tls.server_context(), tls.client_context()
 
@@ -31,7 +34,7 @@ class Credentials:
 
         Raises MinkaError(INVALID_CONFIG); then what was in force stays in force.
         """
-        pem = self._tls.read()
+        pem = self._tls.read(self._hosts)
         if pem == self._pem:
             return False
         self.data_port, self.to_data_ports = self._tls.server_context(), self._tls.client_context()

@@ -133,7 +133,7 @@ def test_a_leader_that_is_alone_in_sync_with_a_damaged_copy_is_replaced(
     assert offline.requests("ElectLeaders")[0].unclean.node == "byzantium"
     offline.answers["GetSplitBlockers"] = GetSplitBlockersResponse()
     told = run("partitions", "explain", "flights/6", "--endpoints", offline.address).stdout
-    assert "if nobody else has everything: minkactl elect-leaders --unclean --partition flights/6" in told
+    assert "if that is lost for good: minkactl elect-leaders --unclean --partition flights/6" in told
 
 
 def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
@@ -152,3 +152,32 @@ def test_offsets_of_different_leaderships_are_not_compared() -> None:
         assert losses([left, newer], left) == [
             "cyrene has entries of a later leadership: how many are lost isn't known."
         ]
+
+
+def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse
+) -> None:
+    status.table.partitions[6].replicas[:] = ["cyrene"]
+    exit_, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
+    assert (exit_, "None needed" in told) == (Exit.FAILED, False), told
+    assert "remedy: Start cyrene, or bring back the data directory" in told
+    assert "docs/operations.md" in told
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["elect-leaders", "--unclean", "--partition", "flights/5", "--yes"],
+        ["node", "rebuild", "cyrene", "--yes"],
+        ["drain", "cyrene"],
+        ["undrain", "cyrene"],
+    ],
+)
+def test_nothing_is_decided_by_what_a_node_remembers(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse, command: list[str]
+) -> None:
+    """The node remembers a drain of cyrene, and that flights/5 has a leader."""
+    status.from_controller = status.has_clearance = False
+    status.running.add(id=3).drain.node = "cyrene"
+    result = run(*command, "--endpoints", offline.address, "--timeout", "0.4")
+    assert (result.exit_code, "NO_CONTROLLER" in result.stderr) == (Exit.UNREACHABLE, True), result.output

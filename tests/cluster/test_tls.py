@@ -206,7 +206,7 @@ def test_a_node_of_another_authority_does_not_join(
     eventually("the reason in its log", lambda: OTHER_AUTHORITY in node.log.read_text())
     cluster.kill("gortyn")
     # It trusts the cluster, but the cluster doesn't trust it.
-    shutil.copy(tls.ca, live.ca)
+    Path(live.ca).write_bytes(Path(tls.ca).read_bytes() + Path(strange.ca).read_bytes())
     cluster.restart("gortyn", ready=False)
     eventually("the reason in its log", lambda: HUNG_UP in node.log.read_text())
     with Control([cluster.node("athens").address], tls=tls) as control:
@@ -216,6 +216,56 @@ def test_a_node_of_another_authority_does_not_join(
         cluster.wait_ready(["gortyn"])
         assert "gortyn" in {row.id for row in control.table().nodes}
     cluster.kill("gortyn")
+
+
+def expired(tls: Tls, folder: Path) -> Tls:
+    """The certificate once more, from the same authority, but no longer valid."""
+    made = Tls(tls.ca, folder / "expired.pem", tls.key)
+    authority = Path(tls.ca)
+    command: list[str | Path] = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        Path(tls.cert).with_suffix(".csr"),
+        "-copy_extensions",
+        "copy",
+    ]
+    command += ["-CA", authority, "-CAkey", authority.with_suffix(".key"), "-days", "-1", "-out", str(made.cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    return made
+
+
+def validated(config: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minkad", "--config", str(config), "--validate-config"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_certificate_that_others_would_refuse_is_not_taken(tls: Tls, strange: Tls, tmp_path: Path) -> None:
+    live = install(tls, Tls(tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem"))
+    over, stranger = expired(tls, tmp_path), Tls(tls.ca, strange.cert, strange.key)
+    with LocalCluster(1, config=QUICK | section(live)) as cluster:
+        node, config = cluster.node("athens"), cluster.node("athens").config_path
+        before = served(node.address, tls)
+        for wrong, why in (
+            (over, "certificate has expired: put a new one"),
+            (stranger, "no authority in tls.ca issued"),
+        ):
+            install(wrong, live)
+            reload(cluster, "configuration not reloaded")
+            assert why in node.log.read_text()
+            assert served(node.address, tls) == served(node.data_address, tls) == before
+            ended = validated(config)
+            assert (ended.returncode, why in ended.stderr) == (2, True), ended.stderr
+        install(tls, live)
+        reload(cluster, "configuration reloaded")
+        assert validated(config).returncode == 0
+        cluster.kill("athens")
+        install(over, live)
+        cluster.restart("athens", ready=False)
+        assert node.process is not None
+        assert node.process.wait(30) == 2
+        assert f"INVALID_CONFIG: {config}" in node.log.read_text()
 
 
 def served(address: str, tls: Tls) -> bytes:

@@ -259,7 +259,6 @@ MUTATIONS = (
     Mutation("commit what the eligible replicas lack", "full", replication.commit_without_the_eligible),
     Mutation("a follower that has what is not synced", "full", replication.durable_when_staged),
     Mutation("followers that give up what is committed", "full", replication.cut_committed),
-    Mutation("cry loss of what the leader has", "full", replication.stand_too_early),
     Mutation("followers that take entries of an old leadership", "full", replication.accept_stale_epoch),
     Mutation("a leader that serves before it is ready", "full", replication.serve_unready),
     Mutation("a leader that answers reads while it hands over", "full", replication.read_while_handing_over),

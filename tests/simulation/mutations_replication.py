@@ -12,7 +12,7 @@ from minkad.core.replication.gate import WriteGate
 from minkad.core.replication.instructions import WakeAt
 from minkad.core.replication.leader import Leader
 from minkad.core.replication.merge import Merge, _Step, is_due
-from minkad.core.replication.messages import Ack, Append, Standing
+from minkad.core.replication.messages import Ack, Append
 from minkad.core.replication.progress import Progress, Reaction
 from minkad.core.replication.replica import Replica as ReplicaCore
 from minkad.core.replication.replicas import Replicas
@@ -103,19 +103,6 @@ def cut_committed() -> Sequence[Patch]:
 
     original = Progress.replicate
     return [(Progress, "replicate", replicate), (Follower, "_truncate", truncate)]
-
-
-def stand_too_early() -> Sequence[Patch]:
-    """A follower says where it stands although more of its log is about to be durable."""
-
-    def stand(self: Follower) -> None:
-        if self.stream is not None and self._asked is not None:
-            kept, self._asked = self._asked, None
-            self._stands_at = self.state.durable
-            standing = Standing.STORED if self.state.is_usable else Standing.NEEDS_CHECKPOINT
-            self._put(self.stream, standing, self.state.log.lineage(), kept)
-
-    return [(Follower, "_stand", stand)]
 
 
 def accept_stale_epoch() -> Sequence[Patch]:

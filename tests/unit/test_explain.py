@@ -1,6 +1,7 @@
 """`minkactl partitions explain`, by what the status says."""
 
 from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import NodeState, PartitionState
 from minkactl.explain import explanation, subject
 
 NODES = ["athens", "byzantium", "cyrene"]
@@ -14,3 +15,32 @@ def test_a_damaged_copy_is_named() -> None:
     sentences = explanation(subject(status, GetOperationsResponse(), None, status.table.partitions[0]))["sentences"]
     said = [one["sentence"] for one in sentences if one["about"] == "replicas"]
     assert "Cyrene serves nothing of its copy, which is damaged: CORRUPT_DATA: reading 000012.sst." in said
+
+
+def advice(replicas: list[str], leader: str, up: str = "") -> list[str]:
+    """What helps athens' partition, of which the leader's copy is damaged, or that nobody leads."""
+    status = GetStatusResponse()
+    status.table.keyspaces.add(id=1, name="authors", partition_count=1)
+    state = PartitionState.PARTITION_STATE_ASSIGNED if leader else PartitionState.PARTITION_STATE_OFFLINE
+    row = status.table.partitions.add(id=7, keyspace_id=1, replicas=replicas, isr=replicas[:1], leader=leader)
+    row.state = state
+    for name in NODES:
+        live = NodeState.NODE_STATE_LIVE if name in (up, leader) else NodeState.NODE_STATE_FAILED
+        status.table.nodes.add(id=name, state=live)
+    if leader:
+        status.damaged.add(partition_id=7, node_id=leader, reason="CORRUPT_DATA: gone")
+    next_: list[str] = explanation(subject(status, GetOperationsResponse(), None, row))["next"]
+    return next_
+
+
+def test_only_what_can_help_is_advised_while_nothing_is_served() -> None:
+    lost = "so is the data of authors/0"
+    told = advice(["athens"], "athens")
+    assert "put data_dir/partitions/7 back" in told[0]
+    assert lost in told[1]
+    assert len(told) == 2, "neither a move nor an unclean election helps"
+    assert lost in advice(["athens"], "")[1]
+    for leader in ("athens", ""):
+        unclean = "minkactl elect-leaders --unclean --partition authors/0"
+        assert advice(NODES, leader, "cyrene")[1].endswith(f"lost for good: {unclean}")
+        assert advice(NODES, leader)[1].endswith(f"start byzantium or cyrene, then {unclean}")

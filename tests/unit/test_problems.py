@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
+from grpc.aio import Metadata
+
+from minka.engine.grpc_calls import error_from_call
 from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse, NodeStatus, SeatMove
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkactl.problems import problems
-from minkactl.survey import Report, Survey
+from minkactl.survey import Report, Survey, failed
 from minkactl.zones import zone_rows
 from tests.summaries import summarized
 
@@ -91,3 +95,18 @@ def test_one_node_more_is_enough_where_another_one_is_down() -> None:
     del found.table.nodes[5], found.nodes[5]
     otherwise = [row["otherwise"] for row in problems(Survey(summarized(found), reports, 1_700_000_000_000))]
     assert otherwise[0] == gone.replace("minkactl drain", "let a new node join, then minkactl drain", 1)
+
+
+def test_a_node_whose_certificate_is_refused_takes_a_new_one_without_a_restart() -> None:
+    reason = "CERTIFICATE_VERIFY_FAILED: certificate has expired"
+    call = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(),
+        details=f"failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.98:7400: {reason}: OK",
+    )  # fmt: skip
+    found = status("xyz", "abc", failed="b")
+    answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
+    silent = failed(error_from_call(call, "10.0.0.98:7400", repeatable=True), 1.0)
+    reports = {"a": Report(answer), "b": silent, "c": Report(answer)}
+    rows = problems(Survey(summarized(found), reports, 1_700_000_000_000))
+    (problem,) = (row for row in rows if " failed at " in row["problem"])
+    assert problem["next"] == ["ssh 10.0.0.98 systemctl reload minkad  # once tls.cert there is renewed"]

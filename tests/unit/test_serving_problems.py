@@ -1,14 +1,18 @@
 """What `status` says of nodes that are heard and serve nothing, by what the active controller knows."""
 
 from minka.v1.admin_pb2 import (
+    DamagedLeader,
     DescribeNodeResponse,
     GetStatusResponse,
+    KeyspaceCounts,
     NodeCounts,
     NodeStatus,
+    UnservedOnNode,
 )
-from minka.v1.cluster_pb2 import Cluster, Node, NodeState, PartitionTable
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, PartitionTable
 from minkactl.pages import Row
-from minkactl.problems import node_problems
+from minkactl.problems import node_problems, problems
+from minkactl.status_views import served
 from minkactl.survey import Report, Survey
 from minkactl.views import node_rows
 
@@ -61,3 +65,72 @@ def test_a_table_that_stands_still_is_named_once_it_lasts() -> None:
     assert node_problems(asked(behind_ms=2900)) == []
     row = only(asked(behind_ms=43_000))
     assert row["problem"] == "b has applied nothing after entry 17 of the coordinator's log for 43.0 s"
+
+
+def damaged(*others: str, alone: bool = True) -> Survey:
+    """Of the 2 partitions that b leads and that are ONLINE, it serves one."""
+    survey = asked()
+    summary = survey.status.summary
+    summary.partitions, summary.nodes[1].leads_online = 2, 2
+    survey.status.table.keyspaces.append(Keyspace(id=1, name="one"))
+    summary.keyspaces.append(KeyspaceCounts(keyspace_id=1, partitions=2, online=2))
+    summary.unserved.damaged = 1
+    leader = DamagedLeader(partition_id=3, partition="one/0", node_id="b", reason="CORRUPT_DATA: x is gone")
+    leader.is_alone, leader.others[:] = alone, others
+    summary.unserved.leaders.append(leader)
+    summary.unserved.nodes.append(UnservedOnNode(node_id="b", damaged=1, damaged_online=1))
+    return survey
+
+
+def test_a_partition_whose_only_copy_is_damaged_is_a_problem_that_names_what_helps() -> None:
+    survey = damaged()
+    (row,) = problems(survey)
+    assert (row["severity"], row["nodes"]) == ("error", ["b"])
+    assert row["problem"] == "one/0 is not served: the copy of its leader, b, is damaged: CORRUPT_DATA: x is gone"
+    assert row["next"] == ["ssh b systemctl stop minkad", "ssh b systemctl start minkad"]
+    assert "put data_dir/partitions/3 of b back" in row["note"]
+    assert "elect-leaders" not in row["otherwise"], "there is no other copy"
+    assert "docs/operations.md" in row["otherwise"]
+    assert (served(survey)["served"], served(survey)["not_served"]) == (1, 1)
+    assert [one["trouble"] for one in node_rows(survey.status, survey)] == [None, "damaged data", None]
+
+
+def test_what_another_copy_has_may_lead_if_somebody_accepts_the_loss() -> None:
+    (row,) = problems(damaged("c"))
+    assert "minkactl elect-leaders --unclean --partition one/0" in row["otherwise"]
+    (row,) = problems(damaged("c", alone=False))
+    assert "takes over in a moment" in row["note"]
+    assert row["otherwise"] == ""
+
+
+def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
+    survey = asked()
+    survey.status.summary.unserved.unconfirmed = 2
+    survey.status.summary.unserved.unconfirmed_by.append("b")
+    (row,) = problems(survey)
+    assert (row["severity"], row["nodes"]) == ("error", ["b"])
+    assert row["problem"] == "2 partitions not served: b has not confirmed for seconds to lead"
+
+
+def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
+    survey = asked()
+    survey.status.summary.keyspaces.append(KeyspaceCounts(keyspace_id=1, partitions=2, offline=2))
+    (row,) = problems(survey)
+    assert "elect-leaders --unclean" in row["otherwise"]
+    survey.status.summary.unserved.without_copy = 1
+    (row,) = problems(survey)
+    assert "elect-leaders --unclean" in row["otherwise"]
+    assert "Of 1, no other copy is left" in row["otherwise"]
+    survey.status.summary.unserved.without_copy = 2
+    (row,) = problems(survey)
+    assert "elect-leaders" not in row["otherwise"]
+
+
+def test_a_process_that_has_ended_has_no_silent_data_port() -> None:
+    survey = asked(data_port_problem=SILENT, heartbeat_age_ms=400)
+    ended = {**survey.reports, "b": Report(None, "connection refused", refused=True)}
+    survey = Survey(survey.status, ended, taken_ms=1000)
+    assert [row["trouble"] for row in node_rows(survey.status, survey)] == [None, "no answer", None]
+    assert not any("is heard, but" in row["problem"] for row in node_problems(survey))
+    hidden = Survey(survey.status, {**ended, "b": Report(None, "no answer within 1 s")}, taken_ms=1000)
+    assert any("is heard, but" in row["problem"] for row in node_problems(hidden)), "it is heard elsewhere"

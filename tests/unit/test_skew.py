@@ -8,7 +8,7 @@ from minka import running_playground
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Operation, Partition, PartitionState
 from minkactl.skew import ELECT, REASSIGN, skews
-from minkactl.starting import look_command, start_command
+from minkactl.starting import look_command, renew_command, start_command
 from tests.summaries import summarized
 
 LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
@@ -126,4 +126,8 @@ def test_how_a_node_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_command("a", "127.0.0.1:20001", True) == "minkactl playground restart a"
     hangs = "minkactl playground kill a && minkactl playground restart a"
     assert start_command("a", "127.0.0.1:20001", False) == hangs
+    renewed = "systemctl reload minkad  # once tls.cert there is renewed"
+    assert renew_command("a", "10.0.0.7:7400") == f"ssh 10.0.0.7 {renewed}"
+    here = "systemctl reload minkad  # a, on this machine, once tls.cert there is renewed"
+    assert renew_command("a", "127.0.0.1:7400") == here
     assert look_command("a", "db-1.example:7400") == "ssh db-1.example journalctl -u minkad -n 50"

@@ -1,9 +1,11 @@
-"""Private keys that others may read are refused; the dates of certificates are read as OpenSSL reads them."""
+"""Private keys that others may read are refused, and certificates that can't work. Dates are read as by OpenSSL."""
 
 import base64
 import os
+import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,17 +13,51 @@ import pytest
 
 from minka import InvalidArgument, Tls
 from minka.errors import Code
+from minkad.config import load
 from minkad.rpc.certificates import first_expiry
 from minkad.rpc.credentials import Credentials
 
+HOST = "athens.example.net"
+
 
 def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
-    """A certificate that is its own authority."""
+    """A certificate that is its own authority, for HOST unless `more` says otherwise."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", str(days), "-subj", "/CN=athens", "-keyout", str(key), "-out", str(cert), *more]
+    command += ["-days", str(days), "-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(cert), *more]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     return Tls(cert, cert, key)
+
+
+def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str = f"subjectAltName=DNS:{HOST}") -> Tls:
+    """A certificate by this authority. `dates` are options of `openssl ca`; without them it is valid today."""
+    folder = Path(authority.ca).parent / f"{name}.made"
+    folder.mkdir()
+    for file, text in {"index": "", "ext": extensions, "ca.cnf": CA_CONFIG.format(folder=folder)}.items():
+        (folder / file).write_text(text)
+    cert, key, request = folder / "cert.pem", folder / "key.pem", folder / "request.pem"
+    asked = ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=node"]
+    signed: list[str | Path] = ["ca", "-batch", "-notext", "-config", folder / "ca.cnf"]
+    signed += ["-cert", authority.cert, "-keyfile", authority.key]
+    signed += ["-extfile", folder / "ext", "-in", request, "-out", cert, *(dates or ("-days", "30"))]
+    for command in ([*asked, "-keyout", key, "-out", request], signed):
+        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)
+    return Tls(authority.ca, cert, key)
+
+
+CA_CONFIG = """[ca]
+default_ca = own
+[own]
+database = {folder}/index
+new_certs_dir = {folder}
+default_md = sha256
+rand_serial = yes
+policy = any
+[any]
+commonName = supplied
+"""
+OVER = ("-startdate", "20200101000000Z", "-enddate", "20210101000000Z")
+NOT_YET = ("-startdate", "20900101000000Z", "-enddate", "20910101000000Z")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +102,7 @@ def test_a_reload_refuses_a_key_that_everybody_may_read(tls: Tls, tmp_path: Path
     key = tmp_path / "own.key"
     key.write_bytes(Path(tls.key).read_bytes())
     key.chmod(0o600)
-    credentials = Credentials(Tls(tls.ca, tls.cert, key))
+    credentials = Credentials(Tls(tls.ca, tls.cert, key), [HOST])
     key.chmod(0o644)
     with pytest.raises(InvalidArgument, match="everybody may read it"):
         credentials.renew()
@@ -85,9 +121,9 @@ def test_the_first_of_several_counts(tls: Tls, tmp_path: Path) -> None:
     longer, shorter = make(tmp_path, "longer", 400), make(tmp_path, "shorter", 2)
     both = Path(longer.cert).read_bytes() + b"text between them\n" + Path(shorter.cert).read_bytes()
     assert first_expiry(both) == openssl_says(shorter.cert)
-    own = Tls(longer.cert, tls.cert, tls.key)
-    credentials = Credentials(own)
-    assert credentials.expiry() == {"ca": openssl_says(longer.cert), "cert": openssl_says(tls.cert)}
+    own = issued(longer, "own")
+    credentials = Credentials(own, [HOST])
+    assert credentials.expiry() == {"ca": openssl_says(longer.cert), "cert": openssl_says(own.cert)}
 
 
 @pytest.mark.parametrize("content", [b"\x30", b"\x30\x03abc", b"\x30\x82\xff\xff", b"\x30\x80", b""])
@@ -96,3 +132,105 @@ def test_what_is_no_certificate(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # whichever
         first_expiry(pem)
     assert first_expiry(b"nothing in PEM form") == float("inf")
+
+
+def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
+    """A certificate that the other nodes of this authority refuse, and what is said of it, after its path."""
+    if kind == "expired":
+        return issued(tls, kind, OVER), "certificate has expired: put a new one, and its key, in its place"
+    if kind == "not yet valid":
+        return issued(tls, kind, NOT_YET), "certificate is not yet valid: see this machine's clock"
+    if kind == "of another authority":
+        (folder := Path(tls.ca).parent / "other").mkdir()
+        stranger = issued(make(folder), kind)
+        return Tls(
+            tls.ca, stranger.cert, stranger.key
+        ), "unable to get local issuer certificate: no authority in tls.ca"
+    if kind == "of an expired authority":
+        over = Path(tls.ca).parent / "over.pem"
+        again = ["openssl", "x509", "-in", tls.ca, "-signkey", tls.key, "-days", "-1", "-out", over]
+        subprocess.run(again, check=True, capture_output=True, timeout=30)
+        made = issued(tls, kind)
+        return Tls(over, made.cert, made.key), f"its authority's, in {over} or beside it: certificate has expired"
+    if kind == "without a name":
+        made = issued(tls, kind, (), "basicConstraints=CA:FALSE")
+        return made, f"Hostname mismatch, certificate is not valid for '{HOST}': name that host in its subjectAltName"
+    made = issued(tls, kind, (), f"subjectAltName=DNS:{HOST}\nextendedKeyUsage=serverAuth")
+    return made, "unsuitable certificate purpose: if it states an extended key usage, a node's needs serverAuth and"
+
+
+KINDS = (
+    "expired",
+    "not yet valid",
+    "of another authority",
+    "of an expired authority",
+    "without a name",
+    "for servers only",
+)
+
+
+def configured(folder: Path, tls: Tls, more: str = "") -> Path:
+    """The configuration of a node that others dial at HOST."""
+    path = folder / "minkad.yaml"
+    text = f"node: {{id: athens}}\ndata_dir: {folder}/data\ncluster: {{join: [a:1]}}\n"
+    path.write_text(
+        f"{text}advertise: {{grpc: {HOST}:7400{more}}}\ntls:\n  ca: {tls.ca}\n  cert: {tls.cert}\n  key: {tls.key}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_refuses_a_certificate_that_others_would_refuse(tmp_path: Path, kind: str) -> None:
+    own = make(tmp_path)
+    good = issued(own, "good")
+    wrong, why = useless(own, kind)
+    with pytest.raises(InvalidArgument) as caught:
+        load(configured(tmp_path, wrong), {})
+    assert caught.value.code is Code.INVALID_CONFIG
+    assert caught.value.message.startswith(f"{tmp_path}/minkad.yaml:7: tls.cert: {wrong.cert}: {why}")
+    live = Tls(*(tmp_path / f"live.{name}" for name in ("ca", "cert", "key")))
+    install(good, live)
+    credentials = Credentials(live, load(configured(tmp_path, live), {}).advertised_hosts)
+    before = credentials.expiry(), credentials.channel, credentials.data_port, credentials.to_data_ports
+    install(wrong, live)
+    with pytest.raises(InvalidArgument, match=r"tls\.cert: ") as caught:
+        credentials.renew()
+    assert why.replace(str(wrong.ca), str(live.ca)) in caught.value.message
+    assert (credentials.expiry(), credentials.channel, credentials.data_port, credentials.to_data_ports) == before
+    install(issued(own, "next"), live)
+    assert credentials.renew()
+
+
+def test_a_node_needs_the_name_of_its_data_port_too(tmp_path: Path) -> None:
+    own = make(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"not valid for '10\.0\.0\.7'"):
+        load(configured(tmp_path, issued(own, "one"), ", data: 10.0.0.7:7402"), {})
+    both = issued(own, "both", (), f"subjectAltName=DNS:{HOST},IP:10.0.0.7")
+    assert load(configured(tmp_path, both, ", data: 10.0.0.7:7402"), {}).advertised_hosts == (HOST, "10.0.0.7")
+
+
+def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
+    (folder := tmp_path / "new").mkdir()
+    old, new, both = make(tmp_path), make(folder), tmp_path / "both.pem"  # they have the same name
+    both.write_bytes(Path(old.ca).read_bytes() + Path(new.ca).read_bytes())
+    before, after = issued(old, "before"), issued(new, "after")
+    for round_ in (before, Tls(both, before.cert, before.key), Tls(both, after.cert, after.key), after):
+        assert load(configured(tmp_path, round_), {}).certificates is not None
+        assert Credentials(round_, [HOST]).renew() is False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, kind: str) -> None:
+    """That it has no name is right, and its authority may be one that only the nodes have in their `ca`."""
+    wrong, why = useless(make(tmp_path), kind)
+    if kind in ("expired", "not yet valid", "for servers only"):
+        with pytest.raises(InvalidArgument) as caught:
+            wrong.read()
+        assert caught.value.message.startswith(f"tls.cert: {wrong.cert}: {why}")
+    else:
+        assert wrong.read().cert
+
+
+def install(source: Tls, target: Tls) -> None:
+    for name in ("ca", "cert", "key"):
+        shutil.copy(getattr(source, name), getattr(target, name))

@@ -34,6 +34,7 @@ from minkad.core.controller.rows import node_in_state, partitions_changed
 from minkad.core.controller.selectors import Live, controlled_shutdown_leader_selector
 from minkad.core.placement.reassign import plan_reassign
 from minkad.core.state import Placed, State, is_up, partition_name, slices
+from minkad.core.unserved import has_copy
 
 _MAX_NAMED: Final = 8
 _LIVE, _DRAINING = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING
@@ -331,6 +332,10 @@ def _stays(state: State, node_id: str) -> Iterator[Blocker]:
         if not row.leader and have:
             reason = f"it is OFFLINE, and its data is on {', '.join(have)}"
             last_resort = f"minkactl elect-leaders --unclean --partition {name}"
+            if not has_copy(row, state.nodes):
+                last_resort = (
+                    "no node that is up has another copy (docs/operations.md, When all replicas in sync are lost)"
+                )
             remedy = f"start {' or '.join(have)}; if what that had is lost for good: {last_resort}"
         yield Blocker(partition_id=row.id, partition=name, reason=f"it stays on {node_id}: {reason}", remedy=remedy)
 

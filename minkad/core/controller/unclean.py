@@ -1,5 +1,7 @@
 """A loss that a person accepts: a replica that may lack what was acknowledged leads (KIP-460: UNCLEAN elections)."""
 
+from typing import Final
+
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition, PartitionState
 from minka.v1.records_pb2 import Record
@@ -8,6 +10,8 @@ from minkad.core.controller.partition_change import PartitionChange
 from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Selection
 from minkad.core.state import State, is_up, other_half, partition_name
+
+_OTHER_NODE: Final = "Start that node, or name one with a whole copy that is LIVE."
 
 
 def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
@@ -28,7 +32,7 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
         text = f"{name} is at epoch {partition.partition_epoch}, the request is for {command.partition_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[partition])
     if (reason := _why_not(state, partition, command)) is not None:
-        raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}")
+        raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}", remedy=_OTHER_NODE)
     rows = [partition]
     if partition.splitting:
         rows.append(state.partitions[other_half(partition)])

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
-from minka.v1.coordinator_pb2 import HeartbeatRequest, ReplicaStats
+from minka.v1.coordinator_pb2 import DamagedReplica, HeartbeatRequest, ReplicaStats
 from minkad.coordinator import table_counting
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.table_counting import TableCounting
@@ -14,7 +14,8 @@ from minkad.core.state import State
 from minkad.core.state.changes import Changed
 from minkad.core.table_counts import TableCounts
 
-ONLINE = PartitionState.PARTITION_STATE_ONLINE
+ONLINE, ASSIGNED = PartitionState.PARTITION_STATE_ONLINE, PartitionState.PARTITION_STATE_ASSIGNED
+OFFLINE = PartitionState.PARTITION_STATE_OFFLINE
 
 
 class World:
@@ -27,7 +28,8 @@ class World:
             self.state.nodes[name] = Node(id=name, state=NodeState.NODE_STATE_LIVE)
         self.change(*(self.row(id_) for id_ in range(1, count + 1)))
         self.coordinator = SimpleNamespace(state=self.state, active=None)
-        self.counting = TableCounting(cast(Any, self.coordinator))
+        self.now = 0.0
+        self.counting = TableCounting(cast(Any, self.coordinator), lambda: self.now)
 
     def row(self, id_: int, leader: str = "", isr: str = "abc", **more: Any) -> Partition:
         fields = {"keyspace_id": 1, "state": ONLINE, "replicas": "abc", "isr": isr, **more}
@@ -146,3 +148,44 @@ async def test_what_is_only_on_silent_nodes() -> None:
         world.row(3, replicas="bac", isr="ba", leader="b", adding_replicas="c"),
     )
     assert [(await world.counting.summary(silent)).only_on_silent for silent in ("", "a", "ab", "c")] == [0, 1, 3, 0]
+
+
+async def test_partitions_of_which_the_leaders_copy_is_damaged() -> None:
+    world = World(4)
+    reports = world.lead()
+    world.change(world.row(1, replicas="b", isr="b", state=ASSIGNED), world.row(3, isr="bc"))
+    damaged = [DamagedReplica(partition_id=id_, reason="CORRUPT_DATA: gone") for id_ in (1, 2, 3)]
+    reports.note(world.state.nodes["b"], HeartbeatRequest(from_start=True, damaged=damaged))
+    found = (await world.counting.summary(())).unserved
+    told = [(one.partition, one.node_id, one.is_alone, list(one.others)) for one in found.leaders]
+    assert told == [("flights/0", "b", True, []), ("flights/0", "b", False, ["a", "c"])], "a leads 2"
+    assert found.leaders[0].reason == "CORRUPT_DATA: gone"
+    assert [(one.node_id, one.damaged, one.damaged_online) for one in found.nodes] == [("b", 2, 1)]
+    assert (found.damaged, found.unconfirmed) == (2, 0)
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0, "it is told as damaged"
+
+
+async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
+    world = World(4)
+    world.lead()
+    world.change(world.row(1, state=ASSIGNED))
+    for now, told in ((0.0, 0), (2.9, 0), (3.0, 1)):
+        world.now = now
+        assert (await world.counting.summary(())).unserved.unconfirmed == told
+    assert list((await world.counting.summary(())).unserved.unconfirmed_by) == ["b"]
+    world.change(world.row(1))
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+
+
+async def test_offline_partitions_without_a_copy_that_could_lead() -> None:
+    world = World(4)
+    world.lead()
+    for name in "ab":
+        world.state.nodes[name] = Node(id=name, state=NodeState.NODE_STATE_FAILED)
+    rows = [
+        Partition(id=id_, keyspace_id=1, state=OFFLINE, replicas=on, isr=on[0]) for id_, on in ((1, "ab"), (2, "ac"))
+    ]
+    world.change(*rows, world.row(3, leader="c"), world.row(4, leader="c"))
+    found = (await world.counting.summary(())).unserved
+    assert (found.without_copy, [(one.node_id, one.without_copy) for one in found.nodes]) == (1, [("a", 1), ("b", 1)])

@@ -196,6 +196,15 @@ def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> No
     assert refusal.value.code is Code.NO_SOURCE
 
 
+def test_a_drain_advises_no_unclean_election_where_no_copy_could_lead() -> None:
+    c = lost()
+    c.register("d", "e")
+    c.fail("c")
+    with pytest.raises(MinkaError, match="no node that is up has another copy") as refusal:
+        c.run(DrainNode("a", True, "tester", "", {}))
+    assert "elect-leaders" not in str(refusal.value)
+
+
 def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
     c, _ = alone()
     with pytest.raises(MinkaError, match="a leads it") as refusal:

@@ -1,0 +1,70 @@
+"""A TLS handshake within this process, which shows whether certificates work before anybody else is shown them.
+
+The standard library reads no certificate of one's own. In a handshake OpenSSL checks everything that counts: dates,
+authority, purpose, and host.
+"""
+
+import ssl
+from typing import Final, NamedTuple
+
+
+class Refusal(NamedTuple):
+    """Why one side refuses the other's certificate: OpenSSL's number (x509_vfy.h), and its words."""
+
+    code: int
+    words: str
+
+    @property
+    def of_dates(self) -> bool:
+        """Whether the certificate, or one that it comes from, is not valid today."""
+        return self.code in (_NOT_YET_VALID, _EXPIRED)
+
+
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_NO_AUTHORITY: Final = (2, 18, 19, 20, 21)
+_WRONG_PURPOSE: Final = 26
+_OTHER_HOST: Final = (62, 64)
+_OTHER: Final = -1
+
+
+def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> Refusal | None:
+    """Why a handshake between the two, the client dialling `host`, fails; None if it succeeds."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    try:
+        while waiting:  # each side goes on with what the other one has just sent
+            waiting = [side for side in waiting if not _is_done(side)]
+    except ssl.SSLCertVerificationError as error:
+        return Refusal(error.verify_code, error.verify_message.rstrip("."))
+    except ssl.SSLError as error:
+        return Refusal(_OTHER, error.reason or str(error))
+    return None
+
+
+def _is_done(side: ssl.SSLObject) -> bool:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def remedy(found: Refusal) -> str:
+    """What helps against it, for people."""
+    if found.code == _EXPIRED:
+        return "put a new one, and its key, in its place"
+    if found.code == _NOT_YET_VALID:
+        return "see this machine's clock (timedatectl), or use the certificate from before"
+    if found.code in _NO_AUTHORITY:
+        return (
+            "no authority in tls.ca issued it: use a certificate of one that is there, or add its authority to tls.ca"
+        )
+    if found.code == _WRONG_PURPOSE:
+        return "if it states an extended key usage, a node's needs serverAuth and clientAuth, a client's clientAuth"
+    if found.code in _OTHER_HOST:
+        return "name that host in its subjectAltName, since others dial it"
+    return "use another certificate"

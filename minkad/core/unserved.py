@@ -1,0 +1,77 @@
+"""What is not served although its state doesn't say so, and what can't be served whoever accepts which loss."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from minka.v1.admin_pb2 import DamagedLeader, Unserved, UnservedOnNode
+from minka.v1.cluster_pb2 import Node, Partition, PartitionState
+from minka.v1.coordinator_pb2 import DamagedReplica
+from minkad.core.state import is_up
+
+MAX_LEADERS: Final = 100  # damaged ones that are named; all are counted
+
+
+def kept_replicas(row: Partition) -> list[str]:
+    """The nodes with a copy that may lead, if somebody accepts what it lacks."""
+    return [node for node in row.replicas if node not in row.adding_replicas and node not in row.removing_replicas]
+
+
+def has_copy(row: Partition, nodes: Mapping[str, Node]) -> bool:
+    """Whether a node that is up has a copy that may lead."""
+    return any(is_up(nodes.get(node)) for node in kept_replicas(row))
+
+
+class UnservedCounts:
+    """Adds up rows, a few at a time."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._found = Unserved()
+        self._damaged: set[int] = set()
+        self._by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def offline(self, row: Partition) -> None:
+        """Count a partition that nobody leads."""
+        if row.state == PartitionState.PARTITION_STATE_OFFLINE and not has_copy(row, self._nodes):
+            self._found.without_copy += 1
+            for node in row.replicas:
+                self._by_node[node]["without_copy"] += 1
+
+    def damaged(self, one: DamagedReplica, row: Partition | None, name: str) -> None:
+        """Count a damaged copy, if it is the leader's."""
+        if row is None or row.leader != one.node_id:
+            return
+        self._damaged.add(row.id)
+        counts = self._by_node[one.node_id]
+        counts["damaged"] += 1
+        counts["damaged_online"] += row.state == PartitionState.PARTITION_STATE_ONLINE
+        if len(self._found.leaders) < MAX_LEADERS:
+            self._found.leaders.append(
+                DamagedLeader(
+                    partition_id=row.id,
+                    partition=name,
+                    node_id=one.node_id,
+                    reason=one.reason,
+                    is_alone=list(row.isr) == [row.leader],
+                    others=[node for node in kept_replicas(row) if node != row.leader],
+                )
+            )
+
+    def unconfirmed(self, leaders: Mapping[int, str], lasting: Collection[int]) -> None:
+        """Count the partitions whose leaders have not confirmed for long. Those with damaged leaders are counted
+        before.
+        """
+        waiting = [id_ for id_ in lasting if id_ in leaders and id_ not in self._damaged]
+        self._found.unconfirmed = len(waiting)
+        self._found.unconfirmed_by[:] = sorted({leaders[id_] for id_ in waiting} - {""})
+
+    def message(self) -> Unserved:
+        """All that was counted."""
+        self._found.damaged = len(self._damaged)
+        self._found.nodes.extend(_on_nodes(sorted(self._by_node.items())))
+        return self._found
+
+
+def _on_nodes(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Iterable[UnservedOnNode]:
+    return (UnservedOnNode(node_id=node, **of_node) for node, of_node in counts)

@@ -160,7 +160,7 @@ def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
     status.table.partitions[6].replicas[:] = ["cyrene"]
     exit_, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
     assert (exit_, "None needed" in told) == (Exit.FAILED, False), told
-    assert "remedy: Start cyrene, or bring back the data directory" in told
+    assert "remedy: Bring back what is damaged or gone of it on cyrene" in told
     assert "docs/operations.md" in told
 
 
@@ -181,3 +181,12 @@ def test_nothing_is_decided_by_what_a_node_remembers(
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "0.4")
     assert (result.exit_code, "NO_CONTROLLER" in result.stderr) == (Exit.UNREACHABLE, True), result.output
+
+
+def test_a_node_that_does_not_answer_is_to_be_started(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse
+) -> None:
+    status.table.partitions[6].replicas[:] = ["cyrene"]
+    next(one for one in status.table.nodes if one.id == "cyrene").address = "127.0.0.1:1"
+    _, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
+    assert "remedy: Start cyrene, or bring back the data directory that it had" in told

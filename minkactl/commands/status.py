@@ -44,8 +44,8 @@ def status(session: Session) -> Exit:
 
     Exit status 5 when it is not healthy, or not known to be: no active controller, a node that FAILED or is heard by
     nobody, a partition OFFLINE, not served by its leader or with fewer replicas in sync than min-insync, fewer nodes
-    than the cluster's minimum. Partitions that are under-replicated or unevenly spread are shown, and served: exit status
-    0.
+    than the cluster's minimum. Partitions that are under-replicated or unevenly spread are shown, and served:
+    exit status 0.
 
     Examples:
       minkactl status --watch

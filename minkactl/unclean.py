@@ -103,9 +103,11 @@ def chosen(copies: list[Copy], name: str, wanted: str | None) -> Copy:
 def _remedy(copies: list[Copy], name: str) -> str:
     if any(copy.can_lead for copy in copies):
         return f"Leave --node out, or name one that can: {', '.join(copy.node for copy in copies if copy.can_lead)}."
-    nodes = " or ".join(copy.node for copy in copies)
-    return f"Start {nodes}, or bring back the data directory that it had. If all copies are gone for good, \
-the data of {name} is lost: {LOST}."
+    silent, there = ([copy.node for copy in copies if (copy.found is None) is gone] for gone in (True, False))
+    ways = [f"start {' or '.join(silent)}, or bring back the data directory that it had"] if silent else []
+    ways += [f"bring back what is damaged or gone of it on {' or '.join(there)}"] if there else []
+    text = "; or ".join(ways) or "cancel the operation that moves all of its replicas"
+    return f"{text[0].upper()}{text[1:]}. If all copies are gone for good, the data of {name} is lost: {LOST}."
 
 
 def losses(copies: list[Copy], leads: Copy) -> list[str]:

@@ -43,8 +43,9 @@ def status(session: Session) -> Exit:
     as not known, with what is remembered. Each problem ends with the commands to type next.
 
     Exit status 5 when it is not healthy, or not known to be: no active controller, a node that FAILED or is heard by
-    nobody, a partition OFFLINE or with fewer replicas in sync than min-insync, fewer nodes than the cluster's minimum.
-    Partitions that are under-replicated or unevenly spread are shown, and served: exit status 0.
+    nobody, a partition OFFLINE, not served by its leader or with fewer replicas in sync than min-insync, fewer nodes
+    than the cluster's minimum. Partitions that are under-replicated or unevenly spread are shown, and served:
+    exit status 0.
 
     Examples:
       minkactl status --watch

@@ -268,3 +268,19 @@ def test_a_decommission_that_is_done_shows_success(draining: AnsweringNode) -> N
     draining.answers["GetOperations"] = GetOperationsResponse(operations=[done], migrations=[migration])
     failed = on_terminal("operations", "show", "12", "--endpoints", draining.address)
     assert "✗ flights/1 cancelled: no progress for 60 s" in "\n".join(plain_lines(failed.text))
+
+
+def test_a_decommission_that_has_failed_is_not_safe_and_advises_nothing_that_was_typed(
+    run: Run, node: AnsweringNode
+) -> None:
+    node.answers["PlanReassign"] = make_plan()
+    node.answers["DrainNode"] = DrainNodeResponse(operation=make_drain(RUNNING, decommission=True))
+    ended, remedy = make_drain(FAILED, "cyrene still holds 9 partitions", True), "minkactl drain cyrene --decommission"
+    hurt = Blocker(partition_id=2, partition="flights/1", reason="it would be OFFLINE", remedy=remedy)
+    for blockers in ([], [hurt]):
+        stuck_at(node, ended, make_drain_status(0, *blockers))
+        result = run("drain", "cyrene", "--decommission", "--yes", "-o", "json", "--endpoints", node.address)
+        document = json.loads(result.stdout.splitlines()[-1])
+        assert (document["drain"]["safe_to_stop"], document["drain"]["blocker_count"]) == (False, 9)
+        assert (result.exit_code, "safe to stop: no" in result.stderr) == (Exit.FAILED, True)
+        assert remedy not in result.stderr

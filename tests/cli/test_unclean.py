@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from minka.errors import MinkaError
 from minka.v1.admin_pb2 import (
     CopyDescription,
     DescribeNodeRequest,
@@ -14,7 +15,7 @@ from minka.v1.admin_pb2 import (
 )
 from minka.v1.cluster_pb2 import PartitionState
 from minkactl.exits import Exit
-from minkactl.unclean import Copy, losses
+from minkactl.unclean import Copy, chosen, losses
 from tests.cli.conftest import AnsweringNode, Run, description, listening
 
 COPIES = {
@@ -160,7 +161,7 @@ def test_where_no_copy_can_lead_the_remedy_says_what_is_left(
     status.table.partitions[6].replicas[:] = ["cyrene"]
     exit_, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
     assert (exit_, "None needed" in told) == (Exit.FAILED, False), told
-    assert "remedy: Start cyrene, or bring back the data directory" in told
+    assert "remedy: Bring back what is damaged or gone of it on cyrene" in told
     assert "docs/operations.md" in told
 
 
@@ -181,3 +182,18 @@ def test_nothing_is_decided_by_what_a_node_remembers(
     status.running.add(id=3).drain.node = "cyrene"
     result = run(*command, "--endpoints", offline.address, "--timeout", "0.4")
     assert (result.exit_code, "NO_CONTROLLER" in result.stderr) == (Exit.UNREACHABLE, True), result.output
+
+
+def test_a_node_that_does_not_answer_is_to_be_started(
+    run: Run, offline: AnsweringNode, status: GetStatusResponse
+) -> None:
+    status.table.partitions[6].replicas[:] = ["cyrene"]
+    next(one for one in status.table.nodes if one.id == "cyrene").address = "127.0.0.1:1"
+    _, _, told = elect(run, offline, "--partition", "flights/6", "--yes")
+    assert "remedy: Start cyrene, or bring back the data directory that it had" in told
+
+
+def test_where_all_replicas_are_being_moved_the_remedy_says_so() -> None:
+    with pytest.raises(MinkaError, match="it has no replica of it") as refusal:
+        chosen([], "flights/6", None)
+    assert refusal.value.details["remedy"].startswith("Cancel the operation that moves all of its replicas")

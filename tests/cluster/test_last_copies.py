@@ -1,5 +1,6 @@
 """The last replica in sync is lost with its disk: who has everything leads; else a person accepts the loss."""
 
+import json
 import shutil
 from collections.abc import Iterator
 
@@ -120,3 +121,44 @@ def test_what_is_left_leads_if_a_person_accepts_the_loss(loss: Loss) -> None:
     eventually("three in sync", lambda: len(loss.row().isr) == 3)
     loss.client.put(b"b", b"again")
     assert loss.client.get(b"b") == b"again"
+
+
+def test_a_partition_whose_only_copy_is_gone_is_a_problem_until_it_is_back() -> None:
+    config = {**QUICK, "storage": {"log_retention_mib": 1, "change_retention_mib": 0}}
+    with LocalCluster(1, config=config) as cluster, Control(cluster.endpoints) as control:
+
+        def minkactl(*arguments: str) -> Result:
+            return CliRunner().invoke(cli, [*arguments, "--endpoints", cluster.endpoints[0]], prog_name="minkactl")
+
+        control.create_keyspace("one", 1, HashFunction.HASH_FUNCTION_MURMUR3, 1)
+        wait_settled(control, 1)
+        with Client(cluster.endpoints, keyspace="one", timeout=30) as client:
+            for start in range(0, 4000, 100):
+                client.put_many({b"%d" % i: b"x" * 4000 for i in range(start, start + 100)})
+        (name,), away = cluster.nodes, cluster.directory / "away"
+        folder = cluster.node(name).data_dir / "partitions" / "1"
+        cluster.terminate(name)
+        folder.rename(away)
+        cluster.restart(name, ready=False)
+        eventually("the damage is reported", lambda: bool(control.status().damaged))
+
+        told = minkactl("status", "-o", "json")
+        document = json.loads(told.stdout)
+        (problem,) = document["problems"]
+        assert (told.exit_code, document["healthy"], document["served"]["served"]) == (5, False, 0)
+        assert problem["problem"].startswith(f"one/0 is not served: the copy of its leader, {name}, is damaged: ")
+        assert "put data_dir/partitions/1" in problem["note"]
+        advised = minkactl("partitions", "explain", "one/0").stdout.partition("\nnext")[2]
+        assert "put data_dir/partitions/1 back" in advised
+        assert "elect-leaders" not in advised
+        assert "reassign" not in advised
+        refused = minkactl("elect-leaders", "--unclean", "--partition", "one/0", "--yes")
+        assert f"remedy: Bring back what is damaged or gone of it on {name}" in refused.stderr
+
+        cluster.terminate(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        away.rename(folder)
+        cluster.restart(name, ready=False)
+        eventually("it is served again", lambda: minkactl("status").exit_code == 0)
+        with Client(cluster.endpoints, keyspace="one", timeout=30) as client:
+            assert client.get(b"3999") == b"x" * 4000

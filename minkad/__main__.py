@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ def _run(config: configuration.Config, path: Path) -> int:
     from minkad.node.daemon import Daemon
     from minkad.process import logs
 
+    faulthandler.enable()  # what runs when native code crashes, the log tells
     sys.setswitchinterval(SWITCH_INTERVAL)
     logs.setup(config.log.level, config.log.format, config.node.id)
     try:

@@ -1,12 +1,13 @@
 """How long a turn of the event loop takes: nothing on it may hold up heartbeats for longer than 20 ms."""
 
+import _thread
 import asyncio
 import gc
 import logging
-import sys
+import signal
 import threading
 import time
-import traceback
+from types import FrameType
 from typing import Final
 
 from minkad.process.telemetry import Telemetry
@@ -17,12 +18,16 @@ INTERVAL_S: Final = 0.04  # twice as often would cost an idle daemon a tenth of 
 LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
 _LOG_EVERY_S: Final = 1.0
 _LEAST_SLEEP_S: Final = 0.01
-_PACKAGES: Final = ("minkad", "minka")
+_MOST_FRAMES: Final = 6
+_PACKAGES: Final = ("/minkad/", "/minka/")
 
 
 class LoopLag:
     """Asks to be called every 40 ms and counts how late that is. `work` counts how much of it was the loop's own work:
     on a busy machine the process also waits for a processor.
+
+    A signal handler notes what the loop is doing when it is late. It runs on the loop's own thread, the main one, since
+    CPython 3.11 can die or hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython).
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -30,13 +35,13 @@ class LoopLag:
         self._loop = asyncio.get_running_loop()
         self._due = time.monotonic()
         self._worked = 0.0
-        self._thread_id = threading.get_ident()
         self._seen = ""
         self._logged_at = float("-inf")
         self._is_stopped = False
 
     async def run(self) -> None:
         """Measure until cancelled."""
+        signal.signal(signal.SIGUSR2, self._look)
         watcher = threading.Thread(target=self._watch, name="loop-lag", daemon=True)
         watcher.start()
         gc.callbacks.append(self._collected)
@@ -47,6 +52,7 @@ class LoopLag:
             self._next.cancel()
             gc.callbacks.remove(self._collected)
             self._is_stopped = True
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
     def _ask(self) -> None:
         self._worked, self._due = time.thread_time(), time.monotonic() + INTERVAL_S
@@ -68,11 +74,17 @@ class LoopLag:
             self._seen = "garbage collection"
 
     def _watch(self) -> None:
-        """Look, on a thread, at what the loop is doing when it is late."""
+        """Ask, on a thread, what the loop is doing when it is late."""
         while not self._is_stopped:
             # This is cheaper than waiting for an event.
             time.sleep(max(self._due + LONG_S / 2 - time.monotonic(), _LEAST_SLEEP_S))
             if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
-                frame = sys._current_frames().get(self._thread_id)
-                own = [f for f in traceback.extract_stack(frame) if any(f"/{p}/" in f.filename for p in _PACKAGES)]
-                self._seen = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(own[-6:]))
+                _thread.interrupt_main(signal.SIGUSR2)
+
+    def _look(self, _signal: int, frame: FrameType | None) -> None:
+        own: list[str] = []
+        while frame is not None and len(own) < _MOST_FRAMES:
+            if any(package in frame.f_code.co_filename for package in _PACKAGES):
+                own.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            frame = frame.f_back
+        self._seen = " < ".join(own)

@@ -94,9 +94,14 @@ class Lab:
         try:
             eventually("a cluster that is well again", self._is_well)
         except AssertionError as error:
-            rows = [row for row in self.table().partitions if sorted(row.isr) != sorted(row.replicas) or row.splitting]
+            table = self.table()
+            rows = [row for row in table.partitions if sorted(row.isr) != sorted(row.replicas) or row.splitting]
             running = self.control.operations().operations[:3]
-            raise AssertionError(f"{error}; not well: {rows}; operations: {running}") from error
+            behind = sorted({name for row in rows for name in {*row.replicas} - {*row.isr}})
+            logs = {name: self.cluster.nodes[name].log.read_text("utf-8", "replace")[-_LOG_CHARS:] for name in behind}
+            raise AssertionError(
+                f"{error}; not well: {rows}; operations: {running}; nodes: {table.nodes}; logs: {logs}"
+            ) from error
 
     def _is_well(self) -> bool:
         status = self.control.status()

@@ -18,7 +18,7 @@ def test_a_damaged_copy_is_named() -> None:
 
 
 def advice(replicas: list[str], leader: str, up: str = "") -> list[str]:
-    """What helps athens' partition, of which the leader's copy is damaged, or that nobody leads."""
+    """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE."""
     status = GetStatusResponse()
     status.table.keyspaces.add(id=1, name="authors", partition_count=1)
     state = PartitionState.PARTITION_STATE_ASSIGNED if leader else PartitionState.PARTITION_STATE_OFFLINE

@@ -251,8 +251,9 @@ class Code(Enum):
         "None needed: the node takes the newer row.",
     )
     INELIGIBLE_REPLICA = CodeInfo(
-        "The node can't be in sync: it is not LIVE, has no replica of the partition, or is to delete it.",
-        "None needed: the leader tries again when the row has changed.",
+        "The node can't be in sync or lead: it is not LIVE, has no whole replica of the partition, or is to delete it.",
+        "None needed if a leader asked: it asks again once the row has changed. If a person asked: start the node, or "
+        "name another one; minkactl elect-leaders --unclean --partition NAME shows which copies can lead.",
     )
 
     SNAPSHOT_GONE = CodeInfo(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.cluster.in_sync import eligible_replicas, has_everything
+from minka.cluster.in_sync import eligible_replicas, has_everything, kept_replicas
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
@@ -15,7 +15,7 @@ from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
 from minkactl.survey import is_up
-from minkactl.unclean import LOST, leader_serves_nothing, other_copies
+from minkactl.unclean import LOST, leader_serves_nothing
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
@@ -276,8 +276,7 @@ def _to_bring_online(about: Subject) -> list[str]:
     """What helps while nobody can lead it."""
     have = has_everything(about.row)
     start = f"start {' or '.join(have)}, which has everything"
-    others = [node for node in other_copies(about.row) if node not in have]
-    return [start, _if_lost(about, "what that had", others)]
+    return [start, _if_lost(about, "what that had", have)]
 
 
 def _to_replace_leader(about: Subject) -> list[str]:
@@ -286,11 +285,12 @@ def _to_replace_leader(about: Subject) -> list[str]:
     back = f"stop {row.leader}, put data_dir/partitions/{row.id} back (from where it went, or from a backup), start it"
     eligible = eligible_replicas(row)
     start = [f"start {' or '.join(eligible)}, which has everything"] if eligible else []
-    return [*start, back, _if_lost(about, "that", other_copies(row))]
+    return [*start, back, _if_lost(about, "that", [row.leader])]
 
 
-def _if_lost(about: Subject, what: str, others: list[str]) -> str:
-    """What can be done if what had everything is lost. `others`: who else has a copy."""
+def _if_lost(about: Subject, what: str, lost: list[str]) -> str:
+    """The advice for a loss for good of the copies on these nodes, which `what` names in the sentence."""
+    others = [node for node in kept_replicas(about.row) if node not in lost]
     damaged = {one.node_id for one in about.status.damaged if one.partition_id == about.row.id}
     up = {node.id for node in about.status.table.nodes if is_up(node)}
     if up.intersection(others) - damaged:

@@ -459,7 +459,7 @@ _DATA_PORT: Final = (
 
 
 def _if_lost(partitions: int, without_copy: int) -> str:
-    """What can be done if what was in sync of these partitions is lost; `without_copy` of them have nothing else."""
+    """The advice for partitions whose replicas in sync are lost for good; `without_copy` of them have no other copy."""
     if not without_copy:
         return _ACCEPT_LOSS
     if without_copy >= partitions:

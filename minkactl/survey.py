@@ -96,8 +96,8 @@ class Survey:
         return max(times, default=None)
 
     def is_heard(self, node: str) -> bool:
-        """Whether the node's process is there: it answers here, or the active controller has just heard it, and its
-        machine doesn't say that it has ended.
+        """True if the node's process runs: it answers here; or the active controller has just heard it, and its machine
+        doesn't refuse the connection.
         """
         report = self.reports.get(node)
         if report is not None and (report.answer is not None or report.refused):
@@ -105,7 +105,7 @@ class Survey:
         return self.heartbeat_ages_ms.get(node, HEARD_LATELY_MS) < HEARD_LATELY_MS
 
     def unserved_on(self, node: str) -> UnservedOnNode:
-        """What isn't served of what the node has, beyond what the states of partitions say."""
+        """The node's partitions that aren't served although their state doesn't say so."""
         found = self.status.summary.unserved.nodes
         return next((one for one in found if one.node_id == node), UnservedOnNode(node_id=node))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from minka.admin.control import Control
-from minka.cluster.in_sync import has_everything
+from minka.cluster.in_sync import has_everything, kept_replicas
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import CopyDescription
 from minka.v1.cluster_pb2 import Partition, PartitionTable
@@ -54,14 +54,8 @@ class Copy:
 
 
 def accept_loss(partition: str) -> str:
-    """What a person may do whose partition has other copies."""
+    """The advice for a partition that has other copies."""
     return f"minkactl elect-leaders --unclean --partition {partition} shows what is left, and lets that lead"
-
-
-def other_copies(row: Partition) -> list[str]:
-    """The nodes beside the leader with a copy that may lead."""
-    gone = (*row.removing_replicas, *row.adding_replicas, row.leader)
-    return [node for node in row.replicas if node not in gone]
 
 
 def leader_serves_nothing(damaged: Iterable[DamagedReplica], row: Partition) -> bool:
@@ -73,8 +67,7 @@ def leader_serves_nothing(damaged: Iterable[DamagedReplica], row: Partition) -> 
 def copies_of(control: Control, table: PartitionTable, row: Partition) -> list[Copy]:
     """The copies of all replicas, as their nodes describe them now."""
     addresses = {node.id: node.address for node in table.nodes}
-    kept = [node for node in row.replicas if node not in (*row.removing_replicas, *row.adding_replicas)]
-    return [_copy(control, row, node, addresses.get(node, "")) for node in kept]
+    return [_copy(control, row, node, addresses.get(node, "")) for node in kept_replicas(row)]
 
 
 def _copy(control: Control, row: Partition, node: str, address: str) -> Copy:

@@ -147,7 +147,7 @@ def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Ro
 
 
 def _trouble(said: str | None, runtime: NodeStatus | None, asked: Survey) -> str | None:
-    """What is wrong with the node, by what it says itself and what the active controller knows of it."""
+    """A word for the node's trouble, from its own answer and the active controller's view; None if all is well."""
     if runtime is None:
         return said
     if runtime.data_port_problem and asked.is_heard(runtime.node_id):

@@ -38,6 +38,11 @@ def has_everything(row: Partition) -> list[str]:
     return [*row.isr, *eligible_replicas(row)]
 
 
+def kept_replicas(row: Partition) -> list[str]:
+    """The replicas with a copy that may lead, if a person accepts the loss of what the copy lacks."""
+    return [node for node in row.replicas if node not in (*row.adding_replicas, *row.removing_replicas)]
+
+
 def missing_in_sync(row: Replicated) -> int:
     """How many of its replicas are not in sync; above 0, the partition is under-replicated.
 

@@ -170,7 +170,7 @@ def _cause(text: str) -> str:
 
 
 def blames_certificate(error: MinkaError) -> bool:
-    """Whether the certificate of the other side is why there is no connection."""
+    """True if there is no connection because of the other side's certificate."""
     return _OTHER_HOST in error.message or _NOT_VALID in error.message
 
 

@@ -16,7 +16,7 @@ class Refusal(NamedTuple):
 
     @property
     def of_dates(self) -> bool:
-        """Whether the certificate, or one that it comes from, is not valid today."""
+        """True if the certificate, or one that it comes from, isn't valid today."""
         return self.code in (_NOT_YET_VALID, _EXPIRED)
 
 
@@ -54,7 +54,7 @@ def _is_done(side: ssl.SSLObject) -> bool:
 
 
 def remedy(found: Refusal) -> str:
-    """What helps against it, for people."""
+    """The advice for a person."""
     if found.code == _EXPIRED:
         return "put a new one, and its key, in its place"
     if found.code == _NOT_YET_VALID:

@@ -172,7 +172,7 @@ def _by_verdict(drain: dict[str, Any], operation: dict[str, Any]) -> dict[str, A
 
 
 def blockers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What holds the operation up, and what would be hurt, each once. What was typed already doesn't help."""
+    """The blockers of the operation and of the drain, each once, without the remedy that the user has just typed."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     operation = document["operation"]
     typed = f"minkactl drain {operation['node']} --decommission" if operation["decommission"] else None

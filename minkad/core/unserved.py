@@ -1,9 +1,10 @@
-"""What is not served although its state doesn't say so, and what can't be served whoever accepts which loss."""
+"""Partitions that aren't served although their state doesn't say so, and those that no unclean election can save."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from minka.cluster.in_sync import kept_replicas
 from minka.v1.admin_pb2 import DamagedLeader, Unserved, UnservedOnNode
 from minka.v1.cluster_pb2 import Node, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DamagedReplica
@@ -12,13 +13,8 @@ from minkad.core.state import is_up
 MAX_LEADERS: Final = 100  # damaged ones that are named; all are counted
 
 
-def kept_replicas(row: Partition) -> list[str]:
-    """The nodes with a copy that may lead, if somebody accepts what it lacks."""
-    return [node for node in row.replicas if node not in row.adding_replicas and node not in row.removing_replicas]
-
-
 def has_copy(row: Partition, nodes: Mapping[str, Node]) -> bool:
-    """Whether a node that is up has a copy that may lead."""
+    """True if a node that is up has a copy that may lead."""
     return any(is_up(nodes.get(node)) for node in kept_replicas(row))
 
 

@@ -137,7 +137,7 @@ class RaftTransport:
         return next(iter(left or addresses), None)
 
     def _addresses(self, raft_id: int) -> list[str]:
-        """Where the node may be, the likeliest first."""
+        """The addresses that may be the node's, the likeliest first."""
         heard, known = self._heard.get(raft_id), self._address_of(raft_id)
         configured = () if raft_id in self._heard_at else self._configured(raft_id)
         return [address for address in dict.fromkeys((heard, known, *configured)) if address]

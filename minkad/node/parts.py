@@ -280,7 +280,7 @@ class Parts:
         return node.address if node else None
 
     def _configured_addresses(self, raft_id: int) -> list[str]:
-        """Where the node with this raft id may be by the configuration, which may be newer than the table."""
+        """The addresses of the configuration that may be those of the node: they may be newer than the table's."""
         cluster, node = self.config.cluster, self.coordinator.node_with(raft_id)
         own = [peer.address for peer in cluster.bootstrap if node is not None and peer.id == node.id]
         return [address for address in (*own, *cluster.join) if address != self.config.grpc_address]

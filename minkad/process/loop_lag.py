@@ -41,7 +41,7 @@ class LoopLag:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        signal.signal(signal.SIGUSR2, self._look)
+        before = signal.signal(signal.SIGUSR2, self._look)
         watcher = threading.Thread(target=self._watch, name="loop-lag", daemon=True)
         watcher.start()
         gc.callbacks.append(self._collected)
@@ -52,7 +52,7 @@ class LoopLag:
             self._next.cancel()
             gc.callbacks.remove(self._collected)
             self._is_stopped = True
-            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            signal.signal(signal.SIGUSR2, before)
 
     def _ask(self) -> None:
         self._worked, self._due = time.thread_time(), time.monotonic() + INTERVAL_S
@@ -78,10 +78,15 @@ class LoopLag:
         while not self._is_stopped:
             # This is cheaper than waiting for an event.
             time.sleep(max(self._due + LONG_S / 2 - time.monotonic(), _LEAST_SLEEP_S))
-            if time.monotonic() - self._due > LONG_S / 2 and not self._seen:
+            if self._is_late() and not self._seen:
                 _thread.interrupt_main(signal.SIGUSR2)
 
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._due > LONG_S / 2
+
     def _look(self, _signal: int, frame: FrameType | None) -> None:
+        if not self._is_late():
+            return  # the turn has just ended
         own: list[str] = []
         while frame is not None and len(own) < _MOST_FRAMES:
             if any(package in frame.f_code.co_filename for package in _PACKAGES):

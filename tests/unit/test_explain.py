@@ -1,7 +1,7 @@
 """`minkactl partitions explain`, by what the status says."""
 
-from minka.v1.admin_pb2 import GetOperationsResponse, GetStatusResponse
-from minka.v1.cluster_pb2 import NodeState, PartitionState
+from minka.v1.admin_pb2 import GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
+from minka.v1.cluster_pb2 import NodeState, Partitioning, PartitionState
 from minkactl.explain import explanation, subject
 
 NODES = ["athens", "byzantium", "cyrene"]
@@ -17,10 +17,12 @@ def test_a_damaged_copy_is_named() -> None:
     assert "Cyrene serves nothing of its copy, which is damaged: CORRUPT_DATA: reading 000012.sst." in said
 
 
-def advice(replicas: list[str], leader: str, up: str = "") -> list[str]:
-    """What helps athens' partition, of which the leader's copy is damaged, or that nobody leads."""
+def advice(replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False) -> list[str]:
+    """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE."""
     status = GetStatusResponse()
-    status.table.keyspaces.add(id=1, name="authors", partition_count=1)
+    keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)
+    if by_ranges:
+        keyspace.partitioning = Partitioning.PARTITIONING_RANGES
     state = PartitionState.PARTITION_STATE_ASSIGNED if leader else PartitionState.PARTITION_STATE_OFFLINE
     row = status.table.partitions.add(id=7, keyspace_id=1, replicas=replicas, isr=replicas[:1], leader=leader)
     row.state = state
@@ -29,7 +31,8 @@ def advice(replicas: list[str], leader: str, up: str = "") -> list[str]:
         status.table.nodes.add(id=name, state=live)
     if leader:
         status.damaged.add(partition_id=7, node_id=leader, reason="CORRUPT_DATA: gone")
-    next_: list[str] = explanation(subject(status, GetOperationsResponse(), None, row))["next"]
+    blockers = GetSplitBlockersResponse()
+    next_: list[str] = explanation(subject(status, GetOperationsResponse(), blockers, row))["next"]
     return next_
 
 
@@ -40,6 +43,7 @@ def test_only_what_can_help_is_advised_while_nothing_is_served() -> None:
     assert lost in told[1]
     assert len(told) == 2, "neither a move nor an unclean election helps"
     assert lost in advice(["athens"], "")[1]
+    assert len(advice(["athens"], "", by_ranges=True)) == 2, "a split doesn't help either"
     for leader in ("athens", ""):
         unclean = "minkactl elect-leaders --unclean --partition authors/0"
         assert advice(NODES, leader, "cyrene")[1].endswith(f"lost for good: {unclean}")

@@ -23,9 +23,9 @@ class LoopLag:
     """Asks to be called every 40 ms and counts how late that is. `work` counts how much of it was the loop's own work:
     on a busy machine the process also waits for a processor.
 
-    When it is late, a timer's signal looks at what the loop is doing. A thread would not do: CPython 3.11 can die or hang
-    when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees a call into
-    C that keeps the GIL.
+    When it is late, a timer's signal looks at what the loop is doing. A thread would not do: CPython 3.11 can die or
+    hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees a call
+    into C that keeps the GIL.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:

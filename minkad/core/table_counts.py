@@ -11,10 +11,10 @@ from minkad.core.state import ROWS_A_PIECE, slices
 
 MAX_NOT_IN_SYNC: Final = 1000  # sets of nodes that lack somewhere, in a summary; the others are added up
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
-_SERVED: Final = (PartitionState.PARTITION_STATE_ASSIGNED, _ONLINE)
+_ASSIGNED: Final = PartitionState.PARTITION_STATE_ASSIGNED
+_SERVED: Final = (_ASSIGNED, _ONLINE)
 LEAST_UNEVEN: Final = 4  # partitions; where nodes differ by fewer, what each has of a keyspace isn't told
 _NO_SIZE: Final = (0, 0)
-_SETTLED: Final = (_ONLINE, PartitionState.PARTITION_STATE_OFFLINE)
 
 
 class _Kind(NamedTuple):
@@ -115,7 +115,7 @@ class TableCounts:
         if new is None:
             self._kinds.pop(partition_id, None)
             return
-        if new.state not in _SETTLED:
+        if new.state == _ASSIGNED:
             self.unconfirmed[partition_id] = new.leader
         self._kinds[partition_id] = self._share(new)
         if size is not None:
@@ -270,7 +270,7 @@ class TableCounts:
             keyspace_id=keyspace,
             partitions=sum(states.values()),
             online=states[_ONLINE],
-            assigned=states[PartitionState.PARTITION_STATE_ASSIGNED],
+            assigned=states[_ASSIGNED],
             offline=states[PartitionState.PARTITION_STATE_OFFLINE],
             keys=keys,
             bytes=bytes_,

@@ -9,12 +9,13 @@ from minka.v1.admin_pb2 import (
     NodeStatus,
     UnservedOnNode,
 )
-from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, PartitionTable
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, PartitionState, PartitionTable
 from minkactl.pages import Row
 from minkactl.problems import node_problems, problems
 from minkactl.status_views import served
 from minkactl.survey import Report, Survey
 from minkactl.views import node_rows
+from tests.summaries import summary_of
 
 LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)"
@@ -110,6 +111,16 @@ def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
     (row,) = problems(survey)
     assert (row["severity"], row["nodes"]) == ("error", ["b"])
     assert row["problem"] == "2 partitions not served: b has not confirmed for seconds to lead"
+
+
+def test_a_partition_without_a_first_leader_is_a_problem_that_names_what_to_start() -> None:
+    survey = asked(FAILED)
+    survey.status.table.keyspaces.add(id=1, name="one")
+    new = PartitionState.PARTITION_STATE_NEW
+    survey.status.table.partitions.add(id=1, keyspace_id=1, state=new, replicas=["b"])
+    survey.status.summary.CopyFrom(summary_of(survey.status))
+    (row,) = (row for row in problems(survey) if row["severity"] == "error" and "partition" in row["next"][-1])
+    assert (row["problem"], row["nodes"]) == ("1 partition under min-insync, so writes are refused", ["b"])
 
 
 def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:

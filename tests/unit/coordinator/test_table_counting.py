@@ -178,6 +178,16 @@ async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
 
 
+async def test_a_partition_without_a_first_leader_waits_for_none_to_confirm() -> None:
+    world = World(4)
+    world.lead()
+    new = PartitionState.PARTITION_STATE_NEW
+    world.change(Partition(id=1, keyspace_id=1, state=new, replicas="b"))
+    await world.counting.count()
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+
+
 async def test_offline_partitions_without_a_copy_that_could_lead() -> None:
     world = World(4)
     world.lead()

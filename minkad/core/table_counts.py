@@ -69,7 +69,7 @@ class TableCounts:
         self.elections = 0  # that were seen: it never falls
         self.unclean_elections = 0
         self.by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node, by the field of NodeCounts
-        self.unconfirmed: dict[int, str] = {}  # by partition that waits for it: the leader that has yet to confirm
+        self.unconfirmed: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: who has yet to confirm
         self._kinds: dict[int, _Kind] = {}  # by partition
         self._shared: dict[_Kind, tuple[_Kind, int]] = {}  # how many partitions are of a kind
         self._changes: Counter[_Kind] = Counter()  # since `settle`
@@ -111,12 +111,12 @@ class TableCounts:
             self.put_size(partition_id, *_NO_SIZE)
         if old is not None:
             self._release(old)
-        self.unconfirmed.pop(partition_id, None)
+            self.unconfirmed.pop((partition_id, old.leader_epoch), None)
         if new is None:
             self._kinds.pop(partition_id, None)
             return
         if new.state == _ASSIGNED:
-            self.unconfirmed[partition_id] = new.leader
+            self.unconfirmed[partition_id, new.leader_epoch] = new.leader
         self._kinds[partition_id] = self._share(new)
         if size is not None:
             self.put_size(partition_id, *size)

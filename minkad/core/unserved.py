@@ -54,13 +54,13 @@ class UnservedCounts:
                 )
             )
 
-    def unconfirmed(self, leaders: Mapping[int, str], lasting: Collection[int]) -> None:
-        """Count the partitions whose leaders have not confirmed for long. Those with damaged leaders are counted
-        before.
+    def unconfirmed(self, leaders: Mapping[tuple[int, int], str], lasting: Collection[tuple[int, int]]) -> None:
+        """Count the partitions whose leaders, by partition and leader_epoch, have not confirmed for long. Those with
+        damaged leaders are counted before.
         """
-        waiting = [id_ for id_ in lasting if id_ in leaders and id_ not in self._damaged]
+        waiting = [one for one in lasting if one in leaders and one[0] not in self._damaged]
         self._found.unconfirmed = len(waiting)
-        self._found.unconfirmed_by[:] = sorted({leaders[id_] for id_ in waiting} - {""})
+        self._found.unconfirmed_by[:] = sorted({leaders[one] for one in waiting})
 
     def message(self) -> Unserved:
         """All that was counted."""

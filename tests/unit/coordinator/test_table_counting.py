@@ -178,6 +178,27 @@ async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
 
 
+async def test_each_leader_has_its_own_time_to_confirm() -> None:
+    world = World(4)
+    world.lead()
+    world.change(world.row(1, state=ASSIGNED, leader_epoch=1))
+    await world.counting.count()
+    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first has confirmed, unseen here
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+    world.now = 13.0
+    assert list((await world.counting.summary(())).unserved.unconfirmed_by) == ["c"]
+
+
+async def test_a_new_active_controller_gives_leaders_their_time_to_confirm() -> None:
+    world = World(4)
+    world.change(world.row(1, state=ASSIGNED))
+    await world.counting.count()
+    world.lead()
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+
+
 async def test_a_partition_without_a_first_leader_waits_for_none_to_confirm() -> None:
     world = World(4)
     world.lead()

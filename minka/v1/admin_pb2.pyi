@@ -516,7 +516,7 @@ class UnservedOnNode(_message.Message):
     damaged_online: _builtins.int
     """those of them that are ONLINE"""
     without_copy: _builtins.int
-    """OFFLINE partitions of which it has a copy, and no node that is up has one"""
+    """OFFLINE partitions of its sole replicas (NodeCounts) without a copy on any node that is up"""
     def __init__(
         self,
         *,
@@ -592,7 +592,7 @@ class NodeCounts(_message.Message):
     movable: _builtins.int
     """replicas of keyspaces that don't have one on each LIVE node anyway"""
     sole: _builtins.int
-    """its replicas beside which no other is in sync"""
+    """its replicas beside which no other is in sync or eligible"""
     needed_replicas: _builtins.int
     """the most replicas that a keyspace of its replicas has"""
     offline_in_sync: _builtins.int

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minka.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
+from minka.in_sync import eligible_replicas, is_sole, is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, slices
@@ -198,7 +198,7 @@ class TableCounts:
             on[node] += count
             counts["replicas"] += count
             counts["staying"] += (node not in kind.removing_replicas) * count
-            counts["sole"] += (not whole - {node}) * count
+            counts["sole"] += is_sole(node, whole) * count
             counts["keeps_from_writes"] += (refuses and node not in in_sync) * count
         if kind.state == PartitionState.PARTITION_STATE_OFFLINE:
             for node in whole:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from minka.in_sync import kept_replicas
+from minka.in_sync import has_everything, is_sole, kept_replicas
 from minka.v1.admin_pb2 import DamagedLeader, Unserved, UnservedOnNode
 from minka.v1.cluster_pb2 import Node, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DamagedReplica
@@ -31,8 +31,10 @@ class UnservedCounts:
         """Count a partition that nobody leads."""
         if row.state == PartitionState.PARTITION_STATE_OFFLINE and not has_copy(row, self._nodes):
             self._found.without_copy += 1
+            whole = has_everything(row)
             for node in row.replicas:
-                self._by_node[node]["without_copy"] += 1
+                if is_sole(node, whole):
+                    self._by_node[node]["without_copy"] += 1
 
     def damaged(self, one: DamagedReplica, row: Partition | None, name: str) -> None:
         """Count a damaged copy, if it is the leader's."""

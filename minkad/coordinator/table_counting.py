@@ -71,13 +71,14 @@ class TableCounting:
         return summary
 
     async def _unserved(self, state: State, reports: NodeReports) -> Unserved:
-        found = UnservedCounts(state.nodes)
+        damaged = reports.damaged()
+        found = UnservedCounts(state.nodes, damaged)
         for ids in slices(list(state.partitions.leaderless), ROWS_A_PIECE):
             for row in filter(None, map(state.partitions.get, ids)):
                 if row.keyspace_id not in state.incomplete:
                     found.offline(row)
             await turn()
-        for some in slices(reports.damaged(), ROWS_A_PIECE):
+        for some in slices(damaged, ROWS_A_PIECE):
             for one in some:
                 led = state.partitions.get(one.partition_id)
                 found.damaged(one, led, partition_name(state.keyspaces, led) if led is not None else "")

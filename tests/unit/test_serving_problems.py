@@ -104,6 +104,17 @@ def test_what_another_copy_has_may_lead_if_somebody_accepts_the_loss() -> None:
     assert row["otherwise"] == ""
 
 
+def test_an_eligible_replica_that_is_down_leads_once_it_is_started() -> None:
+    survey = damaged("c")
+    survey.status.table.nodes[2].state = FAILED
+    row = next(row for row in problems(survey) if "damaged" in row["problem"])
+    assert "c has everything" not in row["note"], "it is only a copy"
+    (leader,) = survey.status.summary.unserved.leaders
+    leader.eligible.append("c")
+    row = next(row for row in problems(survey) if "damaged" in row["problem"])
+    assert row["note"].endswith("c has everything, too, and leads once it is started.")
+
+
 def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
     survey = asked()
     survey.status.summary.unserved.unconfirmed = 2
@@ -131,7 +142,7 @@ def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
     survey.status.summary.unserved.without_copy = 1
     (row,) = problems(survey)
     assert "elect-leaders --unclean" in row["otherwise"]
-    assert "Of 1, no other copy is left" in row["otherwise"]
+    assert "Of 1, no other whole copy is left" in row["otherwise"]
     survey.status.summary.unserved.without_copy = 2
     (row,) = problems(survey)
     assert "elect-leaders" not in row["otherwise"]

@@ -166,6 +166,21 @@ async def test_partitions_of_which_the_leaders_copy_is_damaged() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0, "it is told as damaged"
 
 
+async def test_damaged_copies_are_none_that_could_lead() -> None:
+    world = World(4)
+    reports = world.lead()
+    world.state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_FAILED)
+    led = {"state": ASSIGNED, "isr": "b", "leader": "b", "eligible": "ac"}
+    offline = Partition(id=2, keyspace_id=1, state=OFFLINE, replicas="ac", isr="a")
+    world.change(world.row(1, **led), offline, world.row(3, leader="c"), world.row(4, leader="c"))
+    for node, *ids in ("b", 1), ("c", 1, 2):
+        damaged = [DamagedReplica(partition_id=id_, reason="CORRUPT_DATA: gone") for id_ in ids]
+        reports.note(world.state.nodes[node], HeartbeatRequest(from_start=True, damaged=damaged))
+    found = (await world.counting.summary(())).unserved
+    assert [(one.node_id, list(one.others), list(one.eligible)) for one in found.leaders] == [("b", ["a"], ["a"])]
+    assert (found.without_copy, {one.node_id: one.without_copy for one in found.nodes}) == (1, {"a": 1, "b": 0})
+
+
 async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
     world = World(4)
     world.lead()

@@ -170,7 +170,7 @@ async def test_damaged_copies_are_none_that_could_lead() -> None:
     world = World(4)
     reports = world.lead()
     world.state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_FAILED)
-    led = {"state": ASSIGNED, "isr": "b", "leader": "b", "eligible": "ac"}
+    led: dict[str, Any] = {"state": ASSIGNED, "isr": "b", "leader": "b", "eligible": "ac"}
     offline = Partition(id=2, keyspace_id=1, state=OFFLINE, replicas="ac", isr="a")
     world.change(world.row(1, **led), offline, world.row(3, leader="c"), world.row(4, leader="c"))
     for node, *ids in ("b", 1), ("c", 1, 2):

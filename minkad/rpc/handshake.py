@@ -28,7 +28,7 @@ _OTHER_HOST: Final = (62, 64)
 _OTHER: Final = -1
 
 
-def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> Refusal | None:
+def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Refusal | None:
     """Why a handshake between the two, the client dialling `host`, fails; None if it succeeds."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     waiting = [

@@ -379,6 +379,13 @@ class Code(Enum):
     INVALID_CONFIG = CodeInfo(
         "The configuration has a mistake.", "Correct the line that the message names.", False, "INVALID_ARGUMENT"
     )
+    CERTIFICATE_EXPIRED = CodeInfo(
+        "A certificate has expired, or isn't valid yet.",
+        "Put a new certificate and its key in the place of the old ones; for one that isn't valid yet, see this "
+        "machine's clock (timedatectl). systemd starts a node again until its certificate is valid.",
+        False,
+        "INVALID_ARGUMENT",
+    )
     ADDRESS_IN_USE = CodeInfo(
         "Another process listens on an address of the node's.",
         "Stop the process that the command in the message names, or give the node another port.",

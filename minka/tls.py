@@ -2,18 +2,15 @@
 
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Collection
     from pathlib import Path  # minkactl starts without it
 
-    from minka.engine.handshake import Refusal
-
 _MAX_FILE_BYTES: Final = 1 << 20
-_END: Final = b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,51 +35,16 @@ class Tls:
     cert: "str | Path"
     key: "str | Path"
 
-    def read(self, hosts: "Collection[str]" = ()) -> Pem:
-        """The files' content, checked. `hosts` are those by which others dial this side, if it is a node.
-
-        Raises MinkaError(INVALID_CONFIG), which names every file with a mistake, or says why `refused`.
+    def read(self) -> Pem:
+        """The files' content, checked. Raises MinkaError(INVALID_CONFIG), which names every file with a mistake, and
+        CERTIFICATE_EXPIRED if this side's certificate isn't valid today.
         """
-        pem = self._files()
-        if why := self.refused(hosts):
-            from minka.errors import Code, MinkaError
-
-            raise MinkaError(Code.INVALID_CONFIG, f"tls.cert: {why}")
+        pem = self.content()
+        self._check_dates(pem)
         return pem
 
-    def refused(self, hosts: "Collection[str]" = ()) -> str:
-        """Why others will refuse the certificate, and what helps; "" if nothing is wrong that shows on this side.
-
-        A node's, for `hosts`, has to be valid for each, and from an authority in `ca`, which the other nodes have too.
-        A client's has to be valid today; its authority may be one that only the nodes have in their `ca`. Raises
-        MinkaError(INVALID_CONFIG) for `mistakes`.
-        """
-        from minka.engine.handshake import refusal, remedy
-
-        for host in hosts:
-            found = refusal(self.server_context(), self.client_context(), host)
-            if found is not None:
-                whose = "" if not found.of_dates or self._alone() else f"its authority's, in {self.ca} or beside it: "
-                return f"{self.cert}: {whose}{found.words}: {remedy(found)}"
-        found = None if hosts else self._alone()
-        return f"{self.cert}: {found.words}: {remedy(found)}" if found is not None else ""
-
-    def _alone(self) -> "Refusal | None":
-        """Why a server refuses the certificate, whoever issued it."""
-        import ssl
-
-        from minka.engine.handshake import refusal
-
-        first = self._files().cert.partition(_END)[0] + _END
-        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-        server.verify_mode = ssl.CERT_REQUIRED
-        server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        for context in (server, client):
-            self._load(context, first)  # not `ca`: the client would send the authority's, to be checked as well
-        return refusal(server, client)
-
-    def _files(self) -> Pem:
+    def content(self) -> Pem:
+        """The files' content, whatever the dates. Raises MinkaError(INVALID_CONFIG), as `read` does."""
         pem, mistakes = self._examine()
         if mistakes:
             # Imported here: minkactl reads its contexts without what errors need.
@@ -92,35 +54,43 @@ class Tls:
             raise MinkaError(Code.INVALID_CONFIG, text)
         return pem
 
-    def server_context(self) -> "ssl.SSLContext":
-        """For the side that is connected to. Raises MinkaError(INVALID_CONFIG)."""
+    def _check_dates(self, pem: Pem) -> None:
+        """Of the first certificate alone: those after it may be ones that the other side doesn't need."""
+        from minka.engine.certificates import validities
+        from minka.errors import Code, MinkaError
+
+        own, now = validities(pem.cert)[0], time.time()
+        if not own.begins <= now <= own.ends:
+            when = f"was valid until {_date(own.ends)}" if own.ends < now else f"is valid from {_date(own.begins)}"
+            raise MinkaError(Code.CERTIFICATE_EXPIRED, f"tls.cert: {self.cert}: {when} only")
+
+    def server_context(self, pem: Pem) -> "ssl.SSLContext":
+        """For the side that is connected to. `pem`: what `read` returned. Raises MinkaError(INVALID_CONFIG)."""
         import ssl
 
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._load(context, self._files().ca)
+        context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pem)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def client_context(self) -> "ssl.SSLContext":
+    def client_context(self, pem: Pem) -> "ssl.SSLContext":
         """For the side that connects: the other side's certificate must be for the host that is dialled. Raises
         MinkaError(INVALID_CONFIG).
         """
         import ssl
 
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._load(context, self._files().ca)
-        return context
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem)
 
-    def _load(self, context: "ssl.SSLContext", trusted: bytes) -> None:
+    def _loaded(self, context: "ssl.SSLContext", pem: Pem) -> "ssl.SSLContext":
         import ssl
 
         try:
             context.load_cert_chain(self.cert, self.key, password="")
-            context.load_verify_locations(cadata=trusted.decode("ascii", "ignore"))
+            context.load_verify_locations(cadata=pem.ca.decode("ascii", "ignore"))
         except (OSError, ssl.SSLError) as error:
             from minka.errors import Code, MinkaError
 
             raise MinkaError(Code.INVALID_CONFIG, f"tls: {error}") from error
+        return context
 
     def mistakes(self) -> dict[str, str]:
         """What is wrong, by the names `ca`, `cert` and `key`. None of the key's content is in it."""
@@ -158,6 +128,10 @@ class Tls:
         except OSError as error:
             return str(error.strerror)
         return ""
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:

@@ -32,6 +32,7 @@ EXIT_OF_CODE: Final[dict[str, Exit]] = {
     "STALE_PLAN": Exit.STALE_PLAN,
     "INVALID_ARGUMENT": Exit.USAGE,
     "INVALID_CONFIG": Exit.USAGE,
+    "CERTIFICATE_EXPIRED": Exit.USAGE,
 }
 
 

@@ -283,22 +283,26 @@ def _to_replace_leader(about: Subject) -> list[str]:
     """What helps while its leader's copy is damaged, and nobody else is in sync."""
     row = about.row
     back = f"stop {row.leader}, put data_dir/partitions/{row.id} back (from where it went, or from a backup), start it"
-    eligible = eligible_replicas(row)
-    start = [f"start {' or '.join(eligible)}, which has everything"] if eligible else []
+    whole = [node for node in eligible_replicas(row) if node not in _damaged(about)]
+    start = [f"start {' or '.join(whole)}, which has everything"] if whole else []
     return [*start, back, _if_lost(about, "that", [row.leader])]
 
 
 def _if_lost(about: Subject, what: str, lost: list[str]) -> str:
     """The advice for a loss for good of the copies on these nodes, which `what` names in the sentence."""
-    others = [node for node in kept_replicas(about.row) if node not in lost]
-    damaged = {one.node_id for one in about.status.damaged if one.partition_id == about.row.id}
+    others = [node for node in kept_replicas(about.row) if node not in (*lost, *_damaged(about))]
     up = {node.id for node in about.status.table.nodes if is_up(node)}
-    if up.intersection(others) - damaged:
+    if up.intersection(others):
         return f"if {what} is lost for good: minkactl elect-leaders --unclean --partition {about.name}"
     if others:
         first = f"start {' or '.join(others)}, then minkactl elect-leaders --unclean --partition {about.name}"
         return f"if {what} is lost for good: {first}"
     return f"if {what} is lost for good, so is the data of {about.name}: {LOST}"
+
+
+def _damaged(about: Subject) -> set[str]:
+    """The nodes whose copies of it are damaged."""
+    return {one.node_id for one in about.status.damaged if one.partition_id == about.row.id}
 
 
 def _elsewhere(about: Subject) -> list[str]:

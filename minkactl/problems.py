@@ -24,7 +24,7 @@ BEHIND_MS: Final = 3000  # a node that is there applies something in it while th
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
 _ACCEPT_LOSS: Final = f"for each of them, {accept_loss('NAME')}."
-_IS_LOST: Final = f"no other copy is left, and no command brings it back: {LOST}."
+_IS_LOST: Final = f"no other whole copy is left, and no command brings it back: {LOST}."
 _GONE: Final = (
     "If their machines are gone for good: start them on others with their data directories. Restore copies of those of "
     "all nodes together, or of none. No command does without (docs/operations.md, A quorum)."
@@ -300,14 +300,14 @@ class _Problems:
             self._add(text, [_WATCH, explain], nodes=[one.node_id], note=note)
             return
         address = self._address(one.node_id)
-        down = self._down(one.others)
+        down = self._down(one.eligible)
         back = [stop_command(one.node_id, address), start_command(one.node_id, address, True)]
         note = (
             f"Between stop and start, put data_dir/partitions/{one.partition_id} of {one.node_id} back: all its files, \
 from where they went or from a backup of one moment."
         )
         if down:
-            note += f" {_list(down)} may have everything, too, and leads then."
+            note += f" {' or '.join(down)} has everything, too, and leads once it is started."
         otherwise = f"If there is no such copy of {one.partition}: "
         otherwise += f"{accept_loss(one.partition)}." if one.others else _IS_LOST
         self._add(text, [*self._starts(down), *back], nodes=[one.node_id], note=note, otherwise=otherwise)

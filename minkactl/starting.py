@@ -15,7 +15,7 @@ def start_command(node: str, address: str, ended: bool) -> str:
 
 def renew_command(node: str, address: str) -> str:
     """The command with which the node takes the new certificate that a person has put in the place of the old one."""
-    return _on_host(node, address, "systemctl reload minkad", "once tls.cert there is renewed")
+    return _on_host(node, address, "systemctl reload minkad", "once tls.cert there or tls.ca here is renewed")
 
 
 def stop_command(node: str, address: str) -> str:

@@ -27,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config = configuration.load(options.config, os.environ)
+        if options.validate_config and config.certificates is not None:
+            from minkad.rpc.credentials import Credentials
+
+            Credentials(config.certificates, config.advertised_hosts)
     except MinkaError as error:
         return complain(error, status_of(error))
     if options.validate_config:

@@ -33,7 +33,7 @@ def summary_of(status: GetStatusResponse) -> TableSummary:
 
 
 def _unserved(status: GetStatusResponse) -> Unserved:
-    found = UnservedCounts({node.id: node for node in status.table.nodes})
+    found = UnservedCounts({node.id: node for node in status.table.nodes}, status.damaged)
     names = {keyspace.id: keyspace.name for keyspace in status.table.keyspaces}
     rows = {row.id: row for row in status.table.partitions}
     for row in rows.values():

@@ -1,6 +1,6 @@
 """How well a partition is replicated, by its row; the metrics and minkactl both count it so."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
@@ -36,6 +36,11 @@ def eligible_replicas(row: Partition) -> Sequence[str]:
 def has_everything(row: Partition) -> list[str]:
     """The replicas that have everything that is committed: those in sync, and the eligible ones."""
     return [*row.isr, *eligible_replicas(row)]
+
+
+def is_sole(node: str, whole: Collection[str]) -> bool:
+    """Whether no other node has everything that is committed; `whole` are those that have."""
+    return {node}.issuperset(whole)
 
 
 def kept_replicas(row: Partition) -> list[str]:

@@ -54,7 +54,7 @@ class Core:
         self.calls: Final[set[Call]] = set()
         self._endpoints: Final = checked_endpoints(endpoints)
         self._credentials: Final = channel_credentials(tls)
-        self._tls: Final = tls.client_context() if tls is not None else None
+        self._tls: Final = tls.client_context(tls.read()) if tls is not None else None
         self._refresh_interval = refresh_interval
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._streams: dict[tuple[str, str], NodeStream] = {}  # by the addresses of a node

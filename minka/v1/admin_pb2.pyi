@@ -432,7 +432,7 @@ class Unserved(_message.Message):
     unconfirmed: _builtins.int
     """others that have waited for seconds for their leader to confirm that it leads"""
     without_copy: _builtins.int
-    """OFFLINE partitions without a copy on any node that is up"""
+    """OFFLINE partitions without an undamaged copy on any node that is up"""
     @_builtins.property
     def leaders(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedLeader]:
         """of them, up to a hundred"""
@@ -473,6 +473,7 @@ class DamagedLeader(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     IS_ALONE_FIELD_NUMBER: _builtins.int
     OTHERS_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     partition: _builtins.str
     """keyspace/slot"""
@@ -482,7 +483,11 @@ class DamagedLeader(_message.Message):
     """no other replica is in sync, so nobody can take over"""
     @_builtins.property
     def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """nodes with other copies"""
+        """nodes with other copies that aren't damaged"""
+
+    @_builtins.property
+    def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of them that have everything, and lead once they are up"""
 
     def __init__(
         self,
@@ -493,10 +498,11 @@ class DamagedLeader(_message.Message):
         reason: _builtins.str = ...,
         is_alone: _builtins.bool = ...,
         others: _abc.Iterable[_builtins.str] | None = ...,
+        eligible: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_alone", b"is_alone", "node_id", b"node_id", "others", b"others", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eligible", b"eligible", "is_alone", b"is_alone", "node_id", b"node_id", "others", b"others", "partition", b"partition", "partition_id", b"partition_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -516,7 +522,7 @@ class UnservedOnNode(_message.Message):
     damaged_online: _builtins.int
     """those of them that are ONLINE"""
     without_copy: _builtins.int
-    """OFFLINE partitions of which it has a copy, and no node that is up has one"""
+    """of its sole replicas (NodeCounts): those counted as without_copy"""
     def __init__(
         self,
         *,
@@ -592,7 +598,7 @@ class NodeCounts(_message.Message):
     movable: _builtins.int
     """replicas of keyspaces that don't have one on each LIVE node anyway"""
     sole: _builtins.int
-    """its replicas beside which no other is in sync"""
+    """its replicas beside which no other is in sync or eligible"""
     needed_replicas: _builtins.int
     """the most replicas that a keyspace of its replicas has"""
     offline_in_sync: _builtins.int

@@ -75,6 +75,6 @@ def _what_is_left(status: "GetStatusResponse", node: str, sole: int) -> str:
 
     without = next((one.without_copy for one in status.summary.unserved.nodes if one.node_id == node), 0)
     if without >= sole:
-        return f"no node that is up has another copy; {LOST}"
-    more = f"; of {without} no node that is up has another copy" if without else ""
+        return f"no node that is up has another whole copy; {LOST}"
+    more = f"; of {without} no node that is up has another whole copy" if without else ""
     return f"where another copy is left, {accept_loss('NAME')}{more}"

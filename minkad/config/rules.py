@@ -101,16 +101,8 @@ def _tls_file(name: str) -> Rule:
     return rule
 
 
-def _certificate_works(config: Config) -> str | None:
-    tls = config.certificates
-    if tls is None or tls.mistakes() or is_wildcard(config.grpc_address):
-        return None  # or other rules say what is wrong
-    return tls.refused(config.advertised_hosts) or None
-
-
 _TLS_FILES = ("ca", "cert", "key")
 _TLS = tuple(f"tls.{name}" for name in _TLS_FILES)
-_ADDRESSES = ("node.id", "cluster.bootstrap", "listen.grpc", "listen.data", "advertise.grpc", "advertise.data")
 
 
 def _of_clearance(section: str, part: _Granted, why: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
@@ -134,6 +126,5 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("listen.http", "listen.grpc"), _two_ports),
     (("listen.data", "listen.grpc", "listen.http"), _third_port),
     *(((f"tls.{name}", *_TLS), rule(name)) for name in _TLS_FILES for rule in (_all_of_tls, _tls_file)),
-    (("tls.cert", *_TLS, *_ADDRESSES), _certificate_works),
 )
 """Each rule with the keys it needs, the blamed one first; it returns what is wrong, or None."""

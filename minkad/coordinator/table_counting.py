@@ -24,7 +24,8 @@ class TableCounting:
     def __init__(self, coordinator: Coordinator, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
         self._clock = clock
-        self._unconfirmed_since: dict[int, float] = {}  # by partition: when it was first seen to wait for its leader
+        # By partition and leader_epoch: when it was first seen to wait for its leader, while this node is active.
+        self._unconfirmed_since: dict[tuple[int, int], float] = {}
         self._counts: Final = TableCounts()
         self._reports: NodeReports | None = None  # whose sizes are counted
         self._counting: Final = asyncio.Lock()
@@ -54,7 +55,8 @@ class TableCounting:
             await self._count_sizes(reports, changed if reports is known else list(state.partitions))
             self._reports = reports
             since, now = self._unconfirmed_since, self._clock()
-            self._unconfirmed_since = {id_: since.get(id_, now) for id_ in self._counts.unconfirmed}
+            waiting = self._counts.unconfirmed if active is not None else ()
+            self._unconfirmed_since = {leadership: since.get(leadership, now) for leadership in waiting}
 
     async def summary(self, silent: Collection[str]) -> TableSummary:
         """The counts as a message; `silent`: see TableSummary.only_on_silent."""
@@ -69,19 +71,20 @@ class TableCounting:
         return summary
 
     async def _unserved(self, state: State, reports: NodeReports) -> Unserved:
-        found = UnservedCounts(state.nodes)
+        damaged = reports.damaged()
+        found = UnservedCounts(state.nodes, damaged)
         for ids in slices(list(state.partitions.leaderless), ROWS_A_PIECE):
             for row in filter(None, map(state.partitions.get, ids)):
                 if row.keyspace_id not in state.incomplete:
                     found.offline(row)
             await turn()
-        for some in slices(reports.damaged(), ROWS_A_PIECE):
+        for some in slices(damaged, ROWS_A_PIECE):
             for one in some:
                 led = state.partitions.get(one.partition_id)
                 found.damaged(one, led, partition_name(state.keyspaces, led) if led is not None else "")
             await turn()
         until = self._clock() - UNCONFIRMED_S
-        lasting = [id_ for id_, since in self._unconfirmed_since.items() if since <= until]
+        lasting = [leadership for leadership, since in self._unconfirmed_since.items() if since <= until]
         found.unconfirmed(self._counts.unconfirmed, lasting)
         return found.message()
 

@@ -4,17 +4,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
+from minka.cluster.in_sync import eligible_replicas, is_sole, is_under_min_insync, missing_in_sync
 from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync, TableSummary, ZoneCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, slices
 
 MAX_NOT_IN_SYNC: Final = 1000  # sets of nodes that lack somewhere, in a summary; the others are added up
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
-_SERVED: Final = (PartitionState.PARTITION_STATE_ASSIGNED, _ONLINE)
+_ASSIGNED: Final = PartitionState.PARTITION_STATE_ASSIGNED
+_SERVED: Final = (_ASSIGNED, _ONLINE)
 LEAST_UNEVEN: Final = 4  # partitions; where nodes differ by fewer, what each has of a keyspace isn't told
 _NO_SIZE: Final = (0, 0)
-_SETTLED: Final = (_ONLINE, PartitionState.PARTITION_STATE_OFFLINE)
 
 
 class _Kind(NamedTuple):
@@ -69,7 +69,7 @@ class TableCounts:
         self.elections = 0  # that were seen: it never falls
         self.unclean_elections = 0
         self.by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node, by the field of NodeCounts
-        self.unconfirmed: dict[int, str] = {}  # by partition that waits for it: the leader that has yet to confirm
+        self.unconfirmed: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: who has yet to confirm
         self._kinds: dict[int, _Kind] = {}  # by partition
         self._shared: dict[_Kind, tuple[_Kind, int]] = {}  # how many partitions are of a kind
         self._changes: Counter[_Kind] = Counter()  # since `settle`
@@ -111,12 +111,12 @@ class TableCounts:
             self.put_size(partition_id, *_NO_SIZE)
         if old is not None:
             self._release(old)
-        self.unconfirmed.pop(partition_id, None)
+            self.unconfirmed.pop((partition_id, old.leader_epoch), None)
         if new is None:
             self._kinds.pop(partition_id, None)
             return
-        if new.state not in _SETTLED:
-            self.unconfirmed[partition_id] = new.leader
+        if new.state == _ASSIGNED:
+            self.unconfirmed[partition_id, new.leader_epoch] = new.leader
         self._kinds[partition_id] = self._share(new)
         if size is not None:
             self.put_size(partition_id, *size)
@@ -198,7 +198,7 @@ class TableCounts:
             on[node] += count
             counts["replicas"] += count
             counts["staying"] += (node not in kind.removing_replicas) * count
-            counts["sole"] += (not whole - {node}) * count
+            counts["sole"] += is_sole(node, whole) * count
             counts["keeps_from_writes"] += (refuses and node not in in_sync) * count
         if kind.state == PartitionState.PARTITION_STATE_OFFLINE:
             for node in whole:
@@ -270,7 +270,7 @@ class TableCounts:
             keyspace_id=keyspace,
             partitions=sum(states.values()),
             online=states[_ONLINE],
-            assigned=states[PartitionState.PARTITION_STATE_ASSIGNED],
+            assigned=states[_ASSIGNED],
             offline=states[PartitionState.PARTITION_STATE_OFFLINE],
             keys=keys,
             bytes=bytes_,

@@ -1,11 +1,9 @@
 """How long a turn of the event loop takes: nothing on it may hold up heartbeats for longer than 20 ms."""
 
-import _thread
 import asyncio
 import gc
 import logging
 import signal
-import threading
 import time
 from types import FrameType
 from typing import Final
@@ -17,7 +15,6 @@ log: Final = logging.getLogger(__name__)
 INTERVAL_S: Final = 0.04  # twice as often would cost an idle daemon a tenth of what it takes
 LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
 _LOG_EVERY_S: Final = 1.0
-_LEAST_SLEEP_S: Final = 0.01
 _MOST_FRAMES: Final = 6
 _PACKAGES: Final = ("/minkad/", "/minka/")
 
@@ -26,8 +23,9 @@ class LoopLag:
     """Asks to be called every 40 ms and counts how late that is. `work` counts how much of it was the loop's own work:
     on a busy machine the process also waits for a processor.
 
-    A signal handler notes what the loop is doing when it is late. It runs on the loop's own thread, the main one, since
-    CPython 3.11 can die or hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython).
+    When it is late, a timer's signal looks at what the loop is doing. A thread would not do: CPython 3.11 can die or
+    hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees a call
+    into C that keeps the GIL.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -37,13 +35,11 @@ class LoopLag:
         self._worked = 0.0
         self._seen = ""
         self._logged_at = float("-inf")
-        self._is_stopped = False
 
     async def run(self) -> None:
-        """Measure until cancelled."""
-        before = signal.signal(signal.SIGUSR2, self._look)
-        watcher = threading.Thread(target=self._watch, name="loop-lag", daemon=True)
-        watcher.start()
+        """Measure until cancelled, on the main thread."""
+        before = signal.signal(signal.SIGALRM, self._look)
+        signal.siginterrupt(signal.SIGALRM, False)
         gc.callbacks.append(self._collected)
         self._ask()
         try:
@@ -51,12 +47,13 @@ class LoopLag:
         finally:
             self._next.cancel()
             gc.callbacks.remove(self._collected)
-            self._is_stopped = True
-            signal.signal(signal.SIGUSR2, before)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def _ask(self) -> None:
         self._worked, self._due = time.thread_time(), time.monotonic() + INTERVAL_S
         self._next = self._loop.call_later(INTERVAL_S, self._called)
+        signal.setitimer(signal.ITIMER_REAL, INTERVAL_S + LONG_S / 2)
 
     def _called(self) -> None:
         late = max(0.0, time.monotonic() - self._due)
@@ -73,20 +70,9 @@ class LoopLag:
         if phase == "start" and info["generation"] == 2:
             self._seen = "garbage collection"
 
-    def _watch(self) -> None:
-        """Ask, on a thread, what the loop is doing when it is late."""
-        while not self._is_stopped:
-            # This is cheaper than waiting for an event.
-            time.sleep(max(self._due + LONG_S / 2 - time.monotonic(), _LEAST_SLEEP_S))
-            if self._is_late() and not self._seen:
-                _thread.interrupt_main(signal.SIGUSR2)
-
-    def _is_late(self) -> bool:
-        return time.monotonic() - self._due > LONG_S / 2
-
     def _look(self, _signal: int, frame: FrameType | None) -> None:
-        if not self._is_late():
-            return  # the turn has just ended
+        if self._seen:
+            return  # a collection, which has just ended
         own: list[str] = []
         while frame is not None and len(own) < _MOST_FRAMES:
             if any(package in frame.f_code.co_filename for package in _PACKAGES):

@@ -1,25 +1,28 @@
 """This node's certificates as gRPC and the data port take them, and how they are renewed while it runs."""
 
+import ssl
 from collections.abc import Collection
 
 import grpc
 
+from minka.engine.certificates import first_expiry
+from minka.errors import Code, MinkaError
 from minka.tls import Pem, Tls
-from minkad.rpc.certificates import first_expiry
+from minkad.rpc.handshake import refusal, remedy
 
 
 class Credentials:
     """The credentials of the servers, of the channels, and of connections to data ports.
 
-    Raises MinkaError(INVALID_CONFIG) for a mistake in the files, and for a certificate that others would refuse.
+    Raises MinkaError: INVALID_CONFIG for a mistake in the files, and for a certificate that others would refuse;
+    CERTIFICATE_EXPIRED for one that they would refuse today.
     """
 
     def __init__(self, tls: Tls, hosts: Collection[str]) -> None:
         """`hosts`: those by which others dial this node."""
         self._tls, self._hosts = tls, hosts
-        self._pem = self._served = tls.read(hosts)
-        self.channel = _of_channel(self._pem)
-        self.data_port, self.to_data_ports = tls.server_context(), tls.client_context()
+        self._pem, (self.data_port, self.to_data_ports) = self._read()
+        self._served, self.channel = self._pem, _of_channel(self._pem)
 
     def server(self) -> grpc.ServerCredentials:
         """For the server: clients without a certificate of the authority are refused."""
@@ -32,14 +35,27 @@ class Credentials:
     def renew(self) -> bool:
         """Read the files again. Returns whether they have changed. Connections that are made from now on use them.
 
-        Raises MinkaError(INVALID_CONFIG); then what was in force stays in force.
+        Raises MinkaError, as the class does; then what was in force stays in force.
         """
-        pem = self._tls.read(self._hosts)
-        if pem == self._pem:
+        if self._tls.content() == self._pem:
             return False
-        self.data_port, self.to_data_ports = self._tls.server_context(), self._tls.client_context()
+        pem, contexts = self._read()
         self._pem, self.channel = pem, _of_channel(pem)
+        self.data_port, self.to_data_ports = contexts
         return True
+
+    def _read(self) -> tuple[Pem, tuple[ssl.SSLContext, ssl.SSLContext]]:
+        """The files' content, and the contexts of server and client, which have shaken hands."""
+        pem = self._tls.read()
+        server, client = self._tls.server_context(pem), self._tls.client_context(pem)
+        for host in self._hosts:
+            if (found := refusal(server, client, host)) is None:
+                continue
+            if found.of_dates:
+                text = f"tls.cert: {self._tls.cert}: its authority's, in {self._tls.ca} or beside it: {found.words}"
+                raise MinkaError(Code.CERTIFICATE_EXPIRED, text)
+            raise MinkaError(Code.INVALID_CONFIG, f"tls.cert: {self._tls.cert}: {found.words}: {remedy(found)}")
+        return pem, (server, client)
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """The configuration of the next handshake; None to keep the last one. A thread of gRPC's calls it before each

@@ -1,5 +1,7 @@
 """`minkactl partitions explain`, by what the status says."""
 
+import pytest
+
 from minka.v1.admin_pb2 import GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
 from minka.v1.cluster_pb2 import NodeState, Partitioning, PartitionState
 from minkactl.explain import explanation, subject
@@ -17,8 +19,12 @@ def test_a_damaged_copy_is_named() -> None:
     assert "Cyrene serves nothing of its copy, which is damaged: CORRUPT_DATA: reading 000012.sst." in said
 
 
-def advice(replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False) -> list[str]:
-    """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE."""
+def advice(
+    replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
+) -> list[str]:
+    """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE. The copy on the node
+    `damaged` is, too.
+    """
     status = GetStatusResponse()
     keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)
     if by_ranges:
@@ -26,11 +32,12 @@ def advice(replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = 
     state = PartitionState.PARTITION_STATE_ASSIGNED if leader else PartitionState.PARTITION_STATE_OFFLINE
     row = status.table.partitions.add(id=7, keyspace_id=1, replicas=replicas, isr=replicas[:1], leader=leader)
     row.state = state
+    row.eligible.extend([eligible] if eligible else [])
     for name in NODES:
         live = NodeState.NODE_STATE_LIVE if name in (up, leader) else NodeState.NODE_STATE_FAILED
         status.table.nodes.add(id=name, state=live)
-    if leader:
-        status.damaged.add(partition_id=7, node_id=leader, reason="CORRUPT_DATA: gone")
+    for name in filter(None, (leader, damaged)):
+        status.damaged.add(partition_id=7, node_id=name, reason="CORRUPT_DATA: gone")
     blockers = GetSplitBlockersResponse()
     next_: list[str] = explanation(subject(status, GetOperationsResponse(), blockers, row))["next"]
     return next_
@@ -48,3 +55,17 @@ def test_only_what_can_help_is_advised_while_nothing_is_served() -> None:
         unclean = "minkactl elect-leaders --unclean --partition authors/0"
         assert advice(NODES, leader, "cyrene")[1].endswith(f"lost for good: {unclean}")
         assert advice(NODES, leader)[1].endswith(f"start byzantium or cyrene, then {unclean}")
+
+
+@pytest.mark.parametrize("leader", ["athens", ""])
+def test_no_damaged_copy_is_to_lead(leader: str) -> None:
+    two = advice(NODES[:2], leader, "byzantium", damaged="byzantium")
+    assert two[1].startswith("if that is lost" if leader else "if what that had is lost")
+    assert "so is the data of authors/0" in two[1]
+    unclean = "minkactl elect-leaders --unclean --partition authors/0"
+    assert advice(NODES, leader, "byzantium", damaged="byzantium")[1].endswith(f"start cyrene, then {unclean}")
+
+
+def test_an_eligible_replica_is_to_be_started_unless_its_copy_is_damaged() -> None:
+    assert advice(NODES, "athens", eligible="byzantium")[0] == "start byzantium, which has everything"
+    assert "put data_dir" in advice(NODES, "athens", "byzantium", eligible="byzantium", damaged="byzantium")[0]

@@ -109,4 +109,4 @@ def test_a_node_whose_certificate_is_refused_takes_a_new_one_without_a_restart()
     reports = {"a": Report(answer), "b": silent, "c": Report(answer)}
     rows = problems(Survey(summarized(found), reports, 1_700_000_000_000))
     (problem,) = (row for row in rows if " failed at " in row["problem"])
-    assert problem["next"] == ["ssh 10.0.0.98 systemctl reload minkad  # once tls.cert there is renewed"]
+    assert problem["next"] == ["ssh 10.0.0.98 systemctl reload minkad  # once tls.cert there or tls.ca here is renewed"]

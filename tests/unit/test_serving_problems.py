@@ -9,12 +9,13 @@ from minka.v1.admin_pb2 import (
     NodeStatus,
     UnservedOnNode,
 )
-from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, PartitionTable
+from minka.v1.cluster_pb2 import Cluster, Keyspace, Node, NodeState, PartitionState, PartitionTable
 from minkactl.pages import Row
 from minkactl.problems import node_problems, problems
 from minkactl.status_views import served
 from minkactl.survey import Report, Survey
 from minkactl.views import node_rows
+from tests.summaries import summary_of
 
 LIVE, FAILED = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED
 SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)"
@@ -103,6 +104,17 @@ def test_what_another_copy_has_may_lead_if_somebody_accepts_the_loss() -> None:
     assert row["otherwise"] == ""
 
 
+def test_an_eligible_replica_that_is_down_leads_once_it_is_started() -> None:
+    survey = damaged("c")
+    survey.status.table.nodes[2].state = FAILED
+    row = next(row for row in problems(survey) if "damaged" in row["problem"])
+    assert "c has everything" not in row["note"], "it is only a copy"
+    (leader,) = survey.status.summary.unserved.leaders
+    leader.eligible.append("c")
+    row = next(row for row in problems(survey) if "damaged" in row["problem"])
+    assert row["note"].endswith("c has everything, too, and leads once it is started.")
+
+
 def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
     survey = asked()
     survey.status.summary.unserved.unconfirmed = 2
@@ -110,6 +122,16 @@ def test_what_is_not_confirmed_for_long_is_a_problem() -> None:
     (row,) = problems(survey)
     assert (row["severity"], row["nodes"]) == ("error", ["b"])
     assert row["problem"] == "2 partitions not served: b has not confirmed for seconds to lead"
+
+
+def test_a_partition_without_a_first_leader_is_a_problem_that_names_what_to_start() -> None:
+    survey = asked(FAILED)
+    survey.status.table.keyspaces.add(id=1, name="one")
+    new = PartitionState.PARTITION_STATE_NEW
+    survey.status.table.partitions.add(id=1, keyspace_id=1, state=new, replicas=["b"])
+    survey.status.summary.CopyFrom(summary_of(survey.status))
+    (row,) = (row for row in problems(survey) if row["severity"] == "error" and "partition" in row["next"][-1])
+    assert (row["problem"], row["nodes"]) == ("1 partition under min-insync, so writes are refused", ["b"])
 
 
 def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
@@ -120,7 +142,7 @@ def test_nobody_is_told_to_accept_a_loss_where_no_copy_is_left() -> None:
     survey.status.summary.unserved.without_copy = 1
     (row,) = problems(survey)
     assert "elect-leaders --unclean" in row["otherwise"]
-    assert "Of 1, no other copy is left" in row["otherwise"]
+    assert "Of 1, no other whole copy is left" in row["otherwise"]
     survey.status.summary.unserved.without_copy = 2
     (row,) = problems(survey)
     assert "elect-leaders" not in row["otherwise"]

@@ -126,8 +126,8 @@ def test_how_a_node_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_command("a", "127.0.0.1:20001", True) == "minkactl playground restart a"
     hangs = "minkactl playground kill a && minkactl playground restart a"
     assert start_command("a", "127.0.0.1:20001", False) == hangs
-    renewed = "systemctl reload minkad  # once tls.cert there is renewed"
+    renewed = "systemctl reload minkad  # once tls.cert there or tls.ca here is renewed"
     assert renew_command("a", "10.0.0.7:7400") == f"ssh 10.0.0.7 {renewed}"
-    here = "systemctl reload minkad  # a, on this machine, once tls.cert there is renewed"
+    here = "systemctl reload minkad  # a, on this machine, once tls.cert there or tls.ca here is renewed"
     assert renew_command("a", "127.0.0.1:7400") == here
     assert look_command("a", "db-1.example:7400") == "ssh db-1.example journalctl -u minkad -n 50"

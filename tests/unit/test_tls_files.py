@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from minka import InvalidArgument, Tls
+from minka.engine.certificates import first_expiry
 from minka.errors import Code
 from minkad.config import load
-from minkad.rpc.certificates import first_expiry
 from minkad.rpc.credentials import Credentials
 
 HOST = "athens.example.net"
@@ -137,9 +138,9 @@ def test_what_is_no_certificate(content: bytes) -> None:
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
     """A certificate that the other nodes of this authority refuse, and what is said of it, after its path."""
     if kind == "expired":
-        return issued(tls, kind, OVER), "certificate has expired: put a new one, and its key, in its place"
+        return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
-        return issued(tls, kind, NOT_YET), "certificate is not yet valid: see this machine's clock"
+        return issued(tls, kind, NOT_YET), "is valid from 2090-01-01 00:00:00 UTC only"
     if kind == "of another authority":
         (folder := Path(tls.ca).parent / "other").mkdir()
         stranger = issued(make(folder), kind)
@@ -156,7 +157,7 @@ def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
         made = issued(tls, kind, (), "basicConstraints=CA:FALSE")
         return made, f"Hostname mismatch, certificate is not valid for '{HOST}': name that host in its subjectAltName"
     made = issued(tls, kind, (), f"subjectAltName=DNS:{HOST}\nextendedKeyUsage=serverAuth")
-    return made, "unsuitable certificate purpose: if it states an extended key usage, a node's needs serverAuth and"
+    return made, "unsuitable certificate purpose: a node's needs serverAuth and clientAuth if it states"
 
 
 KINDS = (
@@ -167,6 +168,7 @@ KINDS = (
     "without a name",
     "for servers only",
 )
+OUT_OF_DATE = ("expired", "not yet valid", "of an expired authority")
 
 
 def configured(folder: Path, tls: Tls, more: str = "") -> Path:
@@ -184,13 +186,14 @@ def test_a_node_refuses_a_certificate_that_others_would_refuse(tmp_path: Path, k
     own = make(tmp_path)
     good = issued(own, "good")
     wrong, why = useless(own, kind)
+    hosts = load(configured(tmp_path, wrong), {}).advertised_hosts
     with pytest.raises(InvalidArgument) as caught:
-        load(configured(tmp_path, wrong), {})
-    assert caught.value.code is Code.INVALID_CONFIG
-    assert caught.value.message.startswith(f"{tmp_path}/minkad.yaml:7: tls.cert: {wrong.cert}: {why}")
+        Credentials(wrong, hosts)
+    assert caught.value.code is (Code.CERTIFICATE_EXPIRED if kind in OUT_OF_DATE else Code.INVALID_CONFIG)
+    assert caught.value.message.startswith(f"tls.cert: {wrong.cert}: {why}")
     live = Tls(*(tmp_path / f"live.{name}" for name in ("ca", "cert", "key")))
     install(good, live)
-    credentials = Credentials(live, load(configured(tmp_path, live), {}).advertised_hosts)
+    credentials = Credentials(live, hosts)
     before = credentials.expiry(), credentials.channel, credentials.data_port, credentials.to_data_ports
     install(wrong, live)
     with pytest.raises(InvalidArgument, match=r"tls\.cert: ") as caught:
@@ -203,10 +206,11 @@ def test_a_node_refuses_a_certificate_that_others_would_refuse(tmp_path: Path, k
 
 def test_a_node_needs_the_name_of_its_data_port_too(tmp_path: Path) -> None:
     own = make(tmp_path)
+    one, both = issued(own, "one"), issued(own, "both", (), f"subjectAltName=DNS:{HOST},IP:10.0.0.7")
+    hosts = load(configured(tmp_path, both, ", data: 10.0.0.7:7402"), {}).advertised_hosts
     with pytest.raises(InvalidArgument, match=r"not valid for '10\.0\.0\.7'"):
-        load(configured(tmp_path, issued(own, "one"), ", data: 10.0.0.7:7402"), {})
-    both = issued(own, "both", (), f"subjectAltName=DNS:{HOST},IP:10.0.0.7")
-    assert load(configured(tmp_path, both, ", data: 10.0.0.7:7402"), {}).advertised_hosts == (HOST, "10.0.0.7")
+        Credentials(one, hosts)
+    assert Credentials(both, hosts).renew() is False
 
 
 def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
@@ -215,7 +219,6 @@ def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
     both.write_bytes(Path(old.ca).read_bytes() + Path(new.ca).read_bytes())
     before, after = issued(old, "before"), issued(new, "after")
     for round_ in (before, Tls(both, before.cert, before.key), Tls(both, after.cert, after.key), after):
-        assert load(configured(tmp_path, round_), {}).certificates is not None
         assert Credentials(round_, [HOST]).renew() is False
 
 
@@ -223,12 +226,30 @@ def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
 def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, kind: str) -> None:
     """That it has no name is right, and its authority may be one that only the nodes have in their `ca`."""
     wrong, why = useless(make(tmp_path), kind)
-    if kind in ("expired", "not yet valid", "for servers only"):
+    if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:
             wrong.read()
+        assert caught.value.code is Code.CERTIFICATE_EXPIRED
         assert caught.value.message.startswith(f"tls.cert: {wrong.cert}: {why}")
     else:
         assert wrong.read().cert
+
+
+def test_what_comes_after_the_certificate_in_its_file_may_have_expired(tmp_path: Path) -> None:
+    """The other side may have another way to an authority, without it."""
+    made, over = issued(make(tmp_path), "own"), issued(make(tmp_path, "other"), "over", OVER)
+    with Path(made.cert).open("ab") as file:
+        file.write(Path(over.cert).read_bytes())
+    assert made.read().cert == Path(made.cert).read_bytes()
+
+
+def test_a_reload_of_the_same_files_is_well_although_they_have_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = Credentials(make(tmp_path), [HOST])
+    year = 365 * 24 * 3600.0
+    monkeypatch.setattr(time, "time", lambda: datetime.now(UTC).timestamp() + year)
+    assert credentials.renew() is False
 
 
 def install(source: Tls, target: Tls) -> None:

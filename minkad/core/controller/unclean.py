@@ -11,7 +11,7 @@ from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Selection
 from minkad.core.state import State, is_up, other_half, partition_name
 
-_OTHER_NODE: Final = "Start that node, or name one with a whole copy that is LIVE."
+_NOT_LIVE: Final = "it is not LIVE"
 
 
 def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
@@ -32,7 +32,9 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
         text = f"{name} is at epoch {partition.partition_epoch}, the request is for {command.partition_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[partition])
     if (reason := _why_not(state, partition, command)) is not None:
-        raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}", remedy=_OTHER_NODE)
+        first = "Start that node, or name one" if reason == _NOT_LIVE else "Name a node"
+        remedy = f"{first} with a whole copy that is LIVE."
+        raise MinkaError(Code.INELIGIBLE_REPLICA, f"{command.node_id} can't lead {name}: {reason}", remedy=remedy)
     rows = [partition]
     if partition.splitting:
         rows.append(state.partitions[other_half(partition)])
@@ -53,4 +55,4 @@ def _why_not(state: State, partition: Partition, command: ElectUnclean) -> str |
         return "its copy isn't whole yet"
     if node_id in command.damaged:
         return "its copy is damaged"
-    return None if is_up(state.nodes.get(node_id)) else "it is not LIVE"
+    return None if is_up(state.nodes.get(node_id)) else _NOT_LIVE

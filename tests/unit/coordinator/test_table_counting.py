@@ -166,6 +166,21 @@ async def test_partitions_of_which_the_leaders_copy_is_damaged() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0, "it is told as damaged"
 
 
+async def test_damaged_copies_are_none_that_could_lead() -> None:
+    world = World(4)
+    reports = world.lead()
+    world.state.nodes["a"] = Node(id="a", state=NodeState.NODE_STATE_FAILED)
+    led: dict[str, Any] = {"state": ASSIGNED, "isr": "b", "leader": "b", "eligible": "ac"}
+    offline = Partition(id=2, keyspace_id=1, state=OFFLINE, replicas="ac", isr="a")
+    world.change(world.row(1, **led), offline, world.row(3, leader="c"), world.row(4, leader="c"))
+    for node, *ids in ("b", 1), ("c", 1, 2):
+        damaged = [DamagedReplica(partition_id=id_, reason="CORRUPT_DATA: gone") for id_ in ids]
+        reports.note(world.state.nodes[node], HeartbeatRequest(from_start=True, damaged=damaged))
+    found = (await world.counting.summary(())).unserved
+    assert [(one.node_id, list(one.others), list(one.eligible)) for one in found.leaders] == [("b", ["a"], ["a"])]
+    assert (found.without_copy, {one.node_id: one.without_copy for one in found.nodes}) == (1, {"a": 1, "b": 0})
+
+
 async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
     world = World(4)
     world.lead()
@@ -178,6 +193,37 @@ async def test_a_leader_that_does_not_confirm_is_told_once_it_lasts() -> None:
     assert (await world.counting.summary(())).unserved.unconfirmed == 0
 
 
+async def test_each_leader_has_its_own_time_to_confirm() -> None:
+    world = World(4)
+    world.lead()
+    world.change(world.row(1, state=ASSIGNED, leader_epoch=1))
+    await world.counting.count()
+    world.change(world.row(1, leader="c", state=ASSIGNED, leader_epoch=2))  # the first has confirmed, unseen here
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+    world.now = 13.0
+    assert list((await world.counting.summary(())).unserved.unconfirmed_by) == ["c"]
+
+
+async def test_a_new_active_controller_gives_leaders_their_time_to_confirm() -> None:
+    world = World(4)
+    world.change(world.row(1, state=ASSIGNED))
+    await world.counting.count()
+    world.lead()
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+
+
+async def test_a_partition_without_a_first_leader_waits_for_none_to_confirm() -> None:
+    world = World(4)
+    world.lead()
+    new = PartitionState.PARTITION_STATE_NEW
+    world.change(Partition(id=1, keyspace_id=1, state=new, replicas="b"))
+    await world.counting.count()
+    world.now = 10.0
+    assert (await world.counting.summary(())).unserved.unconfirmed == 0
+
+
 async def test_offline_partitions_without_a_copy_that_could_lead() -> None:
     world = World(4)
     world.lead()
@@ -187,5 +233,7 @@ async def test_offline_partitions_without_a_copy_that_could_lead() -> None:
         Partition(id=id_, keyspace_id=1, state=OFFLINE, replicas=on, isr=on[0]) for id_, on in ((1, "ab"), (2, "ac"))
     ]
     world.change(*rows, world.row(3, leader="c"), world.row(4, leader="c"))
-    found = (await world.counting.summary(())).unserved
-    assert (found.without_copy, [(one.node_id, one.without_copy) for one in found.nodes]) == (1, [("a", 1), ("b", 1)])
+    summary = await world.counting.summary(())
+    found, by_node = summary.unserved, {one.node_id: one.without_copy for one in summary.unserved.nodes}
+    assert (found.without_copy, by_node) == (1, {"a": 1}), "b isn't the only one to have had everything"
+    assert [one.sole for one in summary.nodes] == [2, 0, 0]

@@ -175,13 +175,17 @@ def test_a_person_lets_what_is_left_lead() -> None:
     assert sorted(row(c).isr) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("node", "why"), [("a", "it is not LIVE"), ("d", "it has no replica of it")])
-def test_who_can_not_lead(node: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("node", "why", "remedy"),
+    [("a", "it is not LIVE", "Start"), ("d", "it has no replica of it", "Name"), ("c", "its copy is damaged", "Name")],
+)
+def test_who_can_not_lead(node: str, why: str, remedy: str) -> None:
     c = lost()
     c.register("d")
     with pytest.raises(MinkaError, match=f"{node} can't lead flights/0: {why}") as refusal:
-        accept(c, node)
+        c.run(ElectUnclean(1, row(c).partition_epoch, node, ["c"]))
     assert refusal.value.code is Code.INELIGIBLE_REPLICA
+    assert refusal.value.details["remedy"].startswith(remedy)
 
 
 def test_a_drain_leaves_what_nobody_leads_alone_and_names_all_that_helps() -> None:

@@ -28,7 +28,7 @@ _OTHER_HOST: Final = (62, 64)
 _OTHER: Final = -1
 
 
-def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> Refusal | None:
+def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Refusal | None:
     """Why a handshake between the two, the client dialling `host`, fails; None if it succeeds."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     waiting = [
@@ -55,16 +55,15 @@ def _is_done(side: ssl.SSLObject) -> bool:
 
 def remedy(found: Refusal) -> str:
     """The advice for a person."""
-    if found.code == _EXPIRED:
-        return "put a new one, and its key, in its place"
-    if found.code == _NOT_YET_VALID:
-        return "see this machine's clock (timedatectl), or use the certificate from before"
     if found.code in _NO_AUTHORITY:
         return (
             "no authority in tls.ca issued it: use a certificate of one that is there, or add its authority to tls.ca"
         )
     if found.code == _WRONG_PURPOSE:
-        return "if it states an extended key usage, a node's needs serverAuth and clientAuth, a client's clientAuth"
+        return (
+            "a node's needs serverAuth and clientAuth if it states an extended key usage, and digitalSignature if it "
+            "states a key usage"
+        )
     if found.code in _OTHER_HOST:
         return "name that host in its subjectAltName, since others dial it"
     return "use another certificate"

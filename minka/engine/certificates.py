@@ -1,4 +1,4 @@
-"""Until when certificates are valid, for the metrics.
+"""Between which dates certificates are valid.
 
 The standard library shows that for a peer's certificate or an authority's, but not for one's own, and a library for
 X.509 would be a dependency for two dates. These are at a fixed place (RFC 5280, section 4.1), and OpenSSL has read the
@@ -9,9 +9,22 @@ import binascii
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 _PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
 _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
+
+
+class Validity(NamedTuple):
+    """When a certificate becomes valid and when it ceases to be, in seconds since 1970."""
+
+    begins: float
+    ends: float
+
+
+def validities(pem: bytes) -> list[Validity]:
+    """Of each certificate in the file. Raises ValueError for one that can't be read."""
+    return [_validity(binascii.a2b_base64(body)) for body in _PEM.findall(pem)]
 
 
 def first_expiry(pem: bytes) -> float:
@@ -19,15 +32,18 @@ def first_expiry(pem: bytes) -> float:
 
     Infinite if it has none. Raises ValueError for a certificate that can't be read.
     """
-    return min((_not_after(binascii.a2b_base64(body)) for body in _PEM.findall(pem)), default=float("inf"))
+    return min((one.ends for one in validities(pem)), default=float("inf"))
 
 
-def _not_after(der: bytes) -> float:
+def _validity(der: bytes) -> Validity:
     fields = _fields(_fields(_fields(der)[0][1])[0][1])
     if fields[0][0] == _VERSION:
         fields.pop(0)
-    validity = _fields((fields[3:4] or [(0, b"")])[0][1])  # after serial number, algorithm and issuer
-    tag, text = validity[-1]  # not before, not after
+    times = _fields((fields[3:4] or [(0, b"")])[0][1])  # after serial number, algorithm and issuer
+    return Validity(_time(*times[0]), _time(*times[-1]))
+
+
+def _time(tag: int, text: bytes) -> float:
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
         raise ValueError(f"no time: tag {tag}")
     digits = text.decode("ascii")

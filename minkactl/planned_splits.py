@@ -5,11 +5,12 @@ operation.
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from minka.admin.requester import requester
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.exits import Exit
 from minkactl.output import note
 from minkactl.plan_checks import check_partitions
-from minkactl.session import Session, requester
+from minkactl.session import Session
 
 if TYPE_CHECKING:
     from minka.admin.control import Control

@@ -68,11 +68,3 @@ class Session:
 
         with Client(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as client:
             yield client
-
-
-def requester() -> str:
-    """The user who asks, as the operation's record says it: user@host."""
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"

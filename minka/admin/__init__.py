@@ -1,1 +1,74 @@
-"""What an administrator does with a cluster: keyspaces, plans, operations, nodes."""
+"""Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
+nodes, as `minkactl` does. The other names are what it takes and returns.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minka.admin.admin_client import Admin
+    from minka.admin.cluster_rows import (
+        Blocker,
+        DrainStatus,
+        Durability,
+        Election,
+        HashFunction,
+        Keyspace,
+        Migration,
+        MigrationState,
+        Node,
+        NodeState,
+        Operation,
+        OperationKind,
+        OperationState,
+        Partition,
+        Partitioning,
+        PartitionState,
+    )
+    from minka.admin.plans import Move, NodeBalance, Plan, ShardBalance
+    from minka.errors import Code, MinkaError
+
+__all__ = [
+    "Admin",
+    "Blocker",
+    "Code",
+    "DrainStatus",
+    "Durability",
+    "Election",
+    "HashFunction",
+    "Keyspace",
+    "Migration",
+    "MigrationState",
+    "MinkaError",
+    "Move",
+    "Node",
+    "NodeBalance",
+    "NodeState",
+    "Operation",
+    "OperationKind",
+    "OperationState",
+    "Partition",
+    "PartitionState",
+    "Partitioning",
+    "Plan",
+    "ShardBalance",
+]
+
+# Loaded when first used: minkad and minkactl import the package for a part of it alone.
+_MODULES = {
+    "Admin": "minka.admin.admin_client",
+    **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
+    **dict.fromkeys(("Move", "NodeBalance", "Plan", "ShardBalance"), "minka.admin.plans"),
+}
+
+
+if not TYPE_CHECKING:  # a type checker is to see which names there are
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'minka.admin' has no attribute {name!r}")
+        return getattr(importlib.import_module(_MODULES.get(name, "minka.admin.cluster_rows")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import grpc
 
+from minka.admin.plans import Plan, plan_of
 from minka.duties import _calls, messages
 from minka.duties import changes as changes_
 from minka.duties.changes import DutyChange, PalletChange
@@ -37,7 +38,6 @@ from minka.engine.grpc_calls import (
 )
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
-from minka.v1.admin_pb2 import Plan
 from minka.v1.duty_api_pb2_grpc import DutiesStub
 
 _PAGE: Final = 1000
@@ -356,7 +356,6 @@ class AsyncClient:
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:
         """The plan by which the pallet's balancer would move its duties. Nothing is changed;
-        `minka.admin.control.Control.apply_plan` carries it out. Raises UNKNOWN_PALLET.
+        `minka.admin.Admin.apply` carries it out. Raises UNKNOWN_PALLET.
         """
-        response: Plan = await self._do(_calls.plan_rebalance(pallet, reason), timeout)
-        return response
+        return plan_of(await self._do(_calls.plan_rebalance(pallet, reason), timeout))

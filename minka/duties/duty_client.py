@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from minka.admin.plans import Plan
 from minka.duties.async_duty_client import AsyncClient
 from minka.duties.changes import DutyChange, PalletChange
 from minka.duties.duty_rows import (
@@ -28,7 +29,6 @@ from minka.duties.duty_rows import (
 from minka.engine.loops import ClientLoop
 from minka.errors import MinkaError
 from minka.tls import Tls
-from minka.v1.admin_pb2 import Plan
 
 
 class Client:

@@ -1,7 +1,6 @@
 """The protos' messages about duties as the library's dataclasses, and back: for clients, REST and shards."""
 
 from collections.abc import Callable
-from typing import Any
 
 from minka.duties._arguments import checked_pallet, made
 from minka.duties.delegate import Duty
@@ -26,8 +25,7 @@ from minka.duties.duty_rows import (
     ShardVerdict,
 )
 from minka.engine.arguments import invalid, items
-from minka.engine.grpc_calls import clipped
-from minka.engine.messages import Word, number, read, read_all
+from minka.engine.messages import checked_number, read, read_all
 from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
@@ -134,10 +132,10 @@ def pallet_row(pallet: Pallet) -> rows.Pallet:
     if not isinstance(canary, Canary | None):
         raise invalid(f"the canary is {type(canary).__name__}, not a minka.duties.Canary")
     name, shard_order = checked_pallet(pallet.id), list(items(balancer.shard_order, "names of shards in shard_order"))
-    kind = _number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind")
-    fill_by = _number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by")
-    pre_sort = _number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort")
-    on_failure = _number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure")
+    kind = checked_number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind")
+    fill_by = checked_number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by")
+    pre_sort = checked_number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort")
+    on_failure = checked_number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure")
     return made(
         "a pallet",
         lambda: rows.Pallet(
@@ -157,12 +155,3 @@ def pallet_row(pallet: Pallet) -> rows.Pallet:
             canary=None if canary is None else rows.Canary(version=canary.version, percent=canary.percent),
         ),
     )
-
-
-def _number(enum: Any, words: type[Word], given: Any, name: str) -> Any:
-    """The enum's number for a word that a caller gave."""
-    known = words(given)
-    if known.value == "unknown":
-        allowed = ", ".join(one for one in words if one.value != "unknown")
-        raise invalid(f"{name} is {clipped(repr(given))}: one of {allowed}")
-    return number(enum.DESCRIPTOR, known)

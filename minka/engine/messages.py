@@ -16,6 +16,9 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from minka.engine.arguments import invalid
+from minka.engine.grpc_calls import clipped
+
 _Record = TypeVar("_Record")
 _Read = Callable[[Any], Any]  # from the message to the value of one field
 
@@ -33,7 +36,7 @@ class Word(StrEnum):
         return found
 
 
-def read(kind: type[_Record], message: Message, **given: Any) -> _Record:
+def read(kind: type[_Record], message: Message, /, **given: Any) -> _Record:
     """The message as a record of this dataclass; `given` are the fields that aren't in the message."""
     return kind(**given, **{name: get(message) for name, get in _readers(kind, frozenset(given))})  # type: ignore[arg-type]
 
@@ -97,6 +100,15 @@ def number(enum: Any, text: str) -> int:
     """The number for a word of this enum; `word` is the inverse. Raises KeyError for another word."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return int(enum.values_by_name[prefix + text.upper()].number)
+
+
+def checked_number(enum: Any, words: type[Word], given: Any, name: str) -> Any:
+    """The enum's number for a word that a caller gave as the argument `name`. Raises MinkaError(INVALID_ARGUMENT)."""
+    known = words(given)
+    if known.value == "unknown":
+        allowed = ", ".join(one for one in words if one.value != "unknown")
+        raise invalid(f"{name} is {clipped(repr(given))}: one of {allowed}")
+    return number(enum.DESCRIPTOR, known)
 
 
 def moment(unix_ms: int) -> datetime:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, note_begun, operation_page
 from minkactl.commands.raft import confirm, controller_status
@@ -13,7 +14,7 @@ from minkactl.completion import complete_node
 from minkactl.exits import Exit
 from minkactl.output import emit, is_terminal, note
 from minkactl.pages import Column, Kind, Listing, Page
-from minkactl.session import Session, requester
+from minkactl.session import Session
 from minkactl.watch import repeated, sink
 
 if TYPE_CHECKING:

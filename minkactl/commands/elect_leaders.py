@@ -2,13 +2,14 @@
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.commands.raft import confirm, controller_status
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import note
-from minkactl.session import Session, requester
+from minkactl.session import Session
 
 
 @options.command(name="elect-leaders")

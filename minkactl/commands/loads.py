@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.completion import complete_load
 from minkactl.output import emit
 from minkactl.pages import Column, Kind, Listing, Page
-from minkactl.session import Session, requester
+from minkactl.session import Session
 from minkactl.watch import show as show_page
 
 if TYPE_CHECKING:

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import LIMIT, OLDER, make_tracker, operation_page, watch_one
 from minkactl.completion import complete_operation, complete_running_operation
 from minkactl.exits import Exit
 from minkactl.output import emit, note
 from minkactl.pages import Listing, Page
-from minkactl.session import Session, requester
+from minkactl.session import Session
 from minkactl.watch import show as show_page
 
 if TYPE_CHECKING:

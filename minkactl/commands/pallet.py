@@ -254,7 +254,7 @@ def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes
     from minkactl.commands.reassign import confirm_and_apply, emit_plan, write_plan
 
     with session.duties() as client:
-        plan = client.plan_rebalance(pallet, reason)
+        plan = client.plan_rebalance(pallet, reason).message
     if out is not None:
         write_plan(plan, Path(out))
     if dry_run or out is not None or not plan.moves:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_node
 from minkactl.exits import Exit
 from minkactl.output import TABLES, as_json, emit, is_terminal, note, tsv
 from minkactl.pages import Column, Kind, Listing, Page
-from minkactl.session import Session, requester
+from minkactl.session import Session
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
@@ -11,7 +12,7 @@ from minkactl.exits import Exit
 from minkactl.output import emit, note
 from minkactl.pages import Column, Kind, Listing, Page
 from minkactl.ranges import of_keyspace, row_named, rows_by_range
-from minkactl.session import Session, requester
+from minkactl.session import Session
 
 if TYPE_CHECKING:
     from minka.admin.control import Control

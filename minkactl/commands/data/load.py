@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 import click
 
+from minka.admin.requester import requester
 from minkactl import jobs, options
 from minkactl.completion import complete_keyspace, complete_load
 from minkactl.keys import parse_key
 from minkactl.pages import Column, Kind
-from minkactl.session import Session, requester
+from minkactl.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,360 @@
+"""Administering a cluster from a program.
+
+with minka.admin.Admin() as admin:
+    admin.create_keyspace("flights", partitions=12)
+    plan = admin.plan_reassign(drain=["cyrene"])
+    operation = admin.wait(admin.apply(plan, reason="cyrene gets a new disk"))
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from minka.admin.cluster_rows import (
+    Blocker,
+    DrainStatus,
+    Durability,
+    Election,
+    HashFunction,
+    Keyspace,
+    Migration,
+    Node,
+    Operation,
+    OperationKind,
+    Partition,
+    Partitioning,
+)
+from minka.admin.control import Control
+from minka.admin.plans import Plan, plan_of
+from minka.admin.requester import requester
+from minka.contexts import resolve
+from minka.engine.arguments import invalid
+from minka.engine.messages import checked_number, read, read_all
+from minka.errors import Code, MinkaError
+from minka.tls import Tls
+from minka.v1 import admin_pb2, cluster_pb2
+
+_POLL_S: Final = 0.2
+_MOST_OPERATIONS: Final = 1000
+
+
+class Admin:
+    """The administration of one cluster, for one thread at a time.
+
+    `endpoints` are addresses host:port of some of its nodes; without them the cluster is the one that `minka.connect`
+    would find. A method finishes within `timeout` seconds, and raises only `MinkaError`: what it names; UNREACHABLE,
+    NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A
+    change that takes longer is an `Operation`, which the cluster carries on with alone; `wait` waits for its end.
+    `requested_by` is recorded with each change: user@host if it isn't given.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str] | None = None,
+        *,
+        timeout: float = 5.0,
+        tls: Tls | None = None,
+        requested_by: str = "",
+    ) -> None:
+        if endpoints is None:
+            found = resolve()
+            endpoints, tls = found.addresses, tls or found.tls
+        self._control: Final = Control(endpoints, timeout, tls=tls)
+        self._requester: Final = requested_by or requester()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._control.close()
+
+    # Nodes
+
+    def nodes(self) -> list[Node]:
+        """All nodes, by the active controller's table if it answers, else by another node's."""
+        status = self._control.summary()
+        counts = {one.node_id: one for one in status.summary.nodes}
+        heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
+        return [
+            read(
+                Node,
+                row,
+                weight=row.weight or 1,
+                capacity_bytes=row.capacity_bytes or None,
+                is_voter=row.id in status.coordinator.voters,
+                is_controller=row.id == status.coordinator.controller,
+                replicas=counts[row.id].replicas,
+                leads=counts[row.id].leads,
+                bytes=counts[row.id].bytes,
+                heartbeat_age_ms=heard.get(row.id),
+            )
+            for row in status.table.nodes
+        ]
+
+    def drain(
+        self,
+        node: str,
+        *,
+        decommission: bool = False,
+        reason: str = "",
+        rate_limit: int = 0,
+        queue: bool = False,
+    ) -> Operation:
+        """Make a node safe to stop; with `decommission` it keeps no data either. `rate_limit`, in bytes a second (0: no
+        limit), is the most that each node ships for it. With `queue` it waits for operations that touch the same.
+
+        Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
+        """
+        started = self._control.drain(
+            node, decommission, requested_by=self._requester, reason=reason, rate_limit=rate_limit, queue=queue
+        )
+        return operation_of(started)
+
+    def undrain(self, node: str) -> None:
+        """Let a node stay after all; a drain that has not ended is cancelled. Raises UNKNOWN_NODE."""
+        self._control.undrain(node, self._requester)
+
+    def drain_status(self, node: str) -> DrainStatus:
+        """What would happen if the node stopped now. Raises UNKNOWN_NODE."""
+        return read(DrainStatus, self._control.drain_status(node))
+
+    def remove_node(self, node: str) -> None:
+        """Forget a node that is down and holds nothing: it can't come back with its old data. Raises UNKNOWN_NODE,
+        NODE_IN_USE.
+        """
+        self._control.remove_node(node)
+
+    def transfer_leadership(self, node: str) -> None:
+        """Let another voter be the active controller. Raises UNKNOWN_NODE, INVALID_VOTERS."""
+        self._control.transfer_leadership(node)
+
+    def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = ()) -> None:
+        """Make learners voters, and voters learners, in one step of the Raft group. Raises UNKNOWN_NODE,
+        INVALID_VOTERS, VOTERS_CHANGING."""
+        self._control.change_voters(promote, demote)
+
+    # Keyspaces and partitions
+
+    def keyspaces(self) -> list[Keyspace]:
+        """All keyspaces, in the order in which they were created."""
+        status = self._control.summary()
+        counts = {one.keyspace_id: one for one in status.summary.keyspaces}
+        return [_keyspace(row, counts.get(row.id)) for row in status.table.keyspaces]
+
+    def create_keyspace(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        hash_function: HashFunction = HashFunction.MURMUR3,
+        split_points: Sequence[bytes] | None = None,
+        replicas: int | None = None,
+        min_insync: int | None = None,
+        durability: Durability = Durability.SYNC,
+        unclean_election: bool = False,
+        max_bytes: int | None = None,
+        max_ops: int | None = None,
+    ) -> Keyspace:
+        """Create a keyspace by hash with so many `partitions`, which are fixed for life; or by ranges, with
+        `split_points`, which ascend ([]: one range over all keys). A range of more than `max_bytes`, or with more than
+        `max_ops` keys read and written a second, is split automatically.
+
+        Without `replicas` there are 3 in a cluster of three nodes or more, else 1; without `min_insync` it is a
+        majority of them from three on, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
+        TOO_MANY_REPLICAS, INVALID_ARGUMENT, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS.
+        """
+        if (partitions is None) == (split_points is None):
+            raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
+        created = self._control.create_keyspace(
+            name,
+            partitions or 0,
+            checked_number(cluster_pb2.HashFunction, HashFunction, hash_function, "hash_function"),
+            replicas or 0,
+            min_insync=min_insync or 0,
+            durability=checked_number(cluster_pb2.Durability, Durability, durability, "durability"),
+            unclean_election=unclean_election,
+            split_points=split_points,
+            max_bytes=max_bytes or 0,
+            max_ops=max_ops or 0,
+        )
+        return _keyspace(created, None)
+
+    def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
+        """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
+        UNKNOWN_KEYSPACE.
+        """
+        wanted = admin_pb2.PartitionFilter(keyspace=keyspace) if keyspace is not None else None
+        listed = self._control.partitions(wanted)
+        names = {row.id: row.name for row in listed.status.table.keyspaces}
+        if keyspace is not None and keyspace not in names.values():
+            raise MinkaError(Code.UNKNOWN_KEYSPACE, f"keyspace {keyspace!r} does not exist")
+        for page in listed:
+            sizes = {one.partition_id: one for one in page.replicas}
+            for row in page.partitions:
+                size, name = sizes.get(row.id), names[row.keyspace_id]
+                yield read(
+                    Partition,
+                    row,
+                    keyspace=name,
+                    name=f"{name}/{row.slot}",
+                    keys=size.keys if size else None,
+                    bytes=size.bytes if size else None,
+                )
+
+    def split(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation | None:
+        """Let new partitions of a keyspace by ranges begin at these keys; None if one begins at each already. Raises
+        UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
+        """
+        started = self._control.split(keyspace, keys, self._requester, reason, queue=queue)
+        return operation_of(started) if started is not None else None
+
+    def merge(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation:
+        """Merge the partitions that begin at these keys into those before them. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES,
+        NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
+        """
+        return operation_of(self._control.merge(keyspace, keys, self._requester, reason, queue=queue))
+
+    # Plans
+
+    def plan_reassign(
+        self,
+        *,
+        to: Sequence[str] = (),
+        keyspaces: Sequence[str] = (),
+        drain: Sequence[str] = (),
+        weights: Mapping[str, float] | None = None,
+        partitions: Mapping[int, Sequence[str]] | None = None,
+        reason: str = "",
+        rate_limit: int = 0,
+        queue: bool = False,
+    ) -> Plan:
+        """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
+
+        `keyspaces` are those that are planned (none: all), `drain` nodes that are to have nothing, `weights` shares of
+        nodes beside the others'. `partitions` gives the replicas that partitions, by id, are to have, the preferred
+        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most that each
+        node ships. What running operations move is left alone; with `queue` the plan begins where they end.
+
+        Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
+        """
+        return plan_of(
+            self._control.plan_reassign(
+                to,
+                keyspaces,
+                drain,
+                weights=weights,
+                partitions=partitions,
+                reason=reason,
+                rate_limit=rate_limit,
+                queue=queue,
+            )
+        )
+
+    def apply(self, plan: Plan, *, reason: str = "", rate_limit: int | None = None) -> Operation:
+        """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
+
+        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited, and
+        OPERATION_RUNNING if another operation moves the same now.
+        """
+        return operation_of(self._control.apply_plan(plan.message, self._requester, reason, rate_limit))
+
+    def elect_leaders(
+        self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
+    ) -> Election:
+        """Let the first replica of each partition lead, in these keyspaces and of these partitions by id (none: all).
+        Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
+        """
+        answer = self._control.elect_leaders(
+            keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue
+        )
+        started = operation_of(answer.operation) if answer.HasField("operation") else None
+        return Election(started, read_all(Blocker, answer.skipped))
+
+    # Operations
+
+    def operations(self, limit: int = 20) -> list[Operation]:
+        """The newest operations, at most `limit` (1 to 1,000)."""
+        if not 1 <= limit <= _MOST_OPERATIONS:
+            raise invalid(f"limit is {limit}: 1 to {_MOST_OPERATIONS:,}")
+        return [operation_of(row) for row in self._control.operations(limit=limit).operations]
+
+    def operation(self, operation: Operation | int) -> Operation:
+        """An operation as it is now. Raises UNKNOWN_OPERATION."""
+        return operation_of(self._control.operations([_id_of(operation)]).operations[0])
+
+    def migrations(self, operation: Operation | int) -> list[Migration]:
+        """The moves of an operation, those under way first. Raises UNKNOWN_OPERATION."""
+        found = self._control.operations([_id_of(operation)], with_migrations=True)
+        return list(read_all(Migration, found.migrations))
+
+    def blockers(self, operation: Operation | int) -> list[Blocker]:
+        """What holds an operation up now, as the active controller sees it. Raises UNKNOWN_OPERATION."""
+        return list(read_all(Blocker, self._control.operations([_id_of(operation)], with_migrations=True).blockers))
+
+    def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
+        """Wait until an operation has ended, at most `timeout` seconds, and return it; how it ended is its `state`.
+        Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            now = self.operation(operation)
+            if now.state.has_ended:
+                return now
+            if time.monotonic() + _POLL_S > deadline:
+                text = f"operation {now.id} is {now.state} after {timeout:g} s, and goes on"
+                raise MinkaError(Code.DEADLINE_EXCEEDED, text)
+            time.sleep(_POLL_S)
+
+    def pause(self, operation: Operation | int) -> Operation:
+        """Let an operation begin no further move; those under way go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        return operation_of(self._control.pause_operation(_id_of(operation)))
+
+    def resume(self, operation: Operation | int) -> Operation:
+        """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
+        return operation_of(self._control.resume_operation(_id_of(operation)))
+
+    def cancel(self, operation: Operation | int, *, reason: str = "") -> Operation:
+        """Cancel an operation: moves that can go back do so, and the others are completed. Raises UNKNOWN_OPERATION,
+        OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
+        """
+        return operation_of(self._control.cancel_operation(_id_of(operation), self._requester, reason))
+
+    def limit(self, operation: Operation | int, rate_limit: int) -> Operation:
+        """Set the most that each node ships for an operation from now on, in bytes a second (0: no limit). Raises
+        UNKNOWN_OPERATION, OPERATION_ENDED.
+        """
+        return operation_of(self._control.limit_operation(_id_of(operation), rate_limit))
+
+
+def operation_of(row: cluster_pb2.Operation) -> Operation:
+    """The operation in the message."""
+    kind = OperationKind(row.WhichOneof("kind") or "unknown")
+    return read(Operation, row, kind=kind, node=row.drain.node, decommission=row.drain.decommission)
+
+
+def _id_of(operation: Operation | int) -> int:
+    return operation.id if isinstance(operation, Operation) else operation
+
+
+def _keyspace(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts | None) -> Keyspace:
+    by_ranges = row.partitioning == cluster_pb2.PARTITIONING_RANGES
+    hash_name = cluster_pb2.HashFunction.Name(row.hash).removeprefix("HASH_FUNCTION_").lower()
+    counts = counts or admin_pb2.KeyspaceCounts(partitions=row.partition_count)
+    return read(
+        Keyspace,
+        row,
+        partitioning=Partitioning.RANGES if by_ranges else Partitioning.HASH,
+        hash_function=None if by_ranges else HashFunction(hash_name),
+        max_bytes=row.max_bytes or None,
+        max_ops=row.max_ops or None,
+        partitions=counts.partitions,
+        online=counts.online,
+        offline=counts.offline,
+        keys=counts.keys,
+        bytes=counts.bytes,
+    )

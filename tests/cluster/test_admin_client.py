@@ -1,0 +1,90 @@
+"""`minka.admin` on a real cluster, as a program uses it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from minka import Client
+from minka.admin import Admin, Code, Durability, MinkaError, NodeState, OperationKind, OperationState, Partitioning
+from minka.testing.local_cluster import LocalCluster
+from tests.cluster.cluster import QUICK, eventually
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(4, config=QUICK) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.endpoints, timeout=20.0, requested_by="a program") as admin:
+        eventually("all nodes are LIVE", lambda: {node.state for node in admin.nodes()} == {NodeState.LIVE})
+        yield admin
+
+
+def test_a_node_is_emptied_and_removed(cluster: LocalCluster, admin: Admin) -> None:
+    created = admin.create_keyspace("flights", partitions=6, replicas=2, durability=Durability.ASYNC)
+    assert (created.partitions, created.replicas, created.durability, created.max_bytes) == (6, 2, "async", None)
+    with Client(cluster.endpoints, keyspace="flights", timeout=20) as flights:
+        flights.put_many({b"%d" % number: b"x" for number in range(100)})
+    eventually("all are ONLINE", lambda: admin.keyspaces()[0].online == 6)
+    controller = next(node.id for node in admin.nodes() if node.is_controller)
+    last = next(node.id for node in admin.nodes() if not node.is_voter)
+    admin.apply(admin.plan_reassign(to=[last, controller]))
+    eventually(
+        "the replicas are there", lambda: {r for p in admin.partitions() for r in p.replicas} == {last, controller}
+    )
+    plan = admin.plan_reassign(drain=[last], reason="a new disk")
+    assert {move.source for move in plan.moves} == {last}
+    assert len(plan.moves) == plan.minimum_moves == 6
+    operation = admin.wait(admin.apply(plan), 60.0)
+    assert (operation.state, operation.reason, operation.requested_by) == ("succeeded", "a new disk", "a program")
+    assert {migration.state for migration in admin.migrations(operation)} == {"completed"}
+    with pytest.raises(MinkaError) as refusal:
+        admin.apply(plan)
+    assert refusal.value.code is Code.STALE_PLAN
+    drained = admin.wait(admin.drain(last, decommission=True), 60.0)
+    assert (drained.kind, drained.state, drained.node, drained.decommission) == (
+        OperationKind.DRAIN,
+        OperationState.SUCCEEDED,
+        last,
+        True,
+    )
+    assert admin.drain_status(last).safe_to_stop
+    cluster.terminate(last)
+    eventually("it has left", lambda: next(n.state for n in admin.nodes() if n.id == last) is NodeState.LEFT)
+    admin.remove_node(last)
+    assert last not in {node.id for node in admin.nodes()}
+    assert [one.id for one in admin.operations(limit=1)] == [drained.id]
+
+
+def test_a_range_is_split_and_merged(admin: Admin) -> None:
+    created = admin.create_keyspace("authors", split_points=[b"m"], replicas=1, max_bytes=1 << 30)
+    assert (created.partitioning, created.hash_function, created.max_bytes) == (Partitioning.RANGES, None, 1 << 30)
+    eventually("it is ONLINE", lambda: {one.state for one in admin.partitions("authors")} == {"online"})
+    split = admin.split("authors", [b"f"])
+    assert split is not None
+    assert admin.wait(split, 30.0).state is OperationState.SUCCEEDED
+    assert [(one.start_key, one.end_key) for one in admin.partitions("authors")] == [
+        (b"", b"f"),
+        (b"f", b"m"),
+        (b"m", b""),
+    ]
+    assert admin.split("authors", [b"f"]) is None
+    assert admin.wait(admin.merge("authors", [b"f", b"m"]), 30.0).state is OperationState.SUCCEEDED
+    assert len(list(admin.partitions("authors"))) == 1
+
+
+def test_what_is_wrong_is_said(admin: Admin) -> None:
+    for code, call in (
+        (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("neither")),
+        (Code.INVALID_ARGUMENT, lambda: admin.create_keyspace("x", partitions=1, hash_function="sha")),  # type: ignore[arg-type]
+        (Code.INVALID_ARGUMENT, lambda: admin.operations(limit=0)),
+        (Code.UNKNOWN_KEYSPACE, lambda: list(admin.partitions("nowhere"))),
+        (Code.UNKNOWN_NODE, lambda: admin.drain("nobody")),
+        (Code.UNKNOWN_OPERATION, lambda: admin.operation(4711)),
+    ):
+        with pytest.raises(MinkaError) as refusal:
+            call()
+        assert refusal.value.code is code

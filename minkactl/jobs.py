@@ -1,4 +1,6 @@
-"""What the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on stdout."""
+"""The parts that the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on
+stdout.
+"""
 
 import functools
 import logging
@@ -68,7 +70,7 @@ class Setting(click.ParamType[tuple[str, str]]):
     name = "setting"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """The name and the value. A mistake is an error of usage."""
+        """The name and the value. Raises BadParameter."""
         name, sign, text = str(value).partition("=")
         if not (name and sign):
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
@@ -113,7 +115,7 @@ def source_options(function: F, *, needs_key: bool = True) -> F:
         "--format",
         "file_format",
         type=click.Choice(("parquet", "csv", "json")),
-        help="Default: what the name's end says.",
+        help="Default: by the end of the name.",
     )
     @click.option(
         "--schema", default="", metavar="DDL", help='Columns and types of CSV or JSON: "day DATE, number INT".'

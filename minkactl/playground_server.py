@@ -68,7 +68,7 @@ class Server:
         for node in self._cluster.nodes.values():
             self._announce(node)
         print(f"export MINKA_ENDPOINTS={','.join(self._cluster.endpoints)}", flush=True)
-        note("minkactl finds it by itself; try, in another terminal: minkactl status")
+        note("minkactl finds it automatically; try, in another terminal: minkactl status")
         note("Ctrl-C stops it and removes everything.")
 
     def _point(self) -> None:

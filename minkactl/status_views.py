@@ -19,7 +19,7 @@ DUTIES_S: Final = 0.5  # for each of two questions
 
 
 def duty_totals(control: Control) -> Row | None:
-    """What all pallets and shards add up to; None if nobody says it in time."""
+    """The sums over all pallets and shards; None if no node answers in time."""
     try:
         pallets, shards = control.pallets(DUTIES_S).pallets, control.shards(DUTIES_S).shards
     except MinkaError:
@@ -36,7 +36,7 @@ def duty_totals(control: Control) -> Row | None:
 
 
 def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
-    """Everything that `minkactl status` says. What is only remembered is null, and is in `remembered`."""
+    """Everything that `minkactl status` says. Facts that are only remembered are null, and are in `remembered`."""
     status = asked.status
     nodes, found = node_rows(status, asked), problems(asked)
     return {
@@ -133,7 +133,7 @@ def _by_those_who_answer(asked: Survey) -> dict[str, int]:
 
 
 def _may_decide(asked: Survey) -> bool:
-    """Whether voters that can't be asked, with those that have clearance, may have an active controller."""
+    """True if voters that can't be asked, with those that have clearance, may have an active controller."""
     voters = list(asked.status.coordinator.voters)
     able = 0
     for voter in voters:

@@ -113,7 +113,7 @@ MEMBER_COLUMNS = (
 
 
 def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
-    """What the leaders last reported, by partition id."""
+    """The leaders' last reports, by partition id."""
     return {stats.partition_id: stats for stats in status.replicas}
 
 
@@ -168,7 +168,7 @@ def _disk(runtime: NodeStatus | None) -> Row:
 
 
 def _said(node: Node, asked: "Survey") -> Row:
-    """What the node says about itself; "trouble" is a word for what is wrong, None if nothing is."""
+    """The node's answer about itself; "trouble" is a word for what is wrong, None if nothing is."""
     report = asked.reports.get(node.id)
     answer = report.answer if report else None
     if report is None or answer is None:
@@ -194,7 +194,7 @@ def _role(status: GetStatusResponse, node: Node) -> str:
 
 
 def raft_document(status: GetStatusResponse) -> dict[str, Any]:
-    """What `minkactl raft status` says: the coordinator as the answering node knows it, and its members."""
+    """The document of `minkactl raft status`: the coordinator as the answering node knows it, and its members."""
     coordinator = status.coordinator
     nodes = {row["id"]: row for row in node_rows(status)}
     members = []
@@ -223,13 +223,13 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
 
 
 def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts]) -> dict[str, int | None]:
-    """How many partitions are in each state; None if only a memory of it is there."""
+    """The number of partitions in each state; None if it is only remembered."""
     found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
 def remembered_states(keyspaces: Collection[KeyspaceCounts]) -> dict[str, int]:
-    """How many partitions are in each state by the table at hand."""
+    """The number of partitions in each state by the table at hand."""
     return {
         "online": sum(keyspace.online for keyspace in keyspaces),
         "assigned": sum(keyspace.assigned for keyspace in keyspaces),

@@ -65,7 +65,7 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
     while place < len(der):
         tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
         place += 2
-        if length & 0x80:  # the length is in so many bytes
+        if length & 0x80:  # this many bytes hold the length
             size = length & 0x7F
             length = int.from_bytes(der[place : place + size])
             place += size

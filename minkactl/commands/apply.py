@@ -43,7 +43,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
     "rate_limit",
     type=options.Size(),
     metavar="BYTES_PER_S",
-    help="Each node ships at most so many bytes a second; 0: no limit. Default: the plan's.",
+    help="The most bytes a second that each node ships; 0: no limit. Default: the plan's.",
 )
 @options.common(watch=False)
 @options.pass_session
@@ -63,12 +63,11 @@ def apply(
     moves another one after them.
 
     The plan's own limit and reason hold, unless others are given. With --dry-run it is shown and compared with the
-    cluster, and nothing is applied. A file that is no plan, and a plan that was changed,
-    are refused before anything is shown or asked.
+    cluster, and nothing is applied. A file that isn't a plan, and a plan that was changed, are refused before anything
+    is shown or asked.
 
-    With -f: make the cluster's pallets and duties as FILE says, those that are in it; others are left alone. The
-    difference is shown first. It is sent in batches of 1,000, each done as a whole; after a failure the same command
-    does what is left.
+    With -f: make the pallets and duties in FILE as it says; others are left alone. The difference is shown first. It is
+    sent in batches of 1,000, each done as a whole; after a failure the same command does what is left.
 
     Examples:
       minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json
@@ -161,7 +160,7 @@ def _ask(difference: "Difference") -> None:
 
 
 def _carry_out(client: "Client", difference: "Difference") -> None:
-    """Make the changes and say how far that is; if it ends early, say what was done."""
+    """Make the changes and show the progress; if it ends early, say what was done."""
     from minka.errors import MinkaError
     from minkactl.manifest import carry_out
 

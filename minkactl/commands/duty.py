@@ -31,7 +31,7 @@ IfVersion = click.option(
     "--if-version",
     type=click.IntRange(1, options.MAX_64),
     metavar="N",
-    help="Refuse it (VERSION_MISMATCH) if it has another.",
+    help="Refuse the change (VERSION_MISMATCH) if the version is another.",
 )
 Payload = click.option("--payload", metavar="TEXT", help="What the duty's shard is given: any text.")
 PayloadFile = click.option(

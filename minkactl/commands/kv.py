@@ -93,7 +93,7 @@ def _with_keyspace(session: Session, name: str, use: "Callable[[AsyncKeyspace], 
 @click.option("--if-absent", is_flag=True, help="Only if the key has no value.")
 @IF_VALUE
 @IF_VERSION
-@click.option("--ttl", type=options.TimeToLive(), metavar="TIME", help="The key expires after so long: 30s, 90m, 7d.")
+@click.option("--ttl", type=options.TimeToLive(), metavar="TIME", help="The key expires after this time: 30s, 90m, 7d.")
 @options.common(output=False)
 @options.pass_session
 def put(
@@ -124,7 +124,7 @@ def put(
 
 
 def _condition(if_absent: bool, if_value: str | None, if_version: int | None) -> dict[str, Any]:
-    """The condition as the client takes it. More than one is a mistake of usage."""
+    """The condition as the client takes it. Raises UsageError for more than one."""
     value = None if if_value is None else os.fsencode(if_value)
     given = {"if_absent": if_absent or None, "if_value": value, "if_version": if_version}
     condition = {name: one for name, one in given.items() if one is not None}
@@ -137,7 +137,7 @@ def _condition(if_absent: bool, if_value: str | None, if_version: int | None) ->
 def _write(
     key: str, ask: "Callable[[AsyncKeyspace], Awaitable[Written | None]]"
 ) -> "Callable[[AsyncKeyspace], Awaitable[None]]":
-    """What asks for a write, and raises CONDITION_FAILED if it was not done."""
+    """A function that asks for a write, and raises CONDITION_FAILED if it was not done."""
 
     async def run(handle: "AsyncKeyspace") -> None:
         written = await ask(handle)
@@ -316,7 +316,7 @@ class Progress:
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.argument("start", default="")
 @click.argument("end", default="")
-@click.option("--limit", type=click.IntRange(1, options.MAX_32), metavar="N", help="No more than so many.")
+@click.option("--limit", type=click.IntRange(1, options.MAX_32), metavar="N", help="At most N pairs.")
 @click.option("--reverse", is_flag=True, help="From the end down.")
 @click.option("--keys-only", is_flag=True, help="Without the values.")
 @options.common(watch=False)

@@ -148,9 +148,10 @@ def resume(session: Session, operation_id: int) -> None:
 @options.common(watch=False)
 @options.pass_session
 def cancel(session: Session, operation_id: int, reason: str) -> None:
-    """Let partitions that are still being copied go back to the replicas that they had; what is further is completed.
+    """Let partitions that are still being copied go back to the replicas that they had; the others are completed.
 
-    Refused with CANCEL_REFUSED if too few of those replicas are alive and in sync. Ends before the operation does.
+    Refused with CANCEL_REFUSED if too few of those replicas are alive and in sync. The command ends before the
+    operation does.
 
     Examples:
       minkactl operations cancel 12 --reason "too slow"
@@ -169,7 +170,7 @@ def cancel(session: Session, operation_id: int, reason: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def limit(session: Session, operation_id: int, rate_limit: int) -> None:
-    """Let each node ship at most so many bytes a second for it, from now on; 0: no limit.
+    """Limit the bytes a second that each node ships for an operation, from now on; 0: no limit.
 
     Examples:
       minkactl operations limit 12 50MiB

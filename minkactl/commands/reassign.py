@@ -68,7 +68,7 @@ RateLimit = click.option(
     "rate_limit",
     type=options.Size(),
     metavar="BYTES_PER_S",
-    help="Each node ships at most so many bytes a second. Default: no limit. Changed by minkactl operations limit.",
+    help="The most bytes a second that each node ships. Default: no limit. Changed by minkactl operations limit.",
 )
 
 
@@ -176,7 +176,7 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 def read_plan(content: bytes, name: str) -> "Plan":
     """The plan that `reassign --out` or `-o json` wrote.
 
-    Raises MinkaError: INVALID_ARGUMENT for what is no plan, DAMAGED_PLAN for one that is not as it was made.
+    Raises MinkaError: INVALID_ARGUMENT if it isn't a plan, DAMAGED_PLAN if it was changed since it was made.
     """
     from minka.cluster.plan_digest import plan_digest
     from minka.errors import Code, MinkaError
@@ -274,7 +274,7 @@ def _counted(document: dict[str, Any]) -> str:
 
 
 def show_plan(page: Page, form: str, pager: bool) -> None:
-    """Show the plan to the person who is asked; on stderr if another format makes stdout a program's."""
+    """Show the plan to the person who is asked; on stderr if the format is one that a program reads from stdout."""
     if form in TABLES and is_terminal():
         from minkactl.render import plans
 

@@ -35,7 +35,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def _needed(renderable: RenderableType) -> int:
-    """How many cells wide it is at least."""
+    """The least width that it needs, in cells."""
     target = console()
     return Measurement.get(target, target.options.update(max_width=MAX_WIDTH), renderable).minimum
 

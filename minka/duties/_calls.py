@@ -1,4 +1,4 @@
-"""The calls of the clients of duties: what is asked, and whether it may be asked twice."""
+"""The calls of the clients of duties: each is a request, and says if it may be repeated."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Call:
     repeatable: bool = True
 
 
-# Each of these raises MinkaError(INVALID_ARGUMENT) for what can't be asked.
+# Each of these raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
 
 
 def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:

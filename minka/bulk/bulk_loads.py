@@ -87,7 +87,7 @@ class LoadTarget:
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
     def is_of(self, file: LoadFile) -> bool:
-        """Whether the file was cut for the partition as it is here."""
+        """True if the file was cut for the partition as it is here."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
 

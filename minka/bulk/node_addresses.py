@@ -74,7 +74,7 @@ def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
 
 
 def may_work_later(error: MinkaError) -> bool:
-    """Whether the same call may succeed in a moment."""
+    """True if the same call may succeed in a moment."""
     return error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED
 
 

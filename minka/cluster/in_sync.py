@@ -39,7 +39,7 @@ def has_everything(row: Partition) -> list[str]:
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """Whether no other node has everything that is committed; `whole` are those that have."""
+    """True if no other node has everything that is committed; `whole` are those that have."""
     return {node}.issuperset(whole)
 
 
@@ -58,5 +58,5 @@ def missing_in_sync(row: Replicated) -> int:
 
 
 def is_under_min_insync(row: Replicated, keyspace: Keyspace) -> bool:
-    """Whether it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
+    """True if it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
     return len(row.isr) < max(1, keyspace.min_insync)

@@ -81,7 +81,7 @@ class KeyspaceRoutes(ABC):
 
     @abstractmethod
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether keys that once had one place still have one."""
+        """True if keys that once had one place still have one."""
 
     @abstractmethod
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
@@ -182,7 +182,7 @@ class RangeRoutes(KeyspaceRoutes):
         return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]
 
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether the keys lie in one range."""
+        """True if the keys lie in one range."""
         return len(keys) == 1 or self.place(min(keys)) == self.place(max(keys))
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
@@ -221,7 +221,7 @@ class RangeRoutes(KeyspaceRoutes):
         return True
 
     def _is_gone(self, route: Route) -> bool:
-        """Whether a newer partition has its first key."""
+        """True if a newer partition has its first key."""
         place = bisect_right(self._starts, route.range.start)
         owner = self._routes[self._starts[place - 1]] if place else None
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
@@ -348,7 +348,7 @@ class RoutingTable:
         )
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a keyspace in this table."""
+        """True if there is such a keyspace in this table."""
         return name in self._keyspaces
 
     def address(self, node_id: str) -> str:
@@ -360,7 +360,7 @@ class RoutingTable:
         return self._addresses.get(node_id, _NOWHERE)
 
     def is_alive(self, node_id: str) -> bool:
-        """Whether the controller hears the node, by the newest table."""
+        """True if the controller hears the node, by the newest table."""
         return node_id in self._alive
 
     def addresses(self) -> list[str]:

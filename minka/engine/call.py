@@ -69,7 +69,7 @@ class Client(Protocol):
         """Give the part to the stream of the node that it is for."""
 
     def has_newer_route(self, part: Part) -> bool:
-        """Whether there is a leader by a newer row than that by which the part was sent."""
+        """True if there is a leader by a newer row than that by which the part was sent."""
 
     def refresh_soon(self, avoid: str = "") -> object:
         """Fetch the table in the background, from another node than `avoid` if possible."""

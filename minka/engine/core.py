@@ -116,7 +116,7 @@ class Core:
         self.loop.call_soon(part.call.refused, part, why)
 
     def _lacks_row(self, part: Part) -> bool:
-        """Whether the partition's row is yet to come; then the part waits for it."""
+        """True if the partition's row is yet to come; then the part waits for it."""
         routes = part.call.routes
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
@@ -137,14 +137,14 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """Whether there is a leader by a newer row than that by which the part was sent, or by another partition's."""
+        """True if there is a leader by a newer row than that by which the part was sent, or by another partition's."""
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
             return route is not None and bool(route.leader)
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """Whether the node to which the part was sent can no longer answer it, by what is known now."""
+        """True if the node to which the part was sent can no longer answer it, by what is known now."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
@@ -360,5 +360,5 @@ class Core:
 
 
 def _is_final(error: MinkaError) -> bool:
-    """Whether the same request would be refused again."""
+    """True if the same request would be refused again."""
     return not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED

@@ -60,17 +60,17 @@ class Lane:
 
     @property
     def can_send(self) -> bool:
-        """Whether a frame is to be taken now."""
+        """True if a frame is to be taken now."""
         return bool(self._queue) and len(self._under_way) < MAX_FRAMES_UNDER_WAY
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
+        """True if an answer is due."""
         return bool(self._under_way)
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue takes no more."""
+        """True if the queue takes no more."""
         return self._queued_bytes >= MAX_QUEUED_BYTES
 
     def add(self, part: Part) -> None:
@@ -117,7 +117,7 @@ class Lane:
         return True
 
     def is_overdue(self, now: float) -> bool:
-        """Whether a frame under way should have been answered by `now`."""
+        """True if a frame under way should have been answered by `now`."""
         return any(now > frame.answer_by for frame in self._under_way.values())
 
     def clear(self) -> tuple[list[Part], list[Part]]:

@@ -14,7 +14,7 @@ _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 
 
 def is_repeatable(error: MinkaError, op: Op) -> bool:
-    """Whether the same operation can be sent again without the danger of doing it twice.
+    """True if the same operation can be sent again without the danger of doing it twice.
 
     Retriable codes say that nothing was done. When it isn't known what was done, a read can be repeated; a write
     can't, not even one that sets a key to a value, since another writer's may have come in between; an increment would
@@ -24,7 +24,7 @@ def is_repeatable(error: MinkaError, op: Op) -> bool:
 
 
 def asks_for_table(error: MinkaError) -> bool:
-    """Whether the refusal hints at a partition table older than the cluster's."""
+    """True if the refusal hints at a partition table older than the cluster's."""
     return error.code not in _ROUTED_RIGHT
 
 

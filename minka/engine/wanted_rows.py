@@ -27,11 +27,11 @@ class Wanted:
         self._lacks: dict[str, _Rows] = {}
 
     def has(self, keyspace: str) -> bool:
-        """Whether rows of the keyspace have come; those of a large one by hash come when slots are needed."""
+        """True if rows of the keyspace have come; those of a large one by hash come when slots are needed."""
         return keyspace in self._has
 
     def lacks(self, keyspace: str) -> bool:
-        """Whether rows of the keyspace are yet to come."""
+        """True if rows of the keyspace are yet to come."""
         return keyspace in self._lacks
 
     def need(self, keyspace: str) -> None:

@@ -78,7 +78,7 @@ class LocalNode:
 
     @property
     def running(self) -> bool:
-        """Whether the node's process is there."""
+        """True if the node's process is there."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -368,7 +368,7 @@ _handed_out: dict[int, None] = {}  # the newest, in their order
 
 
 def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:
-    """Whether GET /readyz answers 200."""
+    """True if GET /readyz answers 200."""
     import http.client
 
     host, _, port = http_address.rpartition(":")

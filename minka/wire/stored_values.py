@@ -48,7 +48,7 @@ def expiry_of(stored: bytes) -> int:
 
 
 def has_expired(stored: bytes, now_ms: int) -> bool:
-    """Whether it is over at this time, in Unix milliseconds."""
+    """True if it is over at this time, in Unix milliseconds."""
     return bool(stored[_FLAG_AT] & 1) and expiry_of(stored) <= now_ms
 
 

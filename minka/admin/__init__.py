@@ -1,1 +1,1 @@
-"""What an administrator does with a cluster: keyspaces, plans, operations, nodes."""
+"""The calls of an administrator: keyspaces, plans, operations, nodes."""

@@ -16,7 +16,7 @@ from minka.engine.arguments import invalid
 _CANCEL_S: Final = 1.0  # after this time a cancelled coroutine counts as one that can't be ended
 
 Weights = Mapping[tuple[int, int], int | None]
-"""What a delegate reports: weights by number and epoch, None where it states none."""
+"""A delegate's report: weights by number and epoch, None where it states none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from minka.duties.delegate import Duty
 from minka.engine.messages import Word
 
 Consistency = Literal["leader", "quorum", "voters", "all"]
-"""Which nodes have a change durably when a call returns: the node of the active controller alone; a majority of the
+"""The nodes that have a change durably when a call returns: the node of the active controller alone; a majority of the
 coordinator's voters; every voter; every voter and every learner.
 """
 

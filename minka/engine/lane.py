@@ -30,7 +30,7 @@ from minka.wire.kv_frames import (
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
 MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would make frames small and many
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
-_PART_BYTES: Final = 64  # what a part weighs besides its keys and values
+_PART_BYTES: Final = 64  # the bytes that a part costs besides its keys and values
 
 # Parts of one group have the same key: partition, generation, and 0, or a number of its own for a part that wants a
 # frame of its own.
@@ -184,7 +184,7 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
 
 
 def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
-    """What a group found, by position, and how many milliseconds old it may be."""
+    """The results of a group, by position, and their greatest age in milliseconds."""
     if op is Op.READ:
         return decode_values(body), 0
     if op is Op.OPERATE:

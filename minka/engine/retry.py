@@ -1,4 +1,4 @@
-"""When to repeat what a node did not do, and how long to wait before. Pure."""
+"""Decides if a request that a node refused is repeated, and the pause before that. Pure."""
 
 from random import Random
 from typing import Final

@@ -89,7 +89,7 @@ class LocalNode:
         return self.process.pid
 
     def ended(self) -> str:
-        """How the node's last process ended, for people."""
+        """The end of the node's last process, for people."""
         if self.process is None:
             return "was not started"
         status = self.process.poll()

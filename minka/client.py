@@ -96,7 +96,7 @@ class _Operations:
         """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
 
         At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
-        value). The partition's leader decides that together with the write, and the result says whether it was done.
+        value). The partition's leader checks it together with the write, and the result says whether it was done.
         With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without
         `ttl` it never expires, even if it did before. Raises TOO_LARGE if the key, the value and `if_value` have more
         than 32 MiB together.

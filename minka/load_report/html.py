@@ -17,16 +17,7 @@ from minka.v1.cluster_pb2 import PartitionTable
 
 _WIDTH, _HEIGHT = 860, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 12, 12, 28
-_DASHES: Final = (
-    "",
-    "7 3",
-    "2 3",
-    "9 3 2 3",
-    "1 2",
-    "12 4",
-    "5 2 1 2",
-    "3 6",
-)  # lines differ without colours, too
+_DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "1 2", "12 4", "5 2 1 2", "3 6")  # so that no line needs its colour
 _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48

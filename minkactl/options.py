@@ -68,7 +68,7 @@ class TimeToLive(click.ParamType[timedelta]):
         return number * timedelta(seconds={"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]])
 
 
-queue: Final = click.option("--queue", is_flag=True, help="Begin after all running operations that touch the same.")
+queue: Final = click.option("--queue", is_flag=True, help="Begin after all unfinished operations that touch the same.")
 
 
 class CommonOption(click.Option):

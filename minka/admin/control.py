@@ -223,7 +223,7 @@ class Control:
         are the nodes' shares in relation to each other (a node that isn't named has the weight of its configuration).
         `partitions` gives the replicas of partitions, by id, the preferred leader first: then only these are planned.
         `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are those of the operation that
-        the plan becomes. Partitions that running operations move are left alone; with `queue` the plan begins where
+        the plan becomes. Partitions that unfinished operations move are left alone; with `queue` the plan begins where
         those operations end, and its operation waits for those that touch the same.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]

@@ -65,7 +65,7 @@ class Tls:
             raise MinkaError(Code.CERTIFICATE_EXPIRED, f"tls.cert: {self.cert}: {when} only")
 
     def server_context(self, pem: Pem) -> "ssl.SSLContext":
-        """For the side that is connected to. `pem`: what `read` returned. Raises MinkaError(INVALID_CONFIG)."""
+        """For the side that is connected to. `pem`: from `read`. Raises MinkaError(INVALID_CONFIG)."""
         import ssl
 
         context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pem)

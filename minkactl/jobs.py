@@ -155,7 +155,7 @@ def run(
     """Start Spark, do the job while its progress is shown, and print its report, whose `columns` make up the table.
 
     The row of the table has the report's fields and `took_ms`; `more` gives the tables after it. Raises MinkaError:
-    SPARK_MISSING, and what Spark and the job raise.
+    SPARK_MISSING, and the errors of Spark and the job.
     """
     from minka.spark.failures import spark_failures
     from minka.spark.session import session as spark_session
@@ -175,7 +175,7 @@ def run(
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the command as interrupted, whatever the call raises that waits for Spark's answer.
+    """Let Ctrl-C end the command as interrupted, with any error of the call that waits for Spark's answer.
 
     PySpark's own handler would ask Spark something on the connection on which that call waits.
     """

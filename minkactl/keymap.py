@@ -1,5 +1,5 @@
 """The key space of a keyspace by ranges as lines of a terminal: a strip with its nodes, one with its load, its bounds,
-and what the letters and marks mean.
+and the meaning of the letters and marks.
 """
 
 import string

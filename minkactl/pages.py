@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows of one noun. `empty` is what a person reads when there are none."""
+    """Rows of one noun. `empty` is the text for people when there are none."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -52,9 +52,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A command's result. `draw(wide)` makes what a terminal shows; without it, the listings as tables. `unconfirmed`
-    is a sentence if the page isn't from an active controller that a quorum has confirmed; `left_out` is a sentence if
-    rows are left out.
+    """A command's result. `draw(wide)` draws it for a terminal; without it the listings are tables. `unconfirmed` is a
+    sentence if the page isn't from an active controller that a quorum has confirmed; `left_out` is a sentence if rows
+    are left out.
     """
 
     document: Any

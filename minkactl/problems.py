@@ -214,7 +214,7 @@ class _Problems:
         remove = f"minkactl raft remove {node.id}"
         if not held.replicas:
             return f"If {node.id} is gone for good: {remove}"
-        # Other nodes that are down keep what they have, so one node more is enough to replace this one.
+        # Other nodes that are down keep their replicas, so one more node is enough to replace this one.
         down = sum(not is_up(n) and self._counts[n.id].replicas > 0 for n in self._nodes.values() if n.id != node.id)
         lacking = held.needed_replicas - self._live - down
         missing = "a new node" if lacking == 1 else f"{lacking} new nodes"

@@ -26,7 +26,7 @@ _LAST: Final = (
     Column("HOT", "hot"),
     Column("NOTE", "remark"),
 )
-DRAWN: Final = ("start", "end", "remark")  # what rows have for people alone
+DRAWN: Final = ("start", "end", "remark")  # the fields of rows that only people see
 _SHOWN: Final = ("note", "range", *(column.key for column in (*_FIRST, *_LAST)))
 _WIDE: Final = tuple(replace(column, wide=True) for column in PARTITION_COLUMNS if column.key not in _SHOWN)
 
@@ -46,7 +46,7 @@ def keyspace_named(status: GetStatusResponse, name: str) -> Keyspace:
 
 
 def range_rows(status: GetStatusResponse, keyspace: Keyspace) -> list[Row]:
-    """The rows of a keyspace's partitions in the order of their keys, with what is drawn of them.
+    """The rows of a keyspace's partitions in the order of their keys, with the drawn fields.
 
     `percent` is the size in percent of `max_bytes`, or of the largest partition if there is no limit; `hot` says why a
     partition is hot, "" if it isn't; `remark` is the note, and what is under way.

@@ -1,4 +1,4 @@
-"""The document of `minkactl status`, from what every node says of itself."""
+"""The document of `minkactl status`, from all nodes' answers about themselves."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -107,7 +107,7 @@ def served(asked: Survey) -> dict[str, Any]:
 
 
 def _by_leaders(asked: Survey) -> dict[str, int]:
-    """Count by the active controller's table, and by what the leaders say."""
+    """Count by the active controller's table, and by the leaders' answers."""
     heard = asked.heartbeat_ages_ms
     summary = asked.status.summary
     online = sum(keyspace.online for keyspace in summary.keyspaces)
@@ -124,7 +124,7 @@ def _by_leaders(asked: Survey) -> dict[str, int]:
 
 
 def _by_those_who_answer(asked: Survey) -> dict[str, int]:
-    """Without an active controller: what the nodes say, and what those that don't answer may do."""
+    """Count without an active controller: by the nodes' answers, and what silent nodes may do."""
     total = asked.status.summary.partitions
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     serving = min(sum(answer.leads for answer in answers), total)

@@ -1,4 +1,4 @@
-"""Asks all nodes at once what they say about themselves, and takes the table of the one that knows most.
+"""Asks all nodes at once about themselves, and takes the table of the one that knows most.
 
 This needs no leader, and a node that hangs delays nothing: one that has not answered after `ANSWER_S` counts as silent.
 """
@@ -73,7 +73,7 @@ class Survey:
 
     @property
     def remembered_ms(self) -> int | None:
-        """The time up to which the table is what the active controller said; None while it is, or if none knows."""
+        """The time until which the table was the active controller's; None if it still is, or if no node knows."""
         report = self.reports.get(self.status.served_by)
         if self.known or report is None or report.answer is None:
             return None

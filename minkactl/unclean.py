@@ -27,7 +27,7 @@ _ANSWER_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica. `found`: what its node says; None if it doesn't answer, for the reason in `note`."""
+    """One replica. `found`: its node's answer; None if there is none, for the reason in `note`."""
 
     node: str
     had_everything: bool  # by the table: it was in sync, or eligible

@@ -1,4 +1,4 @@
-"""The rows and documents that commands show, from what a node answers to GetStatus.
+"""The rows and documents that commands show, from a node's answer to GetStatus.
 
 Numbers that only the active controller knows (sizes, heartbeats) are None when it didn't answer.
 """
@@ -118,7 +118,7 @@ def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
 
 
 def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Row]:
-    """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
+    """A row for each node of the table, in its order; with its own answer, if all have been asked."""
     heard = {node.node_id: node for node in status.nodes}
     counts = {node.node_id: node for node in status.summary.nodes}
     rows: list[Row] = []
@@ -202,7 +202,7 @@ def raft_document(status: GetStatusResponse) -> dict[str, Any]:
         row = nodes.get(node, {"id": node, "role": "voter" if node in coordinator.voters else "learner"})
         member = {column.key: row.get(column.key) for column in MEMBER_COLUMNS}
         applied = member["applied_index"]
-        # The index is from the last heartbeat, so even a member that keeps up lags by what was committed since.
+        # The index is from the last heartbeat, so even a member that keeps up lags by later entries.
         member["lag"] = None if applied is None else max(coordinator.commit_index - applied, 0)
         members.append(member)
     return {"served_by": status.served_by, **to_document(coordinator), "members": members}
@@ -283,7 +283,7 @@ class PartitionView:
         self._by_ranges = {keyspace.id for keyspace in status.table.keyspaces if is_by_ranges(keyspace)}
 
     def rows(self, partitions: Iterable[Partition], replicas: Iterable[ReplicaStats]) -> Iterator[Row]:
-        """A row for each partition, with what its leader has reported."""
+        """A row for each partition, with its leader's report."""
         stats = {one.partition_id: one for one in replicas}
         for partition in partitions:
             yield self._row(partition, stats.get(partition.id))

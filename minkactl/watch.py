@@ -24,7 +24,7 @@ class Appender:
         self._before: set[str] = set()
 
     def show(self, page: Page) -> None:
-        """Print the page, or what has changed of it."""
+        """Print the page, or its changes."""
         if self._form == "json":
             print(as_json(page.document, indent=None), flush=True)
         elif self._form == "yaml":

@@ -37,10 +37,9 @@ class Control:
 
     `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
     and repetitions included, and raises only `MinkaError`: the node's refusal; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED, which name every endpoint that was tried and what was wrong with it; OUTCOME_UNKNOWN for a change
-    whose answer was lost. A change is repeated only if a refusal, or a connection that was never made, shows that
-    nothing was done. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    DEADLINE_EXCEEDED, which name every endpoint that was tried and its error; OUTCOME_UNKNOWN for a change whose answer
+    was lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was done.
+    `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -185,7 +184,7 @@ class Control:
 
         If `replicas` is 0, there are 3 in a cluster of three nodes or more, else 1. If `min_insync` is 0, it is a
         majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
-        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and what the controller refuses.
+        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
         """
         try:
             ranges = None

@@ -128,8 +128,8 @@ class LoadClient:
     # Loads
 
     def begin(self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0) -> Load:
-        """Begin a load, or return the one that has this id already, in whatever state that is. `Control.begin_load`
-        describes the arguments and the errors.
+        """Begin a load, or return the one that has this id already, in any state. `Control.begin_load` describes the
+        arguments and the errors.
         """
         return self._patiently(
             lambda: self.control.begin_load(

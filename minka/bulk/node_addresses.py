@@ -39,7 +39,7 @@ class Nodes:
         self._channels.close()
 
     def keyspace(self, name: str) -> Keyspace:
-        """Fetch the table, and return the keyspace's row. Raises UNKNOWN_KEYSPACE, and what `Control` raises."""
+        """Fetch the table, and return the keyspace's row. Raises UNKNOWN_KEYSPACE, and the errors of `Control`."""
         self.table = self._control.table()
         for keyspace in self.table.keyspaces:
             if keyspace.name == name:

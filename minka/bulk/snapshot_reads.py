@@ -46,8 +46,8 @@ class SnapshotClient(Nodes):
     def open(
         self, keyspace: Keyspace, partition_id: int, wanted: KeyRange, part_bytes: int = 0
     ) -> Iterator[PartitionSnapshot]:
-        """Open snapshots that together have these keys of what is, or was, this partition. There is one, unless the
-        partition was split since the table was fetched.
+        """Open snapshots that together have these keys of this partition, which may have been split. There is one,
+        unless the partition was split since the table was fetched.
 
         With `part_bytes`, a snapshot also has the keys at which parts of about `part_bytes` bytes begin. Raises
         UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.

@@ -73,7 +73,7 @@ class SstWriter:
         self.digest.add(key, value)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write the next rows; this costs less for each row than `put`. Raises what `put` raises."""
+        """Write the next rows; this costs less for each row than `put`. Raises the errors of `put`."""
         if not keys:
             return
         is_ordered = keys[0] > self._last and all(map(lt, keys, keys[1:]))

@@ -105,7 +105,7 @@ def get_shards(names: Iterable[str]) -> Call:
 
 
 def compare_pallet(pallet: str) -> Call:
-    """The call for what each balancer would make of a pallet."""
+    """The call for the result of each balancer for a pallet."""
     return Call("ComparePallet", api.ComparePalletRequest(pallet=checked_pallet(pallet)))
 
 

@@ -39,7 +39,7 @@ from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardIns
 INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left,
 MOST_MARGIN: Final = 1 / 2  # or up to this part, if there is so much to release
-RELEASE_S: Final = 50e-6  # seconds that each duty takes at most besides what the delegate does; measured: 14e-6
+RELEASE_S: Final = 50e-6  # the most seconds for each duty besides the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
 _MALFORMED: Final = "INVALID_ARGUMENT"

@@ -1,5 +1,5 @@
 """The session of a shard with the cluster, on a thread and a loop of its own. No user code runs there, so heartbeats go
-on and the clearance is watched whatever the delegate and the handlers of the log do.
+on and the clearance is watched even if the delegate or a handler of the log hangs.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _shared: "_Shared | None" = None
 
 
 class _Shared(SharedLoop):
-    """The loop and its thread, and the log of what happens on it."""
+    """The loop and its thread, and the log of its events."""
 
     def __init__(self) -> None:
         self.log: Final = Log()

@@ -197,7 +197,7 @@ class _Running:
 
 
 def _described(error: BaseException) -> str:
-    """The error as text that can be sent, whatever its class and message are."""
+    """The error as text that can be sent, for any class and message."""
     try:
         text = f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - its `__str__` is the user's

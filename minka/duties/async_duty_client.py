@@ -347,7 +347,7 @@ class AsyncClient:
         return [messages.pallet_summary(summary) for summary in response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
-        """These shards (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        """These shards (none named: all), with their duties, and the latest moves. Raises UNKNOWN_SHARD."""
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:

@@ -277,7 +277,7 @@ def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletV
 
 
 def shard_view(status: ShardStatus) -> ShardView:
-    """The shard's document, with what it holds."""
+    """The shard's document, with its duties."""
     return _made(ShardView, status, loads=_list(Load, status.loads))
 
 

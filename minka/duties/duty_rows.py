@@ -177,7 +177,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class DutyRow:
-    """A duty, and what the cluster has recorded of it."""
+    """A duty, and the cluster's records about it."""
 
     duty: Duty
     reported_weight: int | None  # as the delegate last said, if that differs enough from the duty's weight
@@ -192,7 +192,7 @@ class DutyRow:
 
 @dataclass(frozen=True, slots=True)
 class DutyStatus(DutyRow):
-    """A duty, what the cluster has recorded of it, and where it is."""
+    """A duty, the cluster's records about it, and its place."""
 
     assignments: tuple[Assignment, ...]
     unplaced: str  # why no shard has it; "" if one has
@@ -211,7 +211,7 @@ class ShardState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A process that hosts duties, and what it holds."""
+    """A process that hosts duties, and its duties."""
 
     name: str
     node: str  # on whose machine it runs; "": not known

@@ -91,7 +91,7 @@ def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
 
 
 def shard_status(status: api.ShardStatus) -> ShardStatus:
-    """A shard, and what it holds."""
+    """A shard, and its duties."""
     return read(
         ShardStatus,
         status.shard,
@@ -105,7 +105,7 @@ def shard_status(status: api.ShardStatus) -> ShardStatus:
 
 
 def shards(response: api.GetShardsResponse) -> Shards:
-    """The shards, and what moved lately."""
+    """The shards, and the latest moves."""
     return Shards(tuple(map(shard_status, response.shards)), read_all(DutyMove, response.moves))
 
 

@@ -209,7 +209,7 @@ def run_shard(
     releases all without waiting for other shards. Coroutines of the delegate run on a loop of this thread. `Shard`
     describes the arguments.
 
-    Raises MinkaError: what `Shard` and its `run` raise, and INVALID_ARGUMENT on a thread that isn't the main thread,
+    Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on a thread that isn't the main thread,
     which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -176,7 +176,7 @@ class Call:
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
-        """Give up what is under way."""
+        """Give up the parts under way."""
         for part in list(self.parts):
             unknown = part.sent and self.op in WRITING
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))

@@ -83,7 +83,7 @@ class Core:
         return Call(self, self.table.keyspace(name), op, timeout, deadline)
 
     async def close(self) -> None:
-        """Give up what is under way and close the connections."""
+        """Give up the calls under way and close the connections."""
         self._state = "closed"
         for call in list(self.calls):
             call.abort("the client was closed")
@@ -146,7 +146,7 @@ class Core:
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """True if the node to which the part was sent can no longer answer it, by what is known now."""
+        """True if the node to which the part was sent can no longer answer it, as far as is known now."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable

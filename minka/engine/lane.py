@@ -81,7 +81,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The next frame of what is queued, with this id; None if nobody waits for any of it."""
+        """The next frame of queued parts, with this id; None if nobody waits for any of them."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0

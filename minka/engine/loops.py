@@ -60,8 +60,8 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run the coroutine on the loop's thread and wait for its result here. Raises what it raises, and
-        INVALID_ARGUMENT for a client that is closed.
+        """Run the coroutine on the loop's thread and wait for its result here. Raises its errors, and INVALID_ARGUMENT
+        for a client that is closed.
         """
         try:
             future = self._begin(coroutine)

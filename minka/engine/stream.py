@@ -52,7 +52,7 @@ class NodeStream:
         self._closing = False
 
     def add(self, part: Part) -> None:
-        """Queue a part; what is added in one turn of the loop travels together."""
+        """Queue a part; the parts of one turn of the loop travel together."""
         lane = self._lanes[part.call.op]
         if lane.is_full:
             message = f"{MAX_QUEUED_BYTES >> 20} MiB are queued for this node already"
@@ -90,7 +90,7 @@ class NodeStream:
 
     def lost(self, error: MinkaError | None) -> None:
         """The connection is over."""
-        if error is None or error.code is Code.UNREACHABLE:  # what was sent may have been done
+        if error is None or error.code is Code.UNREACHABLE:  # sent parts may have been done
             why = error.message if error is not None else "the node closed the connection"
             error = MinkaError(Code.OUTCOME_UNKNOWN, why)
         self._end(error)

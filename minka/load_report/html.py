@@ -1,5 +1,5 @@
-"""The report as one page: no network, no scripts, for light and dark. Each plot is an inline SVG that says what it
-shows, and has its figures in a table beside it.
+"""The report as one page: no network, no scripts, for light and dark. Each plot is an inline SVG with a description,
+and has its figures in a table beside it.
 """
 
 import math

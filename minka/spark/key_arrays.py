@@ -287,7 +287,7 @@ class _Keys:
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of keys, of the types that `key_array` takes; each may have nulls.
 
-    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with what is wrong in it.
+    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with the mistake.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:

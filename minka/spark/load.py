@@ -164,7 +164,7 @@ def load_files(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Load files in a way that `resume` can go on with. A run of the same id with other options, or with files of other
-    names, sizes or times, is refused. Raises what `load` and `read_files` raise.
+    names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
     """
     if what.file_format is not None:
         chosen("file_format", what.file_format, FORMATS)
@@ -191,7 +191,7 @@ def resume(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Go on with a load of files that broke off. Its files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
-    if the load was not one of files, and what `load_files` raises.
+    if the load was not one of files, and the errors of `load_files`.
     """
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         (known,) = client.describe(load_id).loads
@@ -289,8 +289,8 @@ class _Run:
         return self._report(job, rows)
 
     def _checked(self, source: DataFrame) -> DataFrame:
-        """The pairs of the source, and what is wrong with each. Raises errors that Spark finds in the options before it
-        reads anything, and INVALID_ARGUMENT if the folder of bad rows has other files.
+        """The pairs of the source, each with its problem, if any. Raises errors that Spark finds in the options before
+        it reads anything, and INVALID_ARGUMENT if the folder of bad rows has other files.
         """
         options = self._options
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []

@@ -244,7 +244,7 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def _scratch() -> str | None:
-    """A folder of Spark's, at spark.local.dir; Spark removes what killed tasks leave there."""
+    """A folder of Spark's, at spark.local.dir; Spark removes files that killed tasks leave there."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 

@@ -157,7 +157,7 @@ class Job:
 
     @contextmanager
     def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
-        """Tell the progress again and again from a thread; at the end raise what `on_progress` raised there."""
+        """Tell the progress again and again from a thread; at the end raise the error of `on_progress`, if any."""
         if self._on_progress is None:
             yield
             return

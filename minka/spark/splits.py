@@ -33,7 +33,7 @@ class ExpectedRange:
 
     start: str
     bytes: int
-    share: float  # of all bytes, times the number of ranges: 1 is what each should have
+    share: float  # of all bytes, times the number of ranges: 1 is ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

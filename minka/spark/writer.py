@@ -35,7 +35,7 @@ class Written(WriterCommitMessage):
 class _Writing:
     """Sets the values of the keys; with a delete column, removes the keys for which it is true.
 
-    There is no transaction: what a failed task has written stays, and its repetition writes the same again.
+    There is no transaction: rows of a failed task stay, and its repetition writes the same again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:

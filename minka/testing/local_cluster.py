@@ -63,7 +63,7 @@ class LocalNode:
 
     @property
     def log(self) -> Path:
-        """The file with what the node wrote to stdout and stderr in all its runs."""
+        """The file with the node's stdout and stderr of all its runs."""
         return self.directory / "minkad.log"
 
     @property
@@ -249,7 +249,7 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def stop(self, graceful: bool = False) -> None:
-        """End every node, with SIGKILL unless `graceful`, and remove what is temporary."""
+        """End every node, with SIGKILL unless `graceful`, and remove the temporary files."""
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
             process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)

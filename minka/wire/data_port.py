@@ -41,8 +41,8 @@ class Purpose(StrEnum):
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: who connects, and what for. Clients may leave out the cluster, and have no node. A node that
-    sends its log to another one names it: the address may be another node's now.
+    """The first frame: who connects, and for which purpose. Clients may leave out the cluster, and have no node. A node
+    that sends its log to another one names it: the address may be another node's now.
     """
 
     purpose: str
@@ -74,11 +74,11 @@ class Splitter:
     """Takes the bytes that come on a connection, and gives the frames in them."""
 
     def __init__(self, preface: bytes = b"") -> None:
-        """`preface`: what comes before the first frame."""
+        """`preface`: the bytes before the first frame."""
         self.max_bytes = MAX_FRAME_BYTES  # of a frame; another value counts from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # of a frame that is longer than what has come
+        self._parts: list[bytes] = []  # of a frame that has not come completely
         self._missing = 0  # bytes of that frame
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -144,9 +144,9 @@ class Connection(asyncio.Protocol):
     """One side of a connection. All frames of one turn of the loop leave in one write."""
 
     def __init__(self, receiver: Receiver, preface: bytes = b"") -> None:
-        """`preface`: what the other side sends before its first frame."""
+        """`preface`: the bytes that the other side sends before its first frame."""
         self.receiver = receiver
-        self.is_paused = False  # the other side doesn't take what is sent
+        self.is_paused = False  # the other side doesn't read
         self.is_reading = True
         self.is_over = False
         self._transport = cast("asyncio.Transport", None)
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what comes again."""
+        """Read again."""
         if not self.is_reading and not self.is_over:
             self.is_reading = True
             self._transport.resume_reading()

@@ -1,6 +1,6 @@
 """Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
-A message costs the same whatever its size, so a frame carries operations for many partitions of one node. Frames are
+A message of any size costs the same, so a frame carries operations for many partitions of one node. Frames are
 MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long answer is
 sent in pieces, so that gRPC buffers only little for a client that doesn't read.
 """
@@ -130,7 +130,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # what decoding raises; ValueError: text that isn't UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # the errors of decoding; ValueError: text that isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode

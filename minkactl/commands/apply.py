@@ -32,9 +32,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
     metavar="FILE",
     help='A file of pallets and duties instead ("-": stdin): YAML, or JSON Lines.',
 )
-@click.option(
-    "--format", "form", type=click.Choice(["yaml", "jsonl"]), help="With --file. Default: what its name says."
-)
+@click.option("--format", "form", type=click.Choice(["yaml", "jsonl"]), help="With --file. Default: by its name.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, or the difference, and stop.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="", metavar="TEXT", help="The reason. Default: the plan's.")
@@ -57,7 +55,8 @@ def apply(
     reason: str,
     rate_limit: int | None,
 ) -> Exit:
-    """Apply exactly the plan in the file ("-": stdin), or refuse it because what it moves has changed since (status 6).
+    """Apply exactly the plan in the file ("-": stdin), or refuse it if anything that it moves has changed since (status
+    6).
 
     A plan of `minkactl data load-report` may split partitions, too: each keyspace's splits are an operation, and the
     moves another one after them.
@@ -67,7 +66,7 @@ def apply(
     is shown or asked.
 
     With -f: make the pallets and duties in FILE as it says; others are left alone. The difference is shown first. It is
-    sent in batches of 1,000, each done as a whole; after a failure the same command does what is left.
+    sent in batches of 1,000, each done as a whole; after a failure the same command does the rest.
 
     Examples:
       minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json

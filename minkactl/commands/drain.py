@@ -128,7 +128,7 @@ def _signature(document: dict[str, Any]) -> Any:
 
 
 def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) -> Page:
-    """The page: the node, then the migrations of its replicas, then what would be hurt and what holds the drain up."""
+    """The page: the node, its shards, the migrations of its replicas, then the drain's blockers."""
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
 
     looked = operation_page(control, tracker, operation_id).document

@@ -207,7 +207,7 @@ def _content(payload: str | None, file: BinaryIO | None) -> bytes | None:
 
 
 def _change(session: Session, changes: "list[DutyChange]", consistency: "Level") -> None:
-    """Make the changes, and show what has become of the duties."""
+    """Make the changes, and show the duties after them."""
     from minkactl.duty_views import changed_page
 
     with session.duties() as client:

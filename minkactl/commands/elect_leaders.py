@@ -44,7 +44,7 @@ def elect_leaders(
 ) -> Exit:
     """Let preferred leaders lead again, as after a drain or a failure, and watch it.
 
-    Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and what helps.
+    Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and the remedy.
 
     --unclean is the last resort for one partition: it is OFFLINE because the disks of all replicas that had everything
     are lost, or it serves nothing because its leader's copy is damaged and nobody else is in sync. The command shows

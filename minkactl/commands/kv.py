@@ -66,7 +66,7 @@ IF_VERSION = click.option(
 def kv() -> None:
     """Put, get, delete, increment, scan, load and count keys.
 
-    Keys and values are bytes; what is typed is taken as UTF-8, and a key that begins with 0x as hex.
+    Keys and values are bytes; typed text is taken as UTF-8, and a key that begins with 0x as hex.
     """
 
 
@@ -250,7 +250,7 @@ def increment(session: Session, keyspace: str, key: str, by: int) -> None:
     "--format",
     "form",
     type=click.Choice(["csv", "tsv", "jsonl"]),
-    help="Default: what the file's name says.",
+    help="Default: by the file's name.",
 )
 @options.common(watch=False)
 @options.pass_session
@@ -326,7 +326,7 @@ def scan(
 ) -> None:
     """Print the pairs of a keyspace by ranges from START on and before END, in the order of their keys.
 
-    A line is the key, a tab, the value; what isn't plain text is 0x and hex. With -o json it is an object.
+    A line is the key, a tab, the value; anything but plain text is 0x and hex. With -o json it is an object.
 
     Examples:
       minkactl kv scan authors

@@ -40,7 +40,7 @@ PIPE_INTERVAL_S = 1.0
 def migrations(ctx: click.Context, operation_id: int | None) -> Exit:
     """List the newest operations, and the migrations of the newest one.
 
-    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's memory.
 
     Examples:
       minkactl migrations --operation 12 -o wide

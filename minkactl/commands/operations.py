@@ -32,7 +32,7 @@ RunningArgument = click.argument(
 def operations(ctx: click.Context) -> Exit:
     """List the newest operations, what the running ones wait for, and what helps; change a running one.
 
-    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's memory.
 
     Examples:
       minkactl operations

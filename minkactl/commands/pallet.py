@@ -31,7 +31,9 @@ Name = click.argument("pallet", shell_complete=complete_pallet)
 @options.common()
 @options.pass_session
 def pallets(session: Session) -> None:
-    """List the pallets: their balancers, how many duties are attached, how many are nowhere, and what holds them up."""
+    """List the pallets: their balancers, how many duties are attached, how many are nowhere, and what holds the pallet
+    up.
+    """
 
     def fetch(client: "Client") -> Page:
         from minkactl.duty_views import pallets_page
@@ -86,7 +88,7 @@ def settings(function: F) -> F:
 
 
 def _with(pallet: "Pallet", given: dict[str, Any]) -> "Pallet":
-    """The pallet with what was given; the rest stays."""
+    """The pallet with the given settings; the others stay."""
     from minka.duties import BalancerKind, FillBy, OnFailure, PreSort
 
     words: dict[str, Callable[[str], Any]] = {

@@ -64,7 +64,8 @@ def partitions(
     """List the partitions: state, leader, replicas, size, keys read and written a second.
 
     With --keyspace, one by ranges of keys is drawn: its bounds in order, and how much of --max-bytes each partition
-    has. Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    has. Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's
+    memory.
 
     Examples:
       minkactl partitions --keyspace authors

@@ -127,8 +127,8 @@ def reassign(
 ) -> Exit:
     """Even out the replicas: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
 
-    Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no,
-    6 when what the plan moves has changed since it was made. Ctrl-C while watching leaves the operation running.
+    Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no, 6
+    when anything that the plan moves has changed since it was made. Ctrl-C while watching leaves the operation running.
 
     Examples:
       minkactl reassign --dry-run

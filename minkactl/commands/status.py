@@ -64,7 +64,7 @@ def status(session: Session) -> Exit:
 
 
 def _import_views() -> None:
-    """Import what makes the page, while the nodes make up their answers."""
+    """Import the modules of the page while the nodes make up their answers."""
     import_module("minkactl.status_views")
     import_module("minkactl.views")
 
@@ -75,13 +75,13 @@ def _narrow(columns: tuple[Column, ...]) -> list[Column]:
 
 
 def problem_listing(problems: list[Row]) -> list[Listing]:
-    """The listing of what is wrong, for a pipe; none if nothing is."""
+    """The listing of the problems, for a pipe; empty without problems."""
     rows = [{**problem, "next": "; ".join(problem["next"])} for problem in problems]
     return [Listing(PROBLEM_COLUMNS, rows)] if rows else []
 
 
 def status_page(asked: "Survey", duties: Row | None = None) -> Page:
-    """The page of what the nodes have said. `duties` is the sum of all pallets; None if it isn't known."""
+    """The page of the nodes' answers. `duties` is the sum of all pallets; None if it isn't known."""
     from minkactl.status_views import status_document
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
     from minkactl.zones import ZONE_COLUMNS

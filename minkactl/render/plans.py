@@ -1,4 +1,4 @@
-"""Shows a plan on a terminal: the moves by their reasons, in a pager if they are many; then what they add up to."""
+"""Shows a plan on a terminal: the moves by their reasons, in a pager if they are many; then their sums."""
 
 import os
 from collections.abc import Iterator, Sequence

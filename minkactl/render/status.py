@@ -1,4 +1,4 @@
-"""The cluster on one page, and what is wrong with it."""
+"""The cluster on one page, and its problems."""
 
 from collections.abc import Iterator, Sequence
 

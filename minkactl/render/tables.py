@@ -205,8 +205,8 @@ def _cell_of(row: Row, column: Column, bars: int) -> Text:
 
 
 def ranges(listing: Listing, wide: bool) -> RenderableType:
-    """The ranges of a keyspace with a bar each; what there is to say of them is beneath. A narrow terminal has shorter
-    bounds, then no number of keys, then no bars. States are shown only if one isn't online.
+    """The ranges of a keyspace with a bar each; the notes on them are beneath. A narrow terminal has shorter bounds,
+    then no number of keys, then no bars. States are shown only if one isn't online.
     """
     if wide or not listing.rows:
         return table(listing, wide)

@@ -105,7 +105,7 @@ def load(
 
     With --mode ingest the rows of each partition become one file, which is uploaded to all its replicas; nothing is
     visible until all of them are there; then all of it becomes visible, even if this process has died. A load that
-    broke off before goes on with --resume, and what was uploaded isn't made again. minkactl loads lists them.
+    broke off before goes on with --resume, and uploaded files aren't made again. minkactl loads lists them.
 
     Examples:
       minkactl data load flights.parquet flights --key year,month,day,carrier,flight,origin

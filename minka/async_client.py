@@ -41,14 +41,16 @@ MAX_BATCH_KEYS: Final = MAX_KEYS
 
 
 class StaleValue(NamedTuple):
-    """What `get_stale` found: the value that the key had at most `age` seconds before the read; None if it had none."""
+    """The result of `get_stale`: the key's value at most `age` seconds before the read; None if it had none."""
 
     value: bytes | None
     age: float
 
 
 class _Operations:
-    """The reads and writes that a client and a handle share. `AsyncClient` says what they take, promise and raise."""
+    """The reads and writes that a client and a handle share. `AsyncClient` describes their arguments, promises and
+    errors.
+    """
 
     def __init__(self, core: Core, name: str | None, timeout: float) -> None:
         self._core: Final = core
@@ -107,10 +109,10 @@ class _Operations:
     ) -> Written | None:
         """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
 
-        A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
-        (0: no value). The partition's leader decides that together with the write, and the result says whether it was
-        done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
+        value). The partition's leader checks it together with the write, and the result says whether it was done.
+        With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without
+        `ttl` it never expires, even if it did before. Raises TOO_LARGE if the key, the value and `if_value` have more
         than 32 MiB together.
         """
         if type(value) is not bytes:
@@ -162,8 +164,8 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition, one at most, it is removed only if it has this value or version; the result says whether it
-        was.
+        With a condition (at most one) the key is removed only if it has this value or version; the result says whether
+        it was removed.
         """
         if if_value is None and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -173,9 +175,9 @@ class _Operations:
         return Written(outcome.done, outcome.version)
 
     async def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
-        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0.
-        When the key expires stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or
-        the sum wouldn't be one.
+        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
+        key's expiry stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or the sum
+        wouldn't be one.
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
@@ -193,7 +195,7 @@ class _Operations:
         return (await self._operate(operate.persist(_bytes(key)), (), timeout)).done
 
     async def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """How many seconds the key's value lives yet, by this machine's clock: infinite if it never expires; None if
+        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
         the key has none.
         """
         found = await self.get_versioned(key, timeout=timeout)
@@ -209,7 +211,7 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. A batch of more than
         1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
         """
         batch = _batch(pairs)
@@ -225,7 +227,7 @@ class _Operations:
         await self._write_many(Op.OPERATE, sets, batch.values(), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, within the limits of `put_many` and with what it promises."""
+        """Remove many keys, with the limits and promises of `put_many`."""
         await self._write_many(Op.WRITE, dict.fromkeys(_keys(_listed(keys))), (), timeout)
 
     async def get_many(self, keys: Iterable[AnyKey], *, timeout: float | None = None) -> dict[AnyKey, bytes]:
@@ -254,9 +256,9 @@ class _Operations:
         the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
 
         It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
-        the leader at one moment after the call began, and each key comes at most once, whatever is split or moved
-        meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that stops
-        early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
+        the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
+        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
+        stops early should close the scan (`contextlib.aclosing`), so that nothing more is read ahead.
         """
         return rows_of(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout))
 
@@ -284,7 +286,7 @@ class _Operations:
         return call
 
     async def _operate(self, operation: OneKey, values: Collection[bytes], timeout: float | None) -> Outcome:
-        """What came of an operation on one key. Raises what a write raises, NOT_A_NUMBER and TOO_LARGE."""
+        """The outcome of an operation on one key. Raises the errors of a write, NOT_A_NUMBER and TOO_LARGE."""
         key = operation.key
         size = _checked_size((key,), values) + OPERATION_BYTES
         call = await self._begin(Op.OPERATE, timeout)
@@ -295,7 +297,7 @@ class _Operations:
         return outcome
 
     async def _read_many(self, op: Op, given: list[AnyKey], timeout: float | None) -> dict[AnyKey, Any]:
-        """What is found, by the keys as they were given."""
+        """The answers, by the keys as they were given."""
         timeout = self._chosen_timeout(timeout)
         unique = list(dict.fromkeys(_keys(given)))
         if not unique:
@@ -359,12 +361,12 @@ class AsyncClient(_Operations):
 
     Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises
-    `BatchError`, which says which keys failed at which node and why. The codes are:
+    `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
 
     - OUTCOME_UNKNOWN, DEADLINE_EXCEEDED: a write may or may not have been done. The library never repeats it, since
       somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
-    - Any other code is what the node said last. If a repetition was safe, it was tried until the deadline.
+    - Any other code is the node's last answer. If a repetition was safe, it was tried until the deadline.
     """
 
     def __init__(
@@ -384,8 +386,8 @@ class AsyncClient(_Operations):
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
-        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
+        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return AsyncKeyspace(self._core, _checked_keyspace(name), self._timeout)
 
@@ -421,7 +423,7 @@ def _keys(keys: Sequence[Key]) -> list[bytes]:
 
 
 def _batch(pairs: Mapping[Any, bytes] | Iterable[tuple[Any, bytes]]) -> dict[bytes, bytes]:
-    # The caller's iterator runs outside of `try`, so that what it raises itself stays as it is.
+    # The caller's iterator runs outside of `try`, so that its own errors stay as they are.
     given: Any = pairs if hasattr(pairs, "keys") else list(items(pairs, "pairs of keys and values"))
     try:
         batch = dict(given)

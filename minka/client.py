@@ -35,8 +35,8 @@ _Write = Callable[..., Coroutine[Any, Any, Written | None]]
 
 
 class _Operations:
-    """The reads and writes that `Client` and `Keyspace` share. `minka.AsyncClient` says what they accept, promise and
-    raise.
+    """The reads and writes that `Client` and `Keyspace` share. `minka.AsyncClient` describes their arguments, promises
+    and errors.
     """
 
     def __init__(self, handle: AsyncClient | AsyncKeyspace, loop: ClientLoop) -> None:
@@ -95,10 +95,10 @@ class _Operations:
     ) -> Written | None:
         """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
 
-        A condition, one at most, says when: if the key has no value, if it has this value, or if it has this version
-        (0: no value). The partition's leader decides that together with the write, and the result says whether it was
-        done. With `ttl` (seconds, or a timedelta) the key expires so long after the write, by the leader's clock;
-        without it, never, whatever was there before. Raises TOO_LARGE if the key, the value and `if_value` have more
+        At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
+        value). The partition's leader checks it together with the write, and the result says whether it was done.
+        With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without
+        `ttl` it never expires, even if it did before. Raises TOO_LARGE if the key, the value and `if_value` have more
         than 32 MiB together.
         """
         put: _Write = self._handle.put
@@ -138,16 +138,16 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition, one at most, it is removed only if it has this value or version; the result says whether it
-        was.
+        With a condition (at most one) the key is removed only if it has this value or version; the result says whether
+        it was removed.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
 
     def increment(self, key: Key, by: int = 1, *, timeout: float | None = None) -> int:
-        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0.
-        When the key expires stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or
-        the sum wouldn't be one.
+        """Add to the decimal number that is the key's value, and return the sum; a key without a value counts as 0. The
+        key's expiry stays as it is. Raises NOT_A_NUMBER if the value isn't a number of 64 bits, with sign, or the sum
+        wouldn't be one.
 
         Each call counts exactly once if it returns, and once or not at all if its outcome is unknown.
         """
@@ -164,7 +164,7 @@ class _Operations:
         return self._loop.run(self._handle.persist(key, timeout=timeout))
 
     def ttl(self, key: Key, *, timeout: float | None = None) -> float | None:
-        """How many seconds the key's value lives yet, by this machine's clock: infinite if it never expires; None if
+        """The seconds that the key's value still lives, by this machine's clock: infinite if it never expires; None if
         the key has none.
         """
         return self._loop.run(self._handle.ttl(key, timeout=timeout))
@@ -179,7 +179,7 @@ class _Operations:
         """Set many keys: up to a million, and up to 32 MiB of keys and values together. If a key is given twice, the
         last value counts.
 
-        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. One of more than
+        Each partition takes its keys as a whole or not at all; the batch as a whole is not atomic. A batch of more than
         1 MiB is sent in pieces, which may fail one by one. With `ttl` the keys expire, as with `put`.
         """
         self._loop.run(self._handle.put_many(pairs, ttl=ttl, timeout=timeout))
@@ -197,7 +197,7 @@ class _Operations:
         return self._loop.run(self._handle.get_many_versioned(keys, timeout=timeout))
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> None:
-        """Remove many keys, within the limits of `put_many` and with what it promises."""
+        """Remove many keys, with the limits and promises of `put_many`."""
         self._loop.run(self._handle.delete_many(keys, timeout=timeout))
 
     def scan(
@@ -213,9 +213,9 @@ class _Operations:
         the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
 
         It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
-        the leader at one moment after the call began, and each key comes at most once, whatever is split or moved
-        meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that stops
-        early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
+        the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
+        moved meanwhile; the scan as a whole isn't a snapshot. `timeout`, in seconds, holds for each page. A caller that
+        stops early should close the scan (`contextlib.closing`), so that nothing more is read ahead.
         """
         with contextlib.closing(self.scan_pages(start, end, limit=limit, reverse=reverse, timeout=timeout)) as pages:
             for page in pages:
@@ -271,8 +271,8 @@ class Client(_Operations):
         self._stop: Final = weakref.finalize(self, self._loop.stop, client, os.getpid())
 
     def keyspace(self, name: str) -> Keyspace:
-        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT for what can't be one's name; if there is no
-        such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
+        """A handle on the keyspace of this name. Raises INVALID_ARGUMENT if it can't be a keyspace's name; if there is
+        no such keyspace, the handle's first call raises UNKNOWN_KEYSPACE.
         """
         return Keyspace(self._client.keyspace(name), self._loop)
 

@@ -7,10 +7,10 @@ from minka.contexts import resolve
 def connect(keyspace: str | None = None, *, context: str = "", timeout: float = 5.0) -> Client:
     """A client of the cluster that this machine is set up for.
 
-    That is the one of `context`, which `minkactl context set` has named; without it that of the environment's
-    MINKA_ENDPOINTS (host:port, separated by commas) and MINKA_TLS_CA, _CERT and _KEY, else of the current context, else
-    a playground of this user, else 127.0.0.1:7400. `keyspace` is the one that the client's own put, get, … work on, and
-    `timeout`, in seconds, holds for every call that doesn't state its own.
+    The cluster is that of `context`, which `minkactl context set` has named; without `context` that of the
+    environment's MINKA_ENDPOINTS (host:port, separated by commas) and MINKA_TLS_CA, _CERT and _KEY, else of the current
+    context, else a playground of this user, else 127.0.0.1:7400. `keyspace` is the one that the client's own put, get,
+    … work on, and `timeout`, in seconds, holds for every call that doesn't state its own.
 
         with minka.connect("flights") as flights:
             flights.put("UA1545", b"EWR to IAH")

@@ -1,4 +1,4 @@
-"""Which cluster to talk to, for minkactl and for clients that are made without endpoints: --endpoints, --context,
+"""The choice of a cluster, for minkactl and for clients that are made without endpoints: --endpoints, --context,
 MINKA_ENDPOINTS, the current context, a playground, the default.
 
 The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.config/minka/config.yaml`):
@@ -9,8 +9,8 @@ The configuration file is `$XDG_CONFIG_HOME/minka/config.yaml` (default `~/.conf
         endpoints: [10.0.0.1:7400, 10.0.0.2:7400]
         tls: {ca: /home/me/prod/ca.pem, cert: /home/me/prod/me.pem, key: /home/me/prod/me.key}
 
-A context says whether there is TLS, and so does the playground: there is none. For endpoints from elsewhere
-MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY say it.
+A context names its files for TLS, if it has TLS; a playground has none. For other endpoints MINKA_TLS_CA,
+MINKA_TLS_CERT and MINKA_TLS_KEY name the files.
 """
 
 import os
@@ -51,7 +51,7 @@ class Config:
 
 
 def config_path() -> str:
-    """The path of the configuration file, whether or not it exists."""
+    """The path of the configuration file, which may not exist."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     base = home if home.startswith("/") else os.path.expanduser("~/.config")

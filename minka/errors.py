@@ -10,7 +10,7 @@ from minka.v1 import cluster_pb2, errors_pb2
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What a code means, what its reader can do, and whether it is safe and sensible to repeat the same request.
+    """The meaning of a code, its remedy, and `retriable`: it is safe and sensible to repeat the same request.
 
     `node_remedy` is the remedy for a reader of the node's own log, if that differs.
     """
@@ -485,14 +485,14 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports. `code` says what kind it is, `message` is a sentence with the
-    specifics, and `details` has some of them by name. `code.info.remedy` says what helps; tracebacks show it.
+    """Any refusal or failure that Minka reports. `code` is its kind, `message` a sentence with the specifics, and
+    `details` has some of them by name. `code.info.remedy` is the remedy; tracebacks show it.
 
     `MinkaError(…)` makes an instance of the subclass that fits the code.
     """
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
-        """An instance of the kind that `kind_of` says, if no class in particular was asked for."""
+        """An instance of the class that `kind_of` returns, if no other class was asked for."""
         kind: type[Any] = kind_of(code) if cls is MinkaError else cls
         # The class after MinkaError in the order of `kind` makes it: OSError insists on making a TimeoutError itself.
         return super(MinkaError, kind).__new__(kind)  # type: ignore[no-any-return]  # kinds are subclasses
@@ -532,11 +532,11 @@ def _unpickled(data: bytes) -> MinkaError:
 
 
 class InvalidArgument(MinkaError, ValueError):
-    """The request, or the configuration, is not well formed. Nothing was done, and to repeat it doesn't help."""
+    """The request, or the configuration, isn't valid. Nothing was done, and repeating it doesn't help."""
 
 
 class NotFound(MinkaError, LookupError):
-    """What the request names does not exist."""
+    """A thing that the request names does not exist."""
 
 
 class Conflict(MinkaError):

@@ -35,7 +35,7 @@ def _file() -> str:
 
 
 def read() -> Playground | None:
-    """The running playground of this user, or None; the file that a killed one has left doesn't count."""
+    """The running playground of this user, or None; the file of a playground that was killed doesn't count."""
     try:
         with open(_file(), encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():

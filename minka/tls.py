@@ -44,10 +44,10 @@ class Tls:
         return pem
 
     def content(self) -> Pem:
-        """The files' content, whatever the dates. Raises MinkaError(INVALID_CONFIG), as `read` does."""
+        """The files' content, with any dates. Raises MinkaError(INVALID_CONFIG), as `read` does."""
         pem, mistakes = self._examine()
         if mistakes:
-            # Imported here: minkactl reads its contexts without what errors need.
+            # Imported here: minkactl reads its contexts without the imports of errors.
             from minka.errors import Code, MinkaError
 
             text = "; ".join(f"tls.{name}: {mistake}" for name, mistake in mistakes.items())
@@ -55,7 +55,7 @@ class Tls:
         return pem
 
     def _check_dates(self, pem: Pem) -> None:
-        """Of the first certificate alone: those after it may be ones that the other side doesn't need."""
+        """Only of the first certificate: the other side may not need the ones after it."""
         from minka.engine.certificates import validities
         from minka.errors import Code, MinkaError
 
@@ -65,7 +65,7 @@ class Tls:
             raise MinkaError(Code.CERTIFICATE_EXPIRED, f"tls.cert: {self.cert}: {when} only")
 
     def server_context(self, pem: Pem) -> "ssl.SSLContext":
-        """For the side that is connected to. `pem`: what `read` returned. Raises MinkaError(INVALID_CONFIG)."""
+        """For the side that is connected to. `pem`: from `read`. Raises MinkaError(INVALID_CONFIG)."""
         import ssl
 
         context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pem)
@@ -93,7 +93,7 @@ class Tls:
         return context
 
     def mistakes(self) -> dict[str, str]:
-        """What is wrong, by the names `ca`, `cert` and `key`. None of the key's content is in it."""
+        """The mistakes, by the names `ca`, `cert` and `key`. They never contain the key."""
         return self._examine()[1]
 
     def _examine(self) -> tuple[Pem, dict[str, str]]:
@@ -145,11 +145,11 @@ def _content(path: "str | Path") -> tuple[bytes, os.stat_result]:
 
 
 def _others_who_read(key: os.stat_result) -> str:
-    """The readers that the private key must not have besides its owner, for people; "" if there are none, by
-    PostgreSQL's rule.
+    """The readers besides its owner that the private key must not have, by PostgreSQL's rule, for people; "" if there
+    are none.
 
-    A key that root owns may be readable by a group: so the system's store of keys, and secrets of Kubernetes, are
-    shared with a service (PostgreSQL, "Secure TCP/IP Connections with SSL").
+    A key that root owns may be readable by a group: this shares the system's store of keys, and secrets of Kubernetes,
+    with a service (PostgreSQL, "Secure TCP/IP Connections with SSL").
     """
     if key.st_mode & (stat.S_IRWXO):
         return "everybody"

@@ -104,7 +104,7 @@ class Root(Group):
 
 
 def _has_output() -> bool:
-    """Whether there is a stdout. A stdin or stderr that the caller has closed is opened on /dev/null."""
+    """True if there is a stdout. A stdin or stderr that the caller has closed is opened on /dev/null."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # open until the process ends
     if sys.stderr is None:
@@ -113,7 +113,7 @@ def _has_output() -> bool:
 
 
 def _forget_output() -> None:
-    """What stdout could not take is not tried again at the end of the process, which would end with another status."""
+    """Drop what stdout could not take: Python would try again at the end of the process, and change its exit status."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -140,11 +140,11 @@ def failed(error: Exception, debug: bool) -> Exit:
         reason = error.strerror or str(error)
         if error.filename:
             report("INVALID_ARGUMENT", f"{error.filename}: {reason}", Code.INVALID_ARGUMENT.info.remedy)
-        else:  # only what is open already has no name here
+        else:  # only files that were open already have no name here
             report("INVALID_ARGUMENT", f"the output can't be written: {reason}", "Write it to where there is room.")
         return Exit.FAILED
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        # Bytes of the command line that are no UTF-8 are in its text as surrogates; a file may have some, too.
+        # Bytes of the command line that aren't UTF-8 become surrogates in its text; a file may have some, too.
         report("INVALID_ARGUMENT", f"{error.object[:_SHOWN]!a} is not UTF-8", Code.INVALID_ARGUMENT.info.remedy)
         return Exit.USAGE
     report("INTERNAL", f"{type(error).__name__}: {error}", "A bug in minkactl: report what --debug prints.")

@@ -25,7 +25,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _asked(ctx: click.Context, ask: "Callable[[Control], Answer]") -> Answer | None:
-    """What the cluster answers; None if it doesn't in the time that a person waits after pressing Tab."""
+    """The cluster's answer; None if it takes longer than a person waits after pressing Tab."""
     return _asked_of(ctx, lambda session: session.control(), ask)
 
 

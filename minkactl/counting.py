@@ -19,9 +19,9 @@ THREADS: Final = 16
 def counted(control: Control, keyspace: str, timeout_s: float) -> list[dict[str, Any]]:
     """A row {name, id, node, keys, bytes} for each partition, counted at its leader.
 
-    Partitions that change meanwhile are counted again: the ranges that were counted are those of one table, so each key
-    is in one of them. Raises MinkaError: UNKNOWN_KEYSPACE; PARTITION_OFFLINE when a partition has no leader; NOT_LEADER
-    when partitions keep changing.
+    Partitions that change meanwhile are counted again: all the counted ranges are of one table, so each key is in
+    exactly one of them. Raises MinkaError: UNKNOWN_KEYSPACE; PARTITION_OFFLINE when a partition has no leader;
+    NOT_LEADER when partitions keep changing.
     """
     rows: dict[tuple[int, int], dict[str, Any]] = {}  # by id and generation
     for attempt in range(ROUNDS):
@@ -57,7 +57,7 @@ def _by_leader(keyspace: str, partitions: Iterable[Partition]) -> dict[str, dict
 def _ask(
     table: PartitionTable, wanted: Mapping[str, Mapping[int, str]], timeout_s: float, tls: Tls | None
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """What each node counted of the wanted partitions that it leads, by id and generation."""
+    """Each node's counts of the wanted partitions that it leads, by id and generation."""
     addresses = {node.id: node.address for node in table.nodes}
 
     def ask_one(node: str) -> list[PartitionCount]:

@@ -38,12 +38,12 @@ def enum_number(enum: "EnumDescriptor | _upb.EnumDescriptor", name: object) -> i
     """The inverse of `enum_name`. Raises MinkaError(INVALID_ARGUMENT)."""
     value = enum.values_by_name.get(_prefix(enum) + str(name).upper())
     if value is None:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{name!r} is no {enum.name}")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name!r} isn't a value of {enum.name}")
     return int(value.number)
 
 
 def to_document(message: Message) -> dict[str, Any]:
-    """The message as JSON values, all fields in the order of the proto; None for a value that it can lack, and does."""
+    """The message as JSON values, all fields in the order of the proto; None for an optional value that is missing."""
     document: dict[str, Any] = {}
     for name, may_lack, is_repeated, convert in _fields(message.DESCRIPTOR):
         value = getattr(message, name)
@@ -58,8 +58,8 @@ def to_document(message: Message) -> dict[str, Any]:
 
 @cache
 def _fields(descriptor: Descriptor) -> list[tuple[str, bool, bool, Callable[[Any], Any] | None]]:
-    """For each field its name, whether a value can be lacking, whether it is repeated, and what makes a JSON value of
-    its value; None if it is one. A table has many messages of one kind.
+    """For each field its name, True if it is optional, True if it is repeated, and the function that makes JSON of its
+    value; None if the value is JSON already. Cached, since a table has many messages of one kind.
     """
     return [
         (one.name, one.has_presence and one.message_type is None, one.is_repeated, _converter(one))
@@ -77,7 +77,7 @@ def _converter(field: "FieldDescriptor | _upb.FieldDescriptor") -> Callable[[Any
 
 
 def from_document(document: object, message: M) -> M:
-    """Fill an empty message with what `to_document` made.
+    """Fill an empty message from a document that `to_document` made.
 
     Raises MinkaError(INVALID_ARGUMENT) for a field that the message doesn't have or a value of the wrong type.
     """

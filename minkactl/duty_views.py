@@ -1,4 +1,4 @@
-"""The rows and pages of pallets, duties and shards, from what the cluster answers."""
+"""The rows and pages of pallets, duties and shards, from the cluster's answers."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -117,7 +117,7 @@ def _failed_on(quarantine: dict[str, Any]) -> str:
 
 
 def duty_row(document: Row) -> Row:
-    """What a table shows of the document."""
+    """The row of a table for the document."""
     held = [one for one in document.get("assignments", ()) if one["state"] != "preparing"]
     kinds = [kind for kind in ("synthetic", "stationary", "lazy") if document[kind]]
     notes = [f"pinned to {document['pinned_to']}"] if document["pinned_to"] else []
@@ -192,7 +192,7 @@ def pallet_document(pallet: Pallet, summary: PalletSummary | None = None) -> dic
 
 
 def pallet_row(document: Row) -> Row:
-    """What a table shows of the document."""
+    """The row of a table for the document."""
     notes = ["manual"] if document["manual"] else []
     if canary := document["canary"]:
         notes.append(f"{canary['percent']} % on version {canary['version']}")
@@ -222,7 +222,7 @@ def changed_pallet_page(pallet: Pallet) -> Page:
 
 
 def pallet_page(summary: PalletSummary) -> Page:
-    """One pallet, with what its shards have of it and what is nowhere."""
+    """One pallet, with each shard's part of it and the duties that are nowhere."""
     document = pallet_document(summary.pallet, summary)
     loads = [_load_row(load) for load in document["loads"]]
     columns = [column for column in LOAD_COLUMNS if column.key in _OF_A_LOAD]
@@ -236,14 +236,14 @@ _OF_A_LOAD: Final = ("shard", "duties", "weight", "capacity", "load_percent")
 
 
 def _load_row(load: Row) -> Row:
-    """What a shard has of a pallet, with the percentage of its capacity."""
+    """The row of a shard's part of a pallet, with the percentage of its capacity."""
     capacity = load["capacity"]
     return {**load, "load_percent": 100 * load["weight"] // capacity if capacity else None}
 
 
 def shards_page(found: Shards, name: str = "") -> Page:
-    """What each shard has of each pallet beside its capacity; then what moved lately, and why. With `name`, only the
-    moves to and from this shard.
+    """The page of each shard's part of each pallet beside its capacity; then the latest moves, with their reasons. With
+    `name`, only the moves to and from this shard.
     """
     shards = [_plain(documents.shard_view(one)) for one in found.shards]
     rows: list[Row] = []

@@ -42,12 +42,12 @@ class Subject:
 
     @property
     def too_large(self) -> bool:
-        """Whether it has more than `max_bytes`."""
+        """True if it has more than `max_bytes`."""
         return self.stats is not None and 0 < self.keyspace.max_bytes < self.stats.bytes
 
     @property
     def too_busy(self) -> bool:
-        """Whether more than `max_ops` keys are read and written a second."""
+        """True if more than `max_ops` keys are read and written a second."""
         return self.stats is not None and 0 < self.keyspace.max_ops < self.stats.ops
 
 
@@ -216,7 +216,7 @@ def _changing(about: Subject) -> list[Advice]:
 
 
 def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
-    """Whether the partition is to be split, in a word; the sentences that say why; and what to do."""
+    """The verdict on a split in a word, the sentences that say why, and what to do."""
     keyspace, stats = about.keyspace, about.stats
     by_hand = f"minkactl split {keyspace.name} --partition {about.name} --dry-run"
     if not is_by_ranges(keyspace):
@@ -241,7 +241,7 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
     by_hand_too = [f"by hand it can't be split either: {text}" for text, _ in in_the_way]
     following = _remedies(in_the_way) or [by_hand]
     if not (keyspace.max_bytes or keyspace.max_ops):
-        return "no_limits", ["it isn't split by itself: the keyspace has no limits", *by_hand_too], following
+        return "no_limits", ["it isn't split automatically: the keyspace has no limits", *by_hand_too], following
     if stats is None:
         return "unknown", ["whether it is too large or too busy is not known", *by_hand_too], ["minkactl status"]
     return "within_limits", [f"it isn't split: it is {_within(keyspace)}", *by_hand_too], following
@@ -262,7 +262,7 @@ def _remedies(found: list[Advice]) -> list[str]:
 
 
 def _without_split(about: Subject) -> list[str]:
-    """What helps if no key divides the partition."""
+    """The remedies if no key divides the partition."""
     found = []
     if about.too_large:
         found.append("if all its data is one key's: keep the value in parts, under several keys")
@@ -273,14 +273,14 @@ def _without_split(about: Subject) -> list[str]:
 
 
 def _to_bring_online(about: Subject) -> list[str]:
-    """What helps while nobody can lead it."""
+    """The remedies while nobody can lead it."""
     have = has_everything(about.row)
     start = f"start {' or '.join(have)}, which has everything"
     return [start, _if_lost(about, "what that had", have)]
 
 
 def _to_replace_leader(about: Subject) -> list[str]:
-    """What helps while its leader's copy is damaged, and nobody else is in sync."""
+    """The remedies while its leader's copy is damaged, and nobody else is in sync."""
     row = about.row
     back = f"stop {row.leader}, put data_dir/partitions/{row.id} back (from where it went, or from a backup), start it"
     whole = [node for node in eligible_replicas(row) if node not in _damaged(about)]

@@ -1,4 +1,4 @@
-"""What is said about a stage of a Spark job."""
+"""The facts that are shown about a stage of a Spark job."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def facts(progress: "Progress") -> list[str]:
-    """What is known of a stage: tasks, rows, bytes and rate, and how long it still takes while it runs."""
+    """The known facts of a stage: tasks, rows, bytes and rate, and while it runs the time to go."""
     found = []
     if progress.tasks and not progress.is_over:
         found.append(f"{progress.tasks_done:,} of {units.counted(progress.tasks, 'task')}")

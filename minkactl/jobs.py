@@ -1,4 +1,6 @@
-"""What the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on stdout."""
+"""The parts that the verbs of `minkactl data` share: their options, a Spark session, progress on stderr, the report on
+stdout.
+"""
 
 import functools
 import logging
@@ -68,7 +70,7 @@ class Setting(click.ParamType[tuple[str, str]]):
     name = "setting"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """The name and the value. A mistake is an error of usage."""
+        """The name and the value. Raises BadParameter."""
         name, sign, text = str(value).partition("=")
         if not (name and sign):
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
@@ -113,7 +115,7 @@ def source_options(function: F, *, needs_key: bool = True) -> F:
         "--format",
         "file_format",
         type=click.Choice(("parquet", "csv", "json")),
-        help="Default: what the name's end says.",
+        help="Default: by the end of the name.",
     )
     @click.option(
         "--schema", default="", metavar="DDL", help='Columns and types of CSV or JSON: "day DATE, number INT".'
@@ -153,7 +155,7 @@ def run(
     """Start Spark, do the job while its progress is shown, and print its report, whose `columns` make up the table.
 
     The row of the table has the report's fields and `took_ms`; `more` gives the tables after it. Raises MinkaError:
-    SPARK_MISSING, and what Spark and the job raise.
+    SPARK_MISSING, and the errors of Spark and the job.
     """
     from minka.spark.failures import spark_failures
     from minka.spark.session import session as spark_session
@@ -173,7 +175,7 @@ def run(
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the command as interrupted, whatever the call raises that waits for Spark's answer.
+    """Let Ctrl-C end the command as interrupted, with any error of the call that waits for Spark's answer.
 
     PySpark's own handler would ask Spark something on the connection on which that call waits.
     """

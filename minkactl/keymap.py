@@ -1,5 +1,5 @@
 """The key space of a keyspace by ranges as lines of a terminal: a strip with its nodes, one with its load, its bounds,
-and what the letters and marks mean.
+and the meaning of the letters and marks.
 """
 
 import string
@@ -29,7 +29,7 @@ MAX_LABEL: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """What is drawn on: its width in cells, its characters, and whether colours are seen."""
+    """The surface to draw on: its width in cells, its characters, and whether it shows colours."""
 
     width: int
     signs: Signs
@@ -121,7 +121,7 @@ def _labels(rows: Sequence[Row], runs: Sequence[Run], canvas: Canvas) -> list[tu
 
 
 def _legend(rows: Sequence[Row], marks: dict[str, str], colours: dict[str, str], canvas: Canvas) -> list[Line]:
-    """What each leader has, as many in a line as there is room for."""
+    """A text on each leader's ranges, as many in a line as there is room for."""
     lines: list[Line] = [[]]
     room = canvas.width
     for node in [*marks, ""]:
@@ -141,7 +141,7 @@ def _legend(rows: Sequence[Row], marks: dict[str, str], colours: dict[str, str],
 
 
 def _about(rows: Sequence[Row], runs: Sequence[Run], top: int, signs: Signs) -> list[Line]:
-    """How the strips are to be read."""
+    """The lines that explain how to read the strips."""
     width = "as wide as its data" if any(row["bytes"] for row in rows) else "equally wide: no data is known of"
     shared = max(run.end - run.first for run in runs)
     text = f"Each range begins with its node's letter and is {width}"

@@ -14,7 +14,7 @@ def parse_key(text: str) -> bytes:
     try:
         return bytes.fromhex(text[2:])
     except ValueError:
-        raise click.BadParameter(f"{text!r} begins with 0x and is no hex") from None
+        raise click.BadParameter(f"{text!r} begins with 0x and isn't hex") from None
 
 
 def parse_keys(text: str) -> list[bytes]:

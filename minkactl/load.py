@@ -107,7 +107,7 @@ def batches(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 @dataclass(slots=True)
 class Loaded:
-    """How many rows and bytes have been put durably, and in how many seconds."""
+    """The rows and bytes that have been put durably, and the seconds that this took."""
 
     rows: int = 0
     bytes: int = 0

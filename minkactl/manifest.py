@@ -1,4 +1,4 @@
-"""Reads a file of pallets and duties, compares it with the cluster, and makes the cluster so, batch by batch.
+"""Reads a file of pallets and duties, compares it with the cluster, and changes the cluster to match, batch by batch.
 
 YAML has `pallets:` and `duties:`, each a list. JSON Lines has an object a line: one with a `pallet` is a duty, any
 other is a pallet. What is not in the file is left alone.
@@ -31,7 +31,7 @@ _CLIPPED: Final = 60  # characters of a payload
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a file says."""
+    """The content of a file."""
 
     pallets: list[PalletSettings] = []
     duties: list[DutyDocument] = []
@@ -74,7 +74,7 @@ def _yaml(file: IO[bytes], name: str) -> Manifest:
     try:
         content = yaml.load(file.read(MAX_FILE_BYTES), Loader=loader)  # noqa: S506 - both are safe
         return msgspec.convert(content if content is not None else {}, Manifest)
-    # ValueError: no UTF-8, a date that there isn't, a number of thousands of digits, a field of a wrong type.
+    # ValueError: not UTF-8, a date that doesn't exist, a number of thousands of digits, a field of a wrong type.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name}: {' '.join(str(error).split())}") from error
 
@@ -86,7 +86,7 @@ def _lines(file: IO[bytes], name: str) -> Manifest:
             continue
         try:
             content = json.loads(line)
-            if b"\\ud" in line.lower():  # json takes halves of surrogate pairs, of which no text can be made
+            if b"\\ud" in line.lower():  # json takes halves of surrogate pairs, which can't be encoded
                 json.dumps(content, ensure_ascii=False).encode()
             if isinstance(content, dict) and "pallet" in content:
                 manifest.duties.append(msgspec.convert(content, DutyDocument))
@@ -98,7 +98,7 @@ def _lines(file: IO[bytes], name: str) -> Manifest:
 
 
 def compare(client: "Client", manifest: Manifest) -> Difference:
-    """Compare the cluster with the file. Raises MinkaError: INVALID_DUTY for what can no longer be changed."""
+    """Compare the cluster with the file. Raises MinkaError: INVALID_DUTY for a setting that can no longer change."""
     found = Difference()
     present = {one.pallet.id: one.pallet for one in client.pallets()}
     for wanted in manifest.pallets:

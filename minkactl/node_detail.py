@@ -1,4 +1,4 @@
-"""Everything that is known about one node, for `minkactl nodes NAME`."""
+"""All known facts about one node, for `minkactl nodes NAME`."""
 
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def node_document(status: GetStatusResponse, listed: GetStatusResponse, name: st
 
 
 def _by_keyspace(status: GetStatusResponse, name: str) -> list[Row]:
-    """How much of each keyspace the node has."""
+    """The part of each keyspace that the node has."""
     stats, found = replica_stats(status), list[Row]()
     by_keyspace: dict[int, list[Partition]] = {keyspace.id: [] for keyspace in status.table.keyspaces}
     for one in status.table.partitions:
@@ -73,7 +73,7 @@ def _by_keyspace(status: GetStatusResponse, name: str) -> list[Row]:
 
 
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is said about the node to people; empty lines are left out."""
+    """The facts about the node for people; empty lines are left out."""
     heard = document["heartbeat_age_ms"]
     pairs = {
         "Node": document["id"],

@@ -26,12 +26,12 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a mistake is one of usage."""
+        """The number. Raises BadParameter."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d{1,15})(|KiB|MiB|GiB)", str(value))
         if match is None:
-            self.fail(f"{value!r} is no number of bytes: 52428800, or 50MiB", param, ctx)
+            self.fail(f"{value!r} isn't a number of bytes: 52428800, or 50MiB", param, ctx)
         number = int(match[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[match[2]]
         if number > MAX_64:
             self.fail(f"{value} is more than {MAX_64} bytes", param, ctx)
@@ -49,12 +49,12 @@ class Duration(click.ParamType[timedelta]):
             return value
         match = re.fullmatch(r"([1-9]\d{0,4})([mhd])", str(value))
         if match is None:
-            self.fail(f"{value!r} is no length of time: 90m, 24h, or 7d", param, ctx)
+            self.fail(f"{value!r} isn't a length of time: 90m, 24h, or 7d", param, ctx)
         return int(match[1]) * {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}[match[2]]
 
 
 class TimeToLive(click.ParamType[timedelta]):
-    """How long a key lives: 30s, 1.5s, 90m, 24h, 7d; a number alone is seconds."""
+    """The lifetime of a key: 30s, 1.5s, 90m, 24h, 7d; a number alone is seconds."""
 
     name = "time"
 
@@ -64,13 +64,11 @@ class TimeToLive(click.ParamType[timedelta]):
             return value
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value))
         if match is None or not (number := float(match[1])):
-            self.fail(f"{value!r} is no time to live: 30s, 90m, 24h, or 7d", param, ctx)
+            self.fail(f"{value!r} isn't a time to live: 30s, 90m, 24h, or 7d", param, ctx)
         return number * timedelta(seconds={"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]])
 
 
-queue: Final = click.option(
-    "--queue", is_flag=True, help="If others that have not ended touch the same, begin after them."
-)
+queue: Final = click.option("--queue", is_flag=True, help="Begin after all unfinished operations that touch the same.")
 
 
 class CommonOption(click.Option):
@@ -78,7 +76,7 @@ class CommonOption(click.Option):
 
     def __init__(self, *declarations: str, sets: str, **attributes: Any) -> None:
         def store(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-            if value == "":  # perhaps a variable that isn't set: what it should have said is not to be guessed
+            if value == "":  # perhaps a variable that isn't set: don't guess its value
                 raise click.BadParameter("it is empty", ctx, parameter)
             session = ctx.ensure_object(Session)
             if value is not None and value is not False:
@@ -106,18 +104,18 @@ def connection_options() -> list[click.Option]:
 
 
 def output_options() -> list[click.Option]:
-    """The options for the format, and for showing the result again and again."""
+    """The options for the format, and for repeating the output."""
     return [
         CommonOption("-o", "--output", sets="output", type=click.Choice(FORMATS), help="The format. Default: table."),
         CommonOption(
             "--watch", sets="watch_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_DEFAULT_S,
-            metavar="[SECONDS]", help="Show it again every 2 (or so many) seconds, until Ctrl-C.",
+            metavar="[SECONDS]", help="Show it again every 2 (or SECONDS) seconds, until Ctrl-C.",
         ),
     ]  # fmt: skip
 
 
 def common(output: bool = True, watch: bool = True) -> Callable[[F], F]:
-    """Add the common options: those of the connection, and those of the output if there is some."""
+    """Add the common options: those of the connection and, with `output`, those of the output."""
 
     def add(function: F) -> F:
         options = connection_options()

@@ -31,13 +31,13 @@ def as_yaml(document: Any) -> str:
     """The document as YAML, in its own order, without the last newline."""
     import yaml
 
-    # The one that is written in C, where there is one, takes a tenth of the time.
+    # The dumper that is written in C, if there is one, takes a tenth of the time.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**20)).rstrip("\n")
 
 
 def is_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """True if a person reads stdout."""
     return sys.stdout.isatty()
 
 
@@ -69,8 +69,8 @@ def emit(page: Page, form: str) -> None:
 
 
 def emit_rows(pages: Iterable[Sequence[Row]], columns: Sequence[Column], form: str) -> None:
-    """Print rows to a pipe as they come, in the format asked for: what is printed is as if they had come together. Each
-    row has a name.
+    """Print rows to a pipe as they come, in the format asked for: the output is the same as if they had come together.
+    Each row has a name.
     """
     if form in TABLES:
         print(tsv(Listing(columns, ()), form == "wide")[0])

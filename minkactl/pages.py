@@ -15,7 +15,7 @@ Row = Mapping[str, Any]  # one JSON object
 
 
 class Kind(Enum):
-    """What a column holds: how it is aligned, formatted for people, and formatted for a pipe."""
+    """The kind of a column's values: it says how they are aligned, formatted for people, and formatted for a pipe."""
 
     TEXT = auto()
     STATE = auto()
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows of one noun. `empty` is what a person reads when there are none."""
+    """Rows of one noun. `empty` is the text for people when there are none."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -52,8 +52,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A command's result. `draw(wide)` makes what a terminal shows; without it, the listings as tables. `unconfirmed`
-    is a sentence if no active controller that a quorum has confirmed says so, `left_out` one if there is more.
+    """A command's result. `draw(wide)` draws it for a terminal; without it the listings are tables. `unconfirmed` is a
+    sentence if the page isn't from an active controller that a quorum has confirmed; `left_out` is a sentence if rows
+    are left out.
     """
 
     document: Any
@@ -93,5 +94,5 @@ def flatten(value: Any, name: str = "") -> Iterator[Row]:
 
 
 def fields(document: Any) -> Listing:
-    """The listing of a document that isn't a table by itself."""
+    """The listing of a document that isn't a table: a row for each field."""
     return Listing((Column("FIELD", "field"), Column("VALUE", "value")), list(flatten(document)))

@@ -25,7 +25,7 @@ def find_partition(table: PartitionTable, asked: str) -> Partition:
 
 
 def selections(asked: str) -> list[PartitionFilter]:
-    """What selects every partition that `find_partition` could mean."""
+    """The filters that select every partition that `find_partition` could mean."""
     keyspace, _, slot = asked.rpartition("/")
     if not slot.isdecimal() or not slot.isascii() or int(slot) >= 1 << 32:
         return []
@@ -48,7 +48,7 @@ def _names(table: PartitionTable) -> dict[int, str]:
 
 
 def _ambiguity(asked: str, named: Sequence[tuple[Partition, str]]) -> str:
-    """The sentence for a number that can mean several partitions: what it is the id of, and what it is the slot of."""
+    """The sentence for a number that can mean several partitions: by id, and by slot."""
     by_id = next((name for row, name in named if row.id == int(asked)), "")
     others = [name for row, name in named if row.id != int(asked)]
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")

@@ -1,4 +1,4 @@
-"""Whether what a plan moves and splits is still as it was when the plan was made."""
+"""Checks that everything a plan moves or splits is still as it was when the plan was made."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def check_current(session: Session, control: "Control", plan: "Plan") -> None:
     """Raises CLUSTER_MISMATCH, STALE_PLAN when anything that the plan moves or splits has changed since it was made,
-    and NO_CONTROLLER when no active controller says how it is now.
+    and NO_CONTROLLER when no active controller answers.
     """
     check_partitions(control, plan)
     if plan.pallet:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def split_first(session: Session, control: "Control", plan: "Plan", reason: str) -> Exit:
-    """Make the splits, and watch them to their end. Raises CLUSTER_MISMATCH, NO_CONTROLLER, and STALE_PLAN while
-    nothing is done, when anything that the plan splits or moves has changed since it was made.
+    """Make the splits, and watch them to their end. Raises CLUSTER_MISMATCH, NO_CONTROLLER, and STALE_PLAN, before
+    anything is done, when anything that the plan splits or moves has changed since it was made.
     """
     check_partitions(control, plan)
     for keyspace, group in groupby(sorted(plan.splits, key=lambda one: one.keyspace), lambda one: one.keyspace):

@@ -68,7 +68,7 @@ class Server:
         for node in self._cluster.nodes.values():
             self._announce(node)
         print(f"export MINKA_ENDPOINTS={','.join(self._cluster.endpoints)}", flush=True)
-        note("minkactl finds it by itself; try, in another terminal: minkactl status")
+        note("minkactl finds it automatically; try, in another terminal: minkactl status")
         note("Ctrl-C stops it and removes everything.")
 
     def _point(self) -> None:
@@ -161,7 +161,7 @@ def _short_path(socket_path: Path) -> Iterator[str]:
 
 
 def ask(command: str, name: str = "") -> dict[str, Any]:
-    """Send one request to this user's playground. Raises MinkaError: NO_PLAYGROUND, or what it answers."""
+    """Send one request to this user's playground. Raises MinkaError: NO_PLAYGROUND, or the playground's refusal."""
     found = running_playground.read()
     if found is None:
         raise MinkaError(Code.NO_PLAYGROUND, f"none is named by {running_playground.path()}")

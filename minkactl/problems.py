@@ -1,4 +1,4 @@
-"""What is wrong with a cluster: each problem a sentence, the commands to type next, and what else can be done.
+"""The problems of a cluster: each is a sentence, the commands to type next, and what else can be done.
 
 Its severity is `error` if something is not served, a node is gone, or that can't be known, so the cluster is not
 healthy; else `warning`.
@@ -19,8 +19,8 @@ from minkactl.unclean import LOST, accept_loss
 from minkactl.units import counted
 from minkactl.zones import uneven, zone_rows
 
-UNHEARD_MS: Final = 3000  # a voter that is there is heard several times in it, also while there is no leader
-BEHIND_MS: Final = 3000  # a node that is there applies something in it while there is something to apply
+UNHEARD_MS: Final = 3000  # a running voter is heard several times within it, also while there is no leader
+BEHIND_MS: Final = 3000  # a running node applies something within it while there is something to apply
 MAX_NAMES: Final = 8
 MAX_COMMANDS: Final = 4  # for one problem
 _ACCEPT_LOSS: Final = f"for each of them, {accept_loss('NAME')}."
@@ -32,7 +32,7 @@ _GONE: Final = (
 
 
 def problems(asked: Survey) -> list[Row]:
-    """All that is wrong, the worst first."""
+    """All problems, the worst first."""
     found = _of_nodes(asked)
     if asked.known:
         found.offline_partitions()
@@ -44,7 +44,7 @@ def problems(asked: Survey) -> list[Row]:
 
 
 def node_problems(asked: Survey) -> list[Row]:
-    """What is wrong with the nodes, the worst first."""
+    """The problems of the nodes, the worst first."""
     return _of_nodes(asked).rows
 
 
@@ -114,7 +114,7 @@ class _Problems:
             self._add(text, self._starts(others), nodes=others)
 
     def _leader_unreached(self) -> str:
-        """The active controller by the word of a node that has clearance from it; "" if there is none."""
+        """The active controller as a node that has clearance from it names it; "" if there is none."""
         answers = [report.answer for report in self._asked.reports.values() if report.answer is not None]
         named = {a.controller for a in answers if a.has_clearance and a.controller}
         if self._status.from_controller:
@@ -140,7 +140,7 @@ class _Problems:
         who = _list(f"{voter} ({self._reason(voter)}, {self._last_heard(voter)})" for voter in missing)
         text = f"no quorum{since}: {len(missing)} of {counted(len(voters), 'voter')} {_do(missing)} not answer: {who}"
         note = "" if needed == len(missing) else f"{needed} of them {_is(missing[:needed])} enough."
-        # The voter that was there last has the most, so it is to be the first to come back.
+        # The voter that was up last has the longest log, so it should come back first.
         last = sorted(missing, key=lambda voter: voter not in self._nodes or not is_up(self._nodes[voter]))
         self._add(text, self._starts(last), nodes=missing, note=note, otherwise=_GONE)
 
@@ -195,7 +195,7 @@ class _Problems:
             text += f" ({node.state_reason}); it answers here, so it may be about to come back"
             self._add(text, [_WATCH, *self._logs(node.id)], nodes=[node.id])
             return
-        # Also those whose leaders are yet to take it out of the in-sync sets.
+        # Also partitions whose leaders have not yet taken it out of the in-sync sets.
         short = self._counts[node.id].staying
         note = f"{counted(short, 'partition')} under-replicated without it." if short else ""
         text, gone = f"{text}: {self._reason(node.id)}", self._gone_for_good(node)
@@ -214,7 +214,7 @@ class _Problems:
         remove = f"minkactl raft remove {node.id}"
         if not held.replicas:
             return f"If {node.id} is gone for good: {remove}"
-        # Other nodes that are down keep what they have, so one node more is enough to replace this one.
+        # Other nodes that are down keep their replicas, so one more node is enough to replace this one.
         down = sum(not is_up(n) and self._counts[n.id].replicas > 0 for n in self._nodes.values() if n.id != node.id)
         lacking = held.needed_replicas - self._live - down
         missing = "a new node" if lacking == 1 else f"{lacking} new nodes"
@@ -222,7 +222,7 @@ class _Problems:
         return f"If {node.id} is gone for good: {join}minkactl drain {node.id} --decommission, then {remove}"
 
     def silent_nodes(self) -> None:
-        """Nodes that work by the table, but don't answer here."""
+        """Nodes that are up by the table, but don't answer here."""
         heard = self._asked.heartbeat_ages_ms
         silent = [node for node in self._nodes.values() if is_up(node) and self._asked.answer(node.id) is None]
         for node in silent:
@@ -376,7 +376,7 @@ from where they went or from a backup of one moment."
             text = f"{counted(summary.under_min_insync, 'partition')} under min-insync, so writes are refused"
             show = "minkactl partitions --under-min-insync -o wide"
             self._add(text, [*self._starts(down), show], nodes=down)
-        # Those that lack only nodes whose start is the next command already are explained by that.
+        # Partitions that lack only nodes which a command above starts need no problem of their own.
         lacking = (*summary.not_in_sync, summary.others_not_in_sync)
         fewer = sum(one.partitions for one in lacking if not self._told.issuperset(one.nodes))
         if fewer:
@@ -384,7 +384,7 @@ from where they went or from a backup of one moment."
             self._add(text, ["minkactl partitions --under-replicated -o wide"], severity="warning")
 
     def voters_in_one_zone(self) -> None:
-        """Two voters more in one zone than in another, so that the end of one may be the end of the quorum."""
+        """A zone has two voters more than another, so the quorum may end with that zone."""
         zones = zone_rows(self._status)
         pair, due = uneven(zones), self._status.coordinator.seat_due
         if pair is None:

@@ -1,4 +1,4 @@
-"""How far an operation is: its migrations as rows with rate and time to go, from one look to the next."""
+"""The progress of an operation: its migrations as rows with rate and time to go, from one look to the next."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ class Rate:
 
 
 class Tracker:
-    """Follows operations. `names` and `sizes` (bytes) of partitions are what was known at the start."""
+    """Follows operations. `names` and `sizes` (bytes) of partitions are as known at the start."""
 
     def __init__(self, names: Mapping[int, str], sizes: Mapping[int, int]) -> None:
         self._names = names
@@ -147,7 +147,7 @@ class Tracker:
     def _sum(
         self, rows: list[Row], summary: OperationSummary | None, operation: Operation, now_ms: int
     ) -> dict[str, Any]:
-        """How far all of the operation's migrations are; `rows` are perhaps only some of them."""
+        """The progress of all the operation's migrations; `rows` may be only some of them."""
         going = [row for row in rows if row["state"] != "cancelled"]
         done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
         states = Counter(row["state"] for row in rows)
@@ -169,7 +169,7 @@ class Tracker:
 
 
 def state_rows(document: Mapping[str, Any]) -> list[Row]:
-    """How many of an operation's migrations are in each state; `document` is one of `Tracker.documents`."""
+    """The number of an operation's migrations in each state; `document` is one of `Tracker.documents`."""
     counts, operation_id = document["progress"]["by_state"], document["operation"]["id"]
     return [{"operation_id": operation_id, "state": name, "migrations": count} for name, count in counts.items()]
 
@@ -194,8 +194,8 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
 
 
 def operation_document(operation: Operation, now_ms: int | None = None) -> dict[str, Any]:
-    """The operation's document: what its kind has to say stands beside the rest, as do its requester (minkad for an
-    automatic one) and, given the time `now_ms`, how long it took or takes so far.
+    """The operation's document, with the fields of its kind beside the others, its requester (minkad for an automatic
+    one) and, given the time `now_ms`, how long it took or has taken so far.
     """
     document, kind = to_document(operation), operation.WhichOneof("kind")
     for field in operation.DESCRIPTOR.oneofs_by_name["kind"].fields:

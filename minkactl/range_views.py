@@ -26,13 +26,13 @@ _LAST: Final = (
     Column("HOT", "hot"),
     Column("NOTE", "remark"),
 )
-DRAWN: Final = ("start", "end", "remark")  # what rows have for people alone
+DRAWN: Final = ("start", "end", "remark")  # the fields of rows that only people see
 _SHOWN: Final = ("note", "range", *(column.key for column in (*_FIRST, *_LAST)))
 _WIDE: Final = tuple(replace(column, wide=True) for column in PARTITION_COLUMNS if column.key not in _SHOWN)
 
 
 def range_columns(keyspace: Keyspace) -> list[Column]:
-    """What is shown of `range_rows`; with `-o wide`, all that is shown of any partition, too."""
+    """The columns for `range_rows`; with `-o wide`, also those of any partition."""
     percent = Column("% OF MAX" if keyspace.max_bytes else "% OF LARGEST", "percent", Kind.PERCENT)
     return [*_FIRST, percent, *_LAST, *_WIDE]
 
@@ -46,10 +46,10 @@ def keyspace_named(status: GetStatusResponse, name: str) -> Keyspace:
 
 
 def range_rows(status: GetStatusResponse, keyspace: Keyspace) -> list[Row]:
-    """The rows of a keyspace's partitions in the order of their keys, with what is drawn of them.
+    """The rows of a keyspace's partitions in the order of their keys, with the drawn fields.
 
-    `percent` is the size of `max_bytes`, or of the largest partition if there is no limit; `hot` says why a
-    partition is, "" if it isn't; `remark` is the note, and what is under way.
+    `percent` is the size in percent of `max_bytes`, or of the largest partition if there is no limit; `hot` says why a
+    partition is hot, "" if it isn't; `remark` is the note, and what is under way.
     """
     rows = [row for row in partition_rows(status) if row["keyspace"] == keyspace.name]
     whole = keyspace.max_bytes or max((row["bytes"] or 0 for row in rows), default=0)
@@ -69,7 +69,7 @@ def range_rows(status: GetStatusResponse, keyspace: Keyspace) -> list[Row]:
 
 
 def hot(ops: int, max_ops: int, mean: float) -> str:
-    """Why so many keys a second are a hot range; "" if they aren't. `mean` is that of the keyspace's partitions."""
+    """Why a range with `ops` keys a second is hot; "" if it isn't. `mean` is that of the keyspace's partitions."""
     if max_ops and ops > max_ops:
         return f"above max_ops ({max_ops:,})"
     if ops >= MIN_HOT_OPS and ops > HOT * mean:
@@ -78,7 +78,7 @@ def hot(ops: int, max_ops: int, mean: float) -> str:
 
 
 def under_way(row: Row, keyspace: str) -> str:
-    """What is happening to the partition now, for people; "" if nothing is."""
+    """The change of the partition that is under way, for people; "" if nothing is."""
     if row["merge_into"]:
         return f"becomes part of {keyspace}/{row['merge_into']}"
     if row["merge_from"]:

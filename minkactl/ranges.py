@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def of_keyspace(name: str) -> "PartitionFilter":
-    """The partitions of this keyspace, as `Control.partitions` is asked for them."""
+    """The filter for this keyspace's partitions, for `Control.partitions`."""
     from minka.v1.admin_pb2 import PartitionFilter
 
     return PartitionFilter(keyspace=name)

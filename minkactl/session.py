@@ -1,4 +1,4 @@
-"""What the common options say, for one run of minkactl."""
+"""The common options of one run of minkactl."""
 
 import os
 import time
@@ -32,11 +32,11 @@ class Session:
 
     @property
     def request_timeout_s(self) -> float:
-        """How long one request may take, in seconds."""
+        """The time limit of one request, in seconds."""
         return REQUEST_TIMEOUT_S if self.timeout_s is None else self.timeout_s
 
     def seconds_left(self) -> float | None:
-        """What is left of --timeout since the command began, for what watches; None when it wasn't given."""
+        """The seconds left of --timeout since the command began, for commands that watch; None without --timeout."""
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
 
     def endpoints(self) -> "Endpoints":

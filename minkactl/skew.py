@@ -7,20 +7,20 @@ from typing import Final
 from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState
 
-SHARE: Final = 0.3  # of what a node should have: a smaller difference is no problem
-AT_LEAST: Final = 4  # nor is a difference of so few partitions
+SHARE: Final = 0.3  # of what a node should have: a smaller difference isn't a problem
+AT_LEAST: Final = 4  # nor is a difference of this many partitions, or fewer
 REASSIGN: Final = "minkactl reassign"
 ELECT: Final = "minkactl elect-leaders --preferred"
 
 
 def skews(status: GetStatusResponse) -> Iterator[tuple[str, str]]:
-    """What is uneven, and the command that evens it; nothing while something else has to be done first."""
+    """The uneven counts, and the commands that even them; nothing while something else has to be done first."""
     summary, nodes = status.summary, list(status.table.nodes)
     live = [node for node in nodes if node.state == NodeState.NODE_STATE_LIVE]
     settled = not summary.reassigned and sum(one.online for one in summary.keyspaces) == summary.partitions
     if len(live) < max(len(nodes), 2) or not settled or status.running:
         return
-    slack = max(AT_LEAST, len(status.table.keyspaces))  # each keyspace is evened by itself
+    slack = max(AT_LEAST, len(status.table.keyspaces))  # each keyspace is evened separately
     replicas = {node.node_id: node.movable for node in summary.nodes}
     leaders = {node.node_id: node.leads for node in summary.nodes}
     preferred = {node.node_id: node.preferred for node in summary.nodes}
@@ -28,7 +28,7 @@ def skews(status: GetStatusResponse) -> Iterator[tuple[str, str]]:
     if (found := whole.skew(live, slack)) is not None:
         yield f"{found[0]} a node", found[1]
         return
-    # The sum over all keyspaces may be even, and some of them not. Where load is evened, counts are not meant to be.
+    # The sum over all keyspaces may be even while some keyspaces aren't. Where load is evened, counts may be uneven.
     counts = {one.keyspace_id: one for one in summary.keyspaces}
     for keyspace in status.table.keyspaces:
         if keyspace.max_ops or not counts[keyspace.id].shares:
@@ -58,7 +58,7 @@ class _Spread:
     elected: Mapping[str, int]
 
     def skew(self, live: Sequence[Node], slack: int) -> tuple[str, str] | None:
-        """What is uneven, and the command that evens it."""
+        """The uneven counts, and the command that evens them."""
         if is_skewed(self.replicas, live, slack):
             return f"replicas are spread unevenly: {_span(self.replicas, live)}", REASSIGN
         if not is_skewed(self.leaders, live, slack):
@@ -70,7 +70,7 @@ class _Spread:
 
 
 def is_skewed(counts: Mapping[str, int], nodes: Sequence[Node], slack: int) -> bool:
-    """Whether a node has much more or much less than its share by weight.
+    """True if a node has much more or much less than its share by weight.
 
     Nodes are compared within their zone: how much a zone has follows from its number of nodes and the replicas.
     """

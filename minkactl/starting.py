@@ -14,7 +14,7 @@ def start_command(node: str, address: str, ended: bool) -> str:
 
 
 def renew_command(node: str, address: str) -> str:
-    """The command with which the node takes the new certificate that a person has put in the place of the old one."""
+    """The command that lets the node take the new certificate that a person has put in place of the old one."""
     return _on_host(node, address, "systemctl reload minkad", "once tls.cert there or tls.ca here is renewed")
 
 
@@ -40,7 +40,7 @@ def clock_command(node: str, address: str) -> str:
 
 
 def in_playground(address: str) -> bool:
-    """Whether it is a node of this user's playground."""
+    """True if it is a node of this user's playground."""
     from minka import running_playground
 
     playground = running_playground.read()

@@ -1,4 +1,4 @@
-"""The document of `minkactl status`, from what every node says of itself."""
+"""The document of `minkactl status`, from all nodes' answers about themselves."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ DUTIES_S: Final = 0.5  # for each of two questions
 
 
 def duty_totals(control: Control) -> Row | None:
-    """What all pallets and shards add up to; None if nobody says it in time."""
+    """The sums over all pallets and shards; None if no node answers in time."""
     try:
         pallets, shards = control.pallets(DUTIES_S).pallets, control.shards(DUTIES_S).shards
     except MinkaError:
@@ -36,7 +36,7 @@ def duty_totals(control: Control) -> Row | None:
 
 
 def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
-    """Everything that `minkactl status` says. What is only remembered is null, and is in `remembered`."""
+    """Everything that `minkactl status` says. Facts that are only remembered are null, and are in `remembered`."""
     status = asked.status
     nodes, found = node_rows(status, asked), problems(asked)
     return {
@@ -107,7 +107,7 @@ def served(asked: Survey) -> dict[str, Any]:
 
 
 def _by_leaders(asked: Survey) -> dict[str, int]:
-    """Count by the active controller's table, and by what the leaders say."""
+    """Count by the active controller's table, and by the leaders' answers."""
     heard = asked.heartbeat_ages_ms
     summary = asked.status.summary
     online = sum(keyspace.online for keyspace in summary.keyspaces)
@@ -124,7 +124,7 @@ def _by_leaders(asked: Survey) -> dict[str, int]:
 
 
 def _by_those_who_answer(asked: Survey) -> dict[str, int]:
-    """Without an active controller: what the nodes say, and what those that don't answer may do."""
+    """Count without an active controller: by the nodes' answers, and what silent nodes may do."""
     total = asked.status.summary.partitions
     answers = [report.answer for report in asked.reports.values() if report.answer is not None]
     serving = min(sum(answer.leads for answer in answers), total)
@@ -133,7 +133,7 @@ def _by_those_who_answer(asked: Survey) -> dict[str, int]:
 
 
 def _may_decide(asked: Survey) -> bool:
-    """Whether voters that can't be asked, with those that have clearance, may have an active controller."""
+    """True if voters that can't be asked, with those that have clearance, may have an active controller."""
     voters = list(asked.status.coordinator.voters)
     able = 0
     for voter in voters:

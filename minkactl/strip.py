@@ -128,14 +128,14 @@ def ticks(labels: Sequence[tuple[int, str]], width: int, signs: Signs) -> list[s
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal a text takes: a wide character takes two, a combining one none."""
+    """The number of cells that a text takes on a terminal: a wide character takes two, a combining one none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def _is_free(row: dict[int, str], start: int, end: int) -> bool:
-    """Whether these cells of the line are free, and so are their neighbours."""
+    """True if these cells of the line and their neighbours are free."""
     return all(end < at or at + cells_of(text) < start for at, text in row.items())
 
 
@@ -156,7 +156,7 @@ def bar(percent: int, width: int, signs: Signs) -> tuple[str, str]:
 
 
 def shade(value: int, top: int, signs: Signs) -> str:
-    """How much `value` is of `top`, as a character: the first for nothing, then by quarters."""
+    """The character for `value` as a part of `top`: the first for nothing, then by quarters."""
     if value <= 0 or top <= 0:
         return signs.shades[0]
     return signs.shades[min(4, -(-4 * value // top))]

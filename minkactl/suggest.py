@@ -1,4 +1,4 @@
-"""What somebody who mistyped a name may have meant."""
+"""The names that somebody who mistyped one may have meant."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Asks all nodes at once what they say about themselves, and takes the table of the one that knows most.
+"""Asks all nodes at once about themselves, and takes the table of the one that knows most.
 
 This needs no leader, and a node that hangs delays nothing: one that has not answered after `ANSWER_S` counts as silent.
 """
@@ -15,19 +15,19 @@ from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import DescribeNodeResponse, GetStatusResponse, UnservedOnNode
 from minka.v1.cluster_pb2 import Node, NodeState
 
-HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard so lately works, for some at least
+HEARD_LATELY_MS: Final = 1000  # several heartbeats: a node that was heard in this time works, at least for some
 ANSWER_S: Final = 1.0  # for all of it, if the table takes no longer
 CONTROLLER_S: Final = 0.5  # for the active controller to be found; then the newest table of the others will do
 LAST_ASKED_S: Final = 0.4  # for those that only the table names
 
 
 def is_known(status: GetStatusResponse) -> bool:
-    """Whether the table is what the active controller says, and not only what a node remembers of it."""
+    """True if the table is from the active controller, and not only from a node's memory."""
     return status.from_controller and status.has_clearance
 
 
 def unconfirmed(status: GetStatusResponse) -> str:
-    """A sentence for people if the table is only what a node remembers, else ""."""
+    """A sentence for people if the table is only from a node's memory, else ""."""
     if is_known(status):
         return ""
     return f"Not known to be so: {status.served_by} remembers it, and no active controller that a quorum has confirmed \
@@ -36,7 +36,7 @@ says so. Why: minkactl status"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a node has answered, or why it has not, for people."""
+    """A node's answer, or why there is none, for people."""
 
     answer: DescribeNodeResponse | None
     failure: str = ""
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What each node says, at `taken_ms` (Unix milliseconds). A node that was not asked has no report."""
+    """The reports of the nodes at `taken_ms` (Unix milliseconds). A node that was not asked has no report."""
 
     status: GetStatusResponse
     reports: Mapping[str, Report] = field(default_factory=dict)  # by node id
@@ -55,25 +55,25 @@ class Survey:
 
     @property
     def known(self) -> bool:
-        """Whether the table is what the active controller says, which a quorum has confirmed a moment ago."""
+        """True if the table is from the active controller, which a quorum has confirmed a moment ago."""
         return is_known(self.status)
 
     @property
     def heartbeat_ages_ms(self) -> dict[str, int]:
-        """How long ago the active controller has heard each node; those that it has not heard yet are missing."""
+        """The time since the active controller heard each node; nodes that it has not heard yet are missing."""
         nodes = self.status.nodes
         return {node.node_id: node.heartbeat_age_ms for node in nodes if node.HasField("heartbeat_age_ms")}
 
     @property
     def clocks_ms(self) -> dict[str, int]:
-        """How far the clocks of nodes that are up are ahead of one that nobody sets, as far as they have said so."""
+        """By how much the clocks of running nodes are ahead of one that nobody sets, as far as nodes have said so."""
         up = {node.id for node in self.status.table.nodes if is_up(node)}
         nodes = self.status.nodes
         return {n.node_id: n.clock_ahead_ms for n in nodes if n.HasField("clock_ahead_ms") and n.node_id in up}
 
     @property
     def remembered_ms(self) -> int | None:
-        """The time up to which the table is what the active controller said; None while it is, or if none knows."""
+        """The time until which the table was the active controller's; None if it still is, or if no node knows."""
         report = self.reports.get(self.status.served_by)
         if self.known or report is None or report.answer is None:
             return None
@@ -110,13 +110,13 @@ class Survey:
         return next((one for one in found if one.node_id == node), UnservedOnNode(node_id=node))
 
     def answer(self, node: str) -> DescribeNodeResponse | None:
-        """What the node has said."""
+        """The node's answer."""
         report = self.reports.get(node)
         return report.answer if report is not None else None
 
 
 def is_up(node: Node) -> bool:
-    """Whether the node works, by the table."""
+    """True if the node is up, by the table."""
     return node.state in (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
 
 
@@ -138,8 +138,8 @@ def survey(control: Control, meanwhile: Callable[[], object] = lambda: None) -> 
 
 
 def _unreadable(control: Control, status: GetStatusResponse, reports: Mapping[str, Report]) -> int | None:
-    """How many partitions have replicas in sync only on nodes that don't answer, or that answer no stale read, by the
-    node that has given the status. One that has just started knows of no replica how old it is.
+    """The number of partitions whose in-sync replicas are all on nodes that don't answer, or that answer no stale read,
+    by the node that gave the status. A node that has just started doesn't know the age of any replica.
     """
     silent = [node.id for node in status.table.nodes if _answers_no_stale(reports[node.id].answer)]
     if not silent or not status.summary.partitions:
@@ -192,9 +192,7 @@ class _Asking:
         return self._control.summary()
 
     def _best(self) -> tuple[bool, str]:
-        """Whether it is the active controller, and the address of the node that knows most; "" when none has
-        answered.
-        """
+        """The node that knows most: True if it is the active controller, and its address; "" when none has answered."""
         ranks = [
             (answer.is_controller and answer.has_clearance, answer.is_controller, answer.applied_index, address)
             for address, answer in self._answers.items()
@@ -210,7 +208,7 @@ class _Asking:
             pass
 
     def _wait_for_one(self, until: float) -> bool:
-        """Take one result, and ask the nodes that it names; return whether there was one in time."""
+        """Take one result, and ask the nodes that it names; return False if none came in time."""
         try:
             done = self._done.get(timeout=max(until - time.monotonic(), 0))
         except Empty:
@@ -255,7 +253,7 @@ def failed(error: MinkaError, answer_s: float) -> Report:
     """The report of a node whose call failed, after `answer_s` seconds at most."""
     # Without the address, which stands beside it.
     text = error.message.removeprefix(f"{error.details.get('address', '')}: ")
-    # When gRPC says so, the kernel has accepted the connection, but the process says nothing on it.
+    # gRPC says this if the kernel has accepted the connection, but the process says nothing on it.
     if error.code is Code.DEADLINE_EXCEEDED or text.startswith("connection attempt timed out"):
         return Report(None, f"no answer within {answer_s:g} s")
     refused = "Connection refused" in text

@@ -1,4 +1,4 @@
-"""What is left of a partition that nobody serves: each replica's copy, and what is lost if one of them leads."""
+"""The copies of a partition that nobody serves, and what is lost if one of them leads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _ANSWER_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica. `found`: what its node says; None if it doesn't answer, for the reason in `note`."""
+    """One replica. `found`: its node's answer; None if there is none, for the reason in `note`."""
 
     node: str
     had_everything: bool  # by the table: it was in sync, or eligible
@@ -36,12 +36,12 @@ class Copy:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where its log ends: of two copies the later leadership's is newer, and of the same the longer one."""
+        """The end of its log: of two copies that of the later leadership is newer, then the longer one."""
         return (self.found.log_end_epoch, self.found.log_end_offset) if self.found is not None else (0, 0)
 
     @property
     def can_lead(self) -> bool:
-        """Whether its node answers, and its data can be used."""
+        """True if its node answers, and its data can be used."""
         return self.found is not None and not self.found.unusable
 
     def document(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def accept_loss(partition: str) -> str:
 
 
 def leader_serves_nothing(damaged: Iterable[DamagedReplica], row: Partition) -> bool:
-    """Whether the leader's copy is damaged, and nobody else is in sync: then only a person can help."""
+    """True if the leader's copy is damaged, and nobody else is in sync: then only a person can help."""
     is_damaged = any(one.partition_id == row.id and one.node_id == row.leader for one in damaged)
     return is_damaged and list(row.isr) == [row.leader]
 

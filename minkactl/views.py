@@ -1,4 +1,4 @@
-"""The rows and documents that commands show, from what a node answers to GetStatus.
+"""The rows and documents that commands show, from a node's answer to GetStatus.
 
 Numbers that only the active controller knows (sizes, heartbeats) are None when it didn't answer.
 """
@@ -113,12 +113,12 @@ MEMBER_COLUMNS = (
 
 
 def replica_stats(status: GetStatusResponse) -> dict[int, ReplicaStats]:
-    """What the leaders last reported, by partition id."""
+    """The leaders' last reports, by partition id."""
     return {stats.partition_id: stats for stats in status.replicas}
 
 
 def node_rows(status: GetStatusResponse, asked: Survey | None = None) -> list[Row]:
-    """A row for each node of the table, in its order; with what it says of itself, if all have been asked."""
+    """A row for each node of the table, in its order; with its own answer, if all have been asked."""
     heard = {node.node_id: node for node in status.nodes}
     counts = {node.node_id: node for node in status.summary.nodes}
     rows: list[Row] = []
@@ -168,7 +168,7 @@ def _disk(runtime: NodeStatus | None) -> Row:
 
 
 def _said(node: Node, asked: "Survey") -> Row:
-    """What the node says about itself; "trouble" is a word for what is wrong, None if nothing is."""
+    """The node's answer about itself; "trouble" is a word for what is wrong, None if nothing is."""
     report = asked.reports.get(node.id)
     answer = report.answer if report else None
     if report is None or answer is None:
@@ -194,7 +194,7 @@ def _role(status: GetStatusResponse, node: Node) -> str:
 
 
 def raft_document(status: GetStatusResponse) -> dict[str, Any]:
-    """What `minkactl raft status` says: the coordinator as the answering node knows it, and its members."""
+    """The document of `minkactl raft status`: the coordinator as the answering node knows it, and its members."""
     coordinator = status.coordinator
     nodes = {row["id"]: row for row in node_rows(status)}
     members = []
@@ -202,7 +202,7 @@ def raft_document(status: GetStatusResponse) -> dict[str, Any]:
         row = nodes.get(node, {"id": node, "role": "voter" if node in coordinator.voters else "learner"})
         member = {column.key: row.get(column.key) for column in MEMBER_COLUMNS}
         applied = member["applied_index"]
-        # The index is from the last heartbeat, so even a member that keeps up lags by what was committed since.
+        # The index is from the last heartbeat, so even a member that keeps up lags by later entries.
         member["lag"] = None if applied is None else max(coordinator.commit_index - applied, 0)
         members.append(member)
     return {"served_by": status.served_by, **to_document(coordinator), "members": members}
@@ -223,13 +223,13 @@ def keyspace_rows(status: GetStatusResponse) -> list[Row]:
 
 
 def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts]) -> dict[str, int | None]:
-    """How many partitions are in each state; None if only a memory of it is there."""
+    """The number of partitions in each state; None if it is only remembered."""
     found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
 def remembered_states(keyspaces: Collection[KeyspaceCounts]) -> dict[str, int]:
-    """How many partitions are in each state by the table at hand."""
+    """The number of partitions in each state by the table at hand."""
     return {
         "online": sum(keyspace.online for keyspace in keyspaces),
         "assigned": sum(keyspace.assigned for keyspace in keyspaces),
@@ -283,7 +283,7 @@ class PartitionView:
         self._by_ranges = {keyspace.id for keyspace in status.table.keyspaces if is_by_ranges(keyspace)}
 
     def rows(self, partitions: Iterable[Partition], replicas: Iterable[ReplicaStats]) -> Iterator[Row]:
-        """A row for each partition, with what its leader has reported."""
+        """A row for each partition, with its leader's report."""
         stats = {one.partition_id: one for one in replicas}
         for partition in partitions:
             yield self._row(partition, stats.get(partition.id))

@@ -24,7 +24,7 @@ class Appender:
         self._before: set[str] = set()
 
     def show(self, page: Page) -> None:
-        """Print the page, or what has changed of it."""
+        """Print the page, or its changes."""
         if self._form == "json":
             print(as_json(page.document, indent=None), flush=True)
         elif self._form == "yaml":
@@ -65,8 +65,9 @@ class Redrawer:
 
 @contextmanager
 def sink(form: str, way_out: str = "") -> Iterator[Appender | Redrawer]:
-    """What shows pages of this format. `way_out` ends the sentence that says that a page doesn't fit on the
-    terminal."""
+    """The sink that shows pages of this format. `way_out` ends the sentence that says that a page doesn't fit on the
+    terminal.
+    """
     if not (form in TABLES and is_terminal()):
         yield Appender(form)
         return
@@ -82,8 +83,8 @@ def repeated(
 ) -> Iterator[Page]:
     """Fetch for ever, every `interval_s` seconds; once it has worked, go on through errors that pass.
 
-    It also says when what comes is no longer what an active controller has confirmed. Raises MinkaError: what `fetch`
-    raised, or DEADLINE_EXCEEDED when --timeout is over.
+    It also says when an active controller no longer confirms the pages. Raises MinkaError: that of `fetch`, or
+    DEADLINE_EXCEEDED when --timeout is over.
     """
     from minka.errors import Code, MinkaError
 

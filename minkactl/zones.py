@@ -1,4 +1,4 @@
-"""What the end of each zone would end: the quorum, and what is served of partitions."""
+"""The effects of losing each zone: on the quorum, and on the partitions that are served."""
 
 from collections.abc import Collection
 from typing import Final

@@ -37,10 +37,9 @@ class Control:
 
     `endpoints` are addresses host:port of some of the nodes. Every method finishes within `timeout` seconds, redirects
     and repetitions included, and raises only `MinkaError`: the node's refusal; UNREACHABLE, NO_CONTROLLER or
-    DEADLINE_EXCEEDED, which name every endpoint that was tried and what was wrong with it; OUTCOME_UNKNOWN for a change
-    whose answer was lost. A change is repeated only if a refusal, or a connection that was never made, shows that
-    nothing was done. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
-    INVALID_CONFIG.
+    DEADLINE_EXCEEDED, which name every endpoint that was tried and its error; OUTCOME_UNKNOWN for a change whose answer
+    was lost. A change is repeated only if a refusal, or a connection that was never made, shows that nothing was done.
+    `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -48,7 +47,7 @@ class Control:
         self.timeout: Final = checked_timeout(timeout)
         self.tls: Final = tls
         self._channels: Final = Channels(tls)
-        self._controller = ""  # address of the active controller, as last heard
+        self._controller = ""  # the last known address of the active controller
         self._known_table = cluster_pb2.PartitionTable()  # the active controller's, when the status was last asked for
 
     def __enter__(self) -> Self:
@@ -81,12 +80,12 @@ class Control:
         return answer
 
     def summary(self) -> admin_pb2.GetStatusResponse:
-        """The same view without the partitions: instead of them, what they add up to, which doesn't grow with them."""
+        """The same view with sums instead of the partitions; its size doesn't grow with them."""
         request = admin_pb2.GetStatusRequest(summary=True)
         return self._view(lambda address, timeout: self._status(address, request, timeout), lambda response: response)
 
     def summary_at(self, address: str, silent: Sequence[str] = ()) -> admin_pb2.GetStatusResponse:
-        """The same as the node at this address, and no other, sees it. `silent`: see TableSummary.only_on_silent."""
+        """The same as only the node at this address sees it. `silent`: see TableSummary.only_on_silent."""
         request = admin_pb2.GetStatusRequest(summary=True, silent=silent)
         return self._status(address, request, self.timeout)
 
@@ -142,7 +141,7 @@ class Control:
         return first
 
     def copies_at(self, address: str, partition_ids: Sequence[int], timeout: float) -> admin_pb2.DescribeNodeResponse:
-        """What the node at this address says of itself, and of its copies of these partitions. Raises UNREACHABLE,
+        """The answer of the node at this address about itself and its copies of these partitions. Raises UNREACHABLE,
         DEADLINE_EXCEEDED.
         """
         request = admin_pb2.DescribeNodeRequest(partitions=partition_ids)
@@ -185,7 +184,7 @@ class Control:
 
         If `replicas` is 0, there are 3 in a cluster of three nodes or more, else 1. If `min_insync` is 0, it is a
         majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
-        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and what the controller refuses.
+        when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
         """
         try:
             ranges = None
@@ -219,12 +218,12 @@ class Control:
     ) -> admin_pb2.Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none given: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none given: all). `drain` are nodes that are to have nothing. `weights`
+        `keyspaces` are those that are planned (none given: all). `drain` are nodes that should have nothing. `weights`
         are the nodes' shares in relation to each other (a node that isn't named has the weight of its configuration).
-        `partitions` gives the replicas that partitions, by id, are to have, the preferred leader first: then these are
-        planned, and nothing else. `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are
-        those of the operation that the plan becomes. What is moved by operations that have not ended is left alone;
-        with `queue` the plan begins where they leave things, and its operation waits for those that touch the same.
+        `partitions` gives the replicas of partitions, by id, the preferred leader first: then only these are planned.
+        `reason` and `rate_limit` (bytes a second that each node may ship; 0: no limit) are those of the operation that
+        the plan becomes. Partitions that unfinished operations move are left alone; with `queue` the plan begins where
+        those operations end, and its operation waits for those that touch the same.
         """
         assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
         request = admin_pb2.PlanReassignRequest(
@@ -242,11 +241,11 @@ class Control:
     def apply_plan(
         self, plan: admin_pb2.Plan, requested_by: str, reason: str = "", rate_limit: int | None = None
     ) -> cluster_pb2.Operation:
-        """Start exactly this plan, as an operation. Raises STALE_PLAN if what it moves has changed since it was made,
-        DAMAGED_PLAN if it was edited, and OPERATION_RUNNING if another operation moves the same now.
+        """Start exactly this plan, as an operation. Raises STALE_PLAN if things that it moves have changed since it was
+        made, DAMAGED_PLAN if it was edited, and OPERATION_RUNNING if another operation moves the same now.
 
-        `reason` and `rate_limit` (what each node may ship, in bytes a second; 0: no limit) take the place of the plan's
-        own if they are given.
+        `reason` and `rate_limit` (the most bytes a second that each node ships; 0: no limit) replace the plan's own if
+        they are given.
         """
         limit = None if rate_limit is None else _checked_rate(rate_limit)
         request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason, rate_limit=limit)
@@ -270,7 +269,7 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
     def elect_unclean(self, row: cluster_pb2.Partition, node: str, *, requested_by: str, reason: str = "") -> None:
-        """Let this node, whose copy may lack what was acknowledged, lead the partition, if its row is still this one.
+        """Let this node lead the partition, if its row is still this one. Its copy may lack acknowledged writes.
 
         Raises LEADER_EXISTS, STALE_EPOCH, and INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
         """
@@ -289,7 +288,7 @@ class Control:
         queue: bool = False,
     ) -> cluster_pb2.Operation:
         """Make a node safe to stop, as an operation; with `decommission` all its replicas are moved away, too.
-        `rate_limit` is what each node may ship for it, in bytes a second (0: no limit). If other operations touch the
+        `rate_limit` is the most bytes a second that each node ships for it (0: no limit). If other operations touch the
         same, it raises OPERATION_RUNNING; with `queue` it waits for them instead.
         """
         request = admin_pb2.DrainNodeRequest(
@@ -308,12 +307,12 @@ class Control:
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
     def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:
-        """What would happen if the node stopped now, as the active controller sees it."""
+        """The effects of stopping the node now, as the active controller sees it."""
         request = admin_pb2.GetDrainStatusRequest(node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
     def pallets(self, timeout: float) -> duty_api_pb2.GetPalletsResponse:
-        """All pallets, each with what its duties add up to. It takes at most `timeout` seconds."""
+        """All pallets, each with the sums of its duties. It takes at most `timeout` seconds."""
         request = duty_api_pb2.GetPalletsRequest()
         return self._call(lambda channel: DutiesStub(channel).GetPallets, request, repeatable=True, timeout=timeout)
 
@@ -323,9 +322,7 @@ class Control:
         return self._call(lambda channel: DutiesStub(channel).GetShards, request, repeatable=True, timeout=timeout)
 
     def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
-        """What keeps the partition from being split now, as the active controller decides it. Raises
-        UNKNOWN_PARTITION.
-        """
+        """The obstacles to splitting the partition now, as the active controller decides. Raises UNKNOWN_PARTITION."""
         request = admin_pb2.GetSplitBlockersRequest(partition_id=partition_id)
         return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
 
@@ -349,7 +346,7 @@ class Control:
         return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
 
     def limit_operation(self, operation_id: int, rate_limit: int) -> cluster_pb2.Operation:
-        """Set what each node may ship for the operation from now on, in bytes a second; 0: no limit. Raises
+        """Set the most bytes a second that each node ships for the operation from now on; 0: no limit. Raises
         UNKNOWN_OPERATION, OPERATION_ENDED.
         """
         request = admin_pb2.LimitOperationRequest(id=operation_id, rate_limit=_checked_rate(rate_limit))
@@ -382,7 +379,7 @@ class Control:
         self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0
     ) -> loads_pb2.Load:
         """Begin a load, or return the one that has this id already. `job` is a note that is kept with it, up to 8 KiB;
-        `rate_limit` is how many bytes a second may be uploaded to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
+        `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
         TOO_MANY_LOADS, and LOAD_EXISTS if a load of another keyspace has the id.
         """
         request = load_api_pb2.BeginLoadRequest(
@@ -395,7 +392,7 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).BeginLoad, request, repeatable=True).load
 
     def touch_load(self, load_id: str) -> loads_pb2.Load:
-        """Say that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
+        """Tell that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
         request = load_api_pb2.TouchLoadRequest(load_id=load_id)
         return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
 
@@ -412,8 +409,8 @@ class Control:
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
-        """Loads by id, or all that are remembered, with what the committed ones wait for; with `with_parts` also the
-        parts of those that are being taken in. Raises UNKNOWN_LOAD.
+        """Loads by id, or all that are remembered, and for committed ones the reasons why they wait; with `with_parts`
+        also the parts of those that are being taken in. Raises UNKNOWN_LOAD.
         """
         request = load_api_pb2.GetLoadsRequest(load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
@@ -429,7 +426,7 @@ class Control:
         """Ask for learners to become voters and for voters to become learners, in one change. The status shows when
         that is done.
 
-        If the request is lost, make it again: one that is done already changes nothing.
+        If the request is lost, repeat it: a change that is done already changes nothing.
         """
         request = admin_pb2.ChangeVotersRequest(promote=promote, demote=demote)
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
@@ -533,7 +530,7 @@ class Described:
     call: "grpc.Future[admin_pb2.DescribeNodeResponse]"
 
     def answer(self) -> admin_pb2.DescribeNodeResponse:
-        """What the node said. Raises MinkaError with the reason why it didn't; DEADLINE_EXCEEDED also while no answer
+        """The node's answer. Raises MinkaError with the reason if there is none; DEADLINE_EXCEEDED also while no answer
         has come yet.
         """
         if not self.call.done():

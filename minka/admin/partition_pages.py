@@ -46,7 +46,7 @@ class Partitions:
                 self.matching = page.matching
 
     def whole(self) -> admin_pb2.GetStatusResponse:
-        """The status with these partitions, and what is reported of them."""
+        """The status with these partitions, and the reports on them."""
         for page in self:
             self.status.table.partitions.extend(page.partitions)
             self.status.replicas.extend(page.replicas)
@@ -58,7 +58,7 @@ class Partitions:
         self._call.cancel()
 
     def _next(self, timeout: float) -> admin_pb2.ListPartitionsResponse | None:
-        # A deadline would be over while somebody pages through what was printed.
+        # A deadline would be over while somebody pages through the output.
         overdue = threading.Event()
 
         def give_up() -> None:

@@ -53,14 +53,14 @@ T = TypeVar("T")
 
 _CHUNK_BYTES: Final = 256 * 1024
 _ASK_SECONDS: Final = 5.0
-_FILE_SECONDS: Final = 3600.0  # how long it may take a node to fetch or cut one file
-_LOOK_SECONDS: Final = 10.0  # how often a node that takes in a file is asked whether it is there
-_SILENT_SECONDS: Final = 60.0  # how long such a node may not answer
-_ENOUGH_SECONDS: Final = 5.0  # how long nodes that are late are waited for, once enough nodes have a file
+_FILE_SECONDS: Final = 3600.0  # the time for a node to fetch or cut one file
+_LOOK_SECONDS: Final = 10.0  # between two questions to a node that takes in a file
+_SILENT_SECONDS: Final = 60.0  # the most time for which such a node may not answer
+_ENOUGH_SECONDS: Final = 5.0  # the wait for late nodes, once enough nodes have a file
 _POLL_SECONDS: Final = 0.1
-_PASSING_SECONDS: Final = 30.0  # how long a load waits for what it lacks at its start and what may come back
+_PASSING_SECONDS: Final = 30.0  # the wait of a load, at its start, for a missing node or replica that may come back
 _RNG: Final = Random()
-# A repetition can't help against these.
+# Repeating doesn't help against these.
 _FINAL: Final = frozenset(
     {Code.DISK_FULL, Code.LOAD_ENDED, Code.UNKNOWN_LOAD, Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.CLUSTER_MISMATCH}
 )
@@ -78,7 +78,7 @@ class LoadTarget:
 
     @property
     def needed(self) -> int:
-        """How many of the nodes must have a file before it can be committed."""
+        """The number of nodes that must have a file before it can be committed."""
         return min(max(1, self.min_insync), len(self.nodes))
 
     def file(self, name: str) -> LoadFile:
@@ -87,22 +87,22 @@ class LoadTarget:
         return LoadFile(partition_id=self.partition_id, name=name, slot=self.slot, start_key=start, end_key=end)
 
     def is_of(self, file: LoadFile) -> bool:
-        """Whether the file was cut for the partition as it is here."""
+        """True if the file was cut for the partition as it is here."""
         cut_for = (file.partition_id, file.slot, file.start_key, file.end_key)
         return cut_for == (self.partition_id, self.slot, *self.range)
 
 
 @dataclass(slots=True)
 class _Heard:
-    """When a node last answered, by the monotonic clock, in seconds."""
+    """The time of a node's last answer, by the monotonic clock, in seconds."""
 
     at: float
 
 
 class LoadClient:
-    """A client for bulk loads, to be used by one thread. `endpoints` are addresses host:port of some of the nodes.
-    `timeout` is how many seconds a call waits for a node that restarts, an election of the controller, or a partition
-    that is being split. An error against which waiting can't help is raised at once.
+    """A client for bulk loads, to be used by one thread. `endpoints` are addresses host:port of some of the nodes. A
+    call waits at most `timeout` seconds for a node that restarts, an election of the controller, or a partition that is
+    being split. If waiting can't help against an error, it is raised at once.
 
     All errors are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
@@ -128,8 +128,8 @@ class LoadClient:
     # Loads
 
     def begin(self, load_id: str, keyspace: str, *, requested_by: str = "", job: str = "", rate_limit: int = 0) -> Load:
-        """Begin a load, or return the one that has this id already, in whatever state that is. `Control.begin_load`
-        describes the arguments and the errors.
+        """Begin a load, or return the one that has this id already, in any state. `Control.begin_load` describes the
+        arguments and the errors.
         """
         return self._patiently(
             lambda: self.control.begin_load(
@@ -138,7 +138,7 @@ class LoadClient:
         )
 
     def touch(self, load_id: str) -> Load:
-        """Say that somebody still works on the load; one that nobody has touched for `loads.abandoned_after_s` seconds
+        """Tell that somebody still works on the load; one that nobody has touched for `loads.abandoned_after_s` seconds
         is aborted. Raises UNKNOWN_LOAD.
         """
         return self._patiently(lambda: self.control.touch_load(load_id))
@@ -150,11 +150,11 @@ class LoadClient:
         return self._patiently(lambda: self.control.abort_load(load_id, requested_by, reason))
 
     def all(self) -> list[Load]:
-        """The loads that have not ended, and the last that have, the newest first."""
+        """The loads that have not ended and the last ended ones, the newest first."""
         return [*self._patiently(self.control.loads).loads]
 
     def describe(self, load_id: str) -> GetLoadsResponse:
-        """One load, its parts while they are being taken in, and what they wait for. Raises UNKNOWN_LOAD."""
+        """One load, its parts while they are being taken in, and the reasons why they wait. Raises UNKNOWN_LOAD."""
         return self._patiently(lambda: self.control.loads([load_id], with_parts=True))
 
     def wait(self, load_id: str, on_progress: Callable[[GetLoadsResponse], None] = lambda _: None) -> Load:
@@ -206,10 +206,10 @@ class LoadClient:
         return found
 
     def check(self, keyspace: str, bytes_: int, version: str = "") -> None:
-        """Check that a load of files of `bytes_` bytes can succeed as things are: each node that has replicas of the
-        keyspace answers and has room for its share, and enough replicas are in sync. One error names all that is
-        missing: DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE, or INVALID_ARGUMENT for a node of another version than
-        `version` ("": any). Raises UNKNOWN_KEYSPACE.
+        """Check that a load of files of `bytes_` bytes can succeed now: each node that has replicas of the keyspace
+        answers and has room for its share, and enough replicas are in sync. One error names all that is missing:
+        DISK_FULL, NOT_ENOUGH_REPLICAS, UNREACHABLE, or INVALID_ARGUMENT for a node of another version than `version`
+        ("": any). Raises UNKNOWN_KEYSPACE.
 
         It waits for a node that restarts for half a minute at most. A node that has failed gets its files later from
         the others, if enough replicas are in sync without it.
@@ -259,7 +259,7 @@ class LoadClient:
 
     def upload(self, load: Load, target: LoadTarget, written: Written, name: str) -> LoadFile:
         """Upload a file to the nodes that have replicas of the partition, and return the row that names it in the
-        commit. `name` must be another one for each attempt, of letters, digits, _, dot and dash.
+        commit. `name` must differ for each attempt, and has letters, digits, _, dot and dash.
 
         At least `min_insync` of the nodes have the file then; those that are away get it later from the others. A node
         that restarts is waited for, and so is one that answers but is slow: other files may come before this one, and
@@ -318,7 +318,7 @@ class LoadClient:
                 return
             except MinkaError as error:
                 failure = error
-            # The receiver takes a transfer that broke for a damaged file.
+            # The receiver reports a transfer that broke off as a damaged file.
             is_final = not failure.code.info.retriable and failure.code is not Code.CORRUPT_DATA
             if failure.code is Code.UNREACHABLE:
                 deadline = max(deadline, heard.at + self._timeout)
@@ -327,8 +327,8 @@ class LoadClient:
                 raise failure
 
     def _send(self, address: str, header: UploadHeader, path: Path, heard: "_Heard") -> None:
-        """Send the file to a node. It may take hours, so the node is asked meanwhile; `heard` says when it answered.
-        Raises UNREACHABLE if it doesn't answer for long, and what it refuses.
+        """Send the file to a node. It may take hours, so the node is asked meanwhile; `heard` has the time of its last
+        answer. Raises UNREACHABLE if it is silent for long, and its refusals.
         """
         method: Any = self._channels.to(address).stream_unary(UPLOAD_METHOD)
         call, begun = method.future(_messages(header, path)), time.monotonic()
@@ -353,7 +353,7 @@ class LoadClient:
     def commit(self, load: Load, files: Iterable[LoadFile]) -> Load:
         """Commit the load: these files are taken in, all or none. If partitions were split or merged since the files
         were cut, the nodes make new files of them; if replicas were moved, the files are brought to the new nodes. The
-        load that is returned is COMMITTED or DONE, also if it had been committed before, with whatever files.
+        load that is returned is COMMITTED or DONE, also if it had been committed before, even with other files.
 
         Raises LOAD_ENDED, UNKNOWN_LOAD, NOT_ENOUGH_SPOOLS, DISK_FULL, UNKNOWN_FILE.
         """
@@ -421,7 +421,7 @@ class LoadClient:
         return [*_asked(address, lambda: stub.CutFiles(request, timeout=_FILE_SECONDS)).files]
 
     def _spread(self, load: Load, files: list[LoadFile], targets: Mapping[int, LoadTarget]) -> None:
-        """Bring each file to as many of the nodes that have replicas now as must have it."""
+        """Bring each file to enough of the nodes that have replicas now."""
         nodes = dict(node for file in files for node in targets[file.partition_id].nodes)
         asked = {node: self._pool.submit(self._files_at, address, load.number) for node, address in nodes.items()}
         there: dict[str, set[tuple[str, int]]] = {}
@@ -458,7 +458,7 @@ class LoadClient:
     # What everything needs
 
     def _table(self) -> PartitionTable:
-        """The active controller's table, so that it is at least as new as the one by which a commit is decided."""
+        """The active controller's table, which is at least as new as the one by which a commit is decided."""
 
         def ask() -> PartitionTable:
             status = self.control.status()
@@ -469,7 +469,7 @@ class LoadClient:
         return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask again until the timeout, as long as no node answers that can."""
+        """Ask again until the timeout, while no node can answer."""
         deadline, attempt = time.monotonic() + self._timeout, 0
         while True:
             attempt += 1
@@ -504,13 +504,13 @@ def _keyspace(table: PartitionTable, name: str) -> Keyspace:
 
 
 def _target(keyspace: Keyspace, row: Partition, addresses: Mapping[str, str]) -> LoadTarget:
-    """The target for a partition. A node that is to give its replica away needs no file."""
+    """The target for a partition. A node that will give its replica away needs no file."""
     nodes = tuple((node, addresses[node]) for node in row.replicas if node not in row.removing_replicas)
     return LoadTarget(row.id, row.slot, KeyRange(row.start_key, row.end_key), nodes, keyspace.min_insync)
 
 
 def _shares(rows: Sequence[Partition], bytes_: int) -> dict[str, int]:
-    """About how many bytes each node gets, if all partitions get the same."""
+    """The estimated bytes that each node gets, if all partitions get the same."""
     shares: dict[str, int] = {}
     for row in rows:
         for node in row.replicas:

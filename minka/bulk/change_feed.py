@@ -1,8 +1,7 @@
-"""Follows what is written to a keyspace, from the logs of its partitions. Synchronous.
+"""Follows the writes to a keyspace, from the logs of its partitions. Synchronous.
 
-The changes of a partition come in the order of its log. A partition that was split off begins where its parent's log
-says so. How far back logs go is set by `storage.change_retention_mib` at the nodes; to ask for changes that are no
-longer kept raises CHANGES_GONE.
+The changes of a partition come in the order of its log. A partition that was split off begins at a place in its
+parent's log. Nodes keep `storage.change_retention_mib` of a log; asking for older changes raises CHANGES_GONE.
 """
 
 import time
@@ -23,8 +22,8 @@ _CALL_SECONDS: Final = 10.0
 
 class ChangeClient(Nodes):
     """Reads the change feeds of a cluster; to be used by one thread. `endpoints` are addresses host:port of some of the
-    nodes. `timeout` is how many seconds a partition may be without a leader that answers. All errors are `MinkaError`.
-    `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors are
+    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -32,8 +31,8 @@ class ChangeClient(Nodes):
         self._timeout: Final = timeout
 
     def positions(self, keyspace: Keyspace) -> dict[int, ChangePosition]:
-        """How far the log of each partition goes, by partition id, as its leader says: all that was acknowledged before
-        the call is included. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in time.
+        """The end of each partition's log, by partition id, from its leader: all writes that were acknowledged before
+        the call are included. Raises PARTITION_OFFLINE or UNREACHABLE if a partition has no leader in time.
         """
         until, tries = time.monotonic() + self._timeout, 0
         while True:
@@ -85,7 +84,7 @@ class ChangeClient(Nodes):
         raise MinkaError(Code.CHANGES_GONE, text)
 
     def _ask(self, request: ReadChangesRequest) -> Iterator[ChangeBatch]:
-        """What one replica answers, until it fails. The leader is asked first, then others, whose logs may go back
+        """The answers of one replica, until it fails. The leader is asked first, then others, whose logs may go back
         further.
         """
         until, tries = time.monotonic() + self._timeout, 0

@@ -1,4 +1,4 @@
-"""Reads what the nodes remember of their partitions' load. Synchronous."""
+"""Reads the nodes' history of their partitions' load. Synchronous."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ from minka.wire.history_rows import PartitionInterval, unpack
 
 @dataclass(frozen=True, slots=True)
 class NodeInterval:
-    """What a node did from `start_ms` (its wall clock, Unix milliseconds) for `interval_ms`.
+    """The load of a node from `start_ms` (its wall clock, Unix milliseconds) for `interval_ms`.
 
-    `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is what its
-    configuration says that it should hold at most, 0 if it says nothing; `cpu_ms` is processor time of its process.
-    `partitions` has those that answered clients or changed in size, and now and then all that have data.
+    `free_bytes` of `total_bytes` were free at the end on the file system of its data_dir; `capacity_bytes` is the most
+    that it should hold by its configuration, 0 if unset; `cpu_ms` is processor time of its process. `partitions` has
+    those that answered clients or changed in size, and now and then all that have data.
     """
 
     node: str
@@ -38,8 +38,8 @@ class NodeInterval:
 
 
 class HistoryClient:
-    """Reads the nodes' histories; to be used by one thread. `timeout` is how many seconds a node may take to tell all
-    that is asked for. All errors are `MinkaError`.
+    """Reads the nodes' histories; to be used by one thread. `timeout` is the most seconds for a node's whole answer.
+    All errors are `MinkaError`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 120.0) -> None:
@@ -60,7 +60,7 @@ class HistoryClient:
         self._channels.close()
 
     def nodes(self) -> list[str]:
-        """The ids of the nodes that have not left, by the newest table. Raises what `Control` raises."""
+        """The ids of the nodes that have not left, by the newest table. Raises the errors of `Control`."""
         self._table = self._control.table()
         return [node.id for node in self._table.nodes if node.state != NodeState.NODE_STATE_LEFT]
 
@@ -80,8 +80,8 @@ class HistoryClient:
     def read_all(
         self, from_ms: int = 0, to_ms: int = 0, *, on_missing: Callable[[str, MinkaError], None]
     ) -> Iterator[NodeInterval]:
-        """The intervals of all nodes, node by node. `on_missing` is told each node of which some or all are missing,
-        and why. Raises what `nodes` raises.
+        """The intervals of all nodes, node by node. `on_missing` is called with each node of which intervals are
+        missing, and the reason. Raises the errors of `nodes`.
         """
         for node in self.nodes():
             try:
@@ -100,7 +100,7 @@ class HistoryClient:
 
 
 def intervals_of(node: str, blocks: Iterable[HistoryBlock]) -> Iterator[NodeInterval]:
-    """The intervals, each made of all of its blocks. Raises what `unpack` raises."""
+    """The intervals, each made of all of its blocks. Raises the errors of `unpack`."""
     found: NodeInterval | None = None
     for block in blocks:
         rows = unpack(block.packed, block.rows, block.layout)

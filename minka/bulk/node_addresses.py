@@ -39,7 +39,7 @@ class Nodes:
         self._channels.close()
 
     def keyspace(self, name: str) -> Keyspace:
-        """Fetch the table, and return the keyspace's row. Raises UNKNOWN_KEYSPACE, and what `Control` raises."""
+        """Fetch the table, and return the keyspace's row. Raises UNKNOWN_KEYSPACE, and the errors of `Control`."""
         self.table = self._control.table()
         for keyspace in self.table.keyspaces:
             if keyspace.name == name:
@@ -69,12 +69,12 @@ class Nodes:
 
 
 def error_of(caught: grpc.RpcError | MinkaError, node: str) -> MinkaError:
-    """Why a call to a node failed. The call only read, so it can be repeated."""
+    """The error of a failed call to a node. The call only read, so it can be repeated."""
     return caught if isinstance(caught, MinkaError) else error_from_call(caught, node, repeatable=True)
 
 
 def may_work_later(error: MinkaError) -> bool:
-    """Whether the same call may succeed in a moment."""
+    """True if the same call may succeed in a moment."""
     return error.code.info.retriable or error.code is Code.DEADLINE_EXCEEDED
 
 

@@ -29,14 +29,14 @@ from minka.v1.snapshots_pb2_grpc import SnapshotsStub
 
 _OPEN_SECONDS: Final = 40.0
 _SHORT_SECONDS: Final = 5.0
-_REPLICA_SECONDS: Final = 10.0  # a replica that lags may come to the snapshot's mark later than the leader
+_REPLICA_SECONDS: Final = 10.0  # a replica that lags may reach the snapshot's mark this much later than the leader
 _TRIES_A_NODE: Final = 5
 
 
 class SnapshotClient(Nodes):
     """Opens, reads and compares readers' snapshots; to be used by one thread. `endpoints` are addresses host:port of
-    some of the nodes. `timeout` is how many seconds a partition may be without a leader that answers. All errors are
-    `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
+    some of the nodes. `timeout` is the most seconds that a partition may be without a leader that answers. All errors
+    are `MinkaError`. `tls` is for a cluster with TLS; a mistake in its files raises INVALID_CONFIG.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, timeout: float = 60.0) -> None:
@@ -46,11 +46,11 @@ class SnapshotClient(Nodes):
     def open(
         self, keyspace: Keyspace, partition_id: int, wanted: KeyRange, part_bytes: int = 0
     ) -> Iterator[PartitionSnapshot]:
-        """Open snapshots that together have these keys of what is, or was, this partition. There is one, unless the
-        partition was split since the table was fetched.
+        """Open snapshots that together have these keys of this partition, which may have been split. There is one,
+        unless the partition was split since the table was fetched.
 
-        With `part_bytes`, a snapshot also has the keys at which parts of about that many bytes begin. Raises
-        UNKNOWN_PARTITION, what a leader refuses, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
+        With `part_bytes`, a snapshot also has the keys at which parts of about `part_bytes` bytes begin. Raises
+        UNKNOWN_PARTITION, the refusals of a leader, and PARTITION_OFFLINE or UNREACHABLE if none answers in time.
         """
         start = wanted.start
         while True:
@@ -71,8 +71,8 @@ class SnapshotClient(Nodes):
         of_buckets: int = 0,
     ) -> Iterator[RowBatch]:
         """The rows in the range, in batches, in the order of their keys; with `keys_only` without their values. With
-        `buckets`, these are the rows of such of the `of_buckets` buckets that `digest` counts, with the hashes of pairs
-        in the place of values. Raises SNAPSHOT_GONE, or what the nodes refuse, if no node still has the snapshot.
+        `buckets`, these are the rows of these buckets, of the `of_buckets` that `digest` counts, with the hashes of
+        pairs in place of values. Raises SNAPSHOT_GONE, or the refusals of the nodes, if no node still has the snapshot.
         """
         start, tries, nodes = wanted.start, 0, list(snapshot.nodes)
         while snapshot.snapshot_id:
@@ -101,8 +101,8 @@ class SnapshotClient(Nodes):
 
     def digest(self, snapshot: PartitionSnapshot, node: str, wanted: KeyRange, buckets: int = 1) -> SnapshotDigest:
         """The digest of the rows in the range as the replica on this node has them, in `buckets` by the hashes of their
-        keys. Raises SNAPSHOT_GONE, also if the replica hasn't come to the snapshot in ten seconds, and what the node
-        refuses.
+        keys. Raises SNAPSHOT_GONE, also if the replica doesn't reach the snapshot in ten seconds, and the node's
+        refusals.
         """
         if not snapshot.snapshot_id:
             return SnapshotDigest()
@@ -122,8 +122,8 @@ class SnapshotClient(Nodes):
                 pause(tries)
 
     def renew(self, snapshot: PartitionSnapshot) -> None:
-        """Say that the snapshot is still needed, so that the nodes don't drop it as unused. A node that doesn't answer
-        may drop it.
+        """Tell the nodes that the snapshot is still needed, so that they don't drop it as unused. A node that doesn't
+        answer may drop it.
         """
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
@@ -132,7 +132,9 @@ class SnapshotClient(Nodes):
                 continue
 
     def release(self, snapshot: PartitionSnapshot) -> None:
-        """Say that nobody reads the snapshot any longer. A node that can't be reached drops it later on its own."""
+        """Tell the nodes that nobody reads the snapshot any longer. A node that can't be reached drops it later
+        automatically.
+        """
         for node in snapshot.nodes if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)
@@ -172,7 +174,7 @@ class SnapshotClient(Nodes):
 
 
 def renewal_of(snapshot: PartitionSnapshot) -> DigestSnapshotRequest:
-    """The request that `renew` sends: to read a range that has no keys is to use the snapshot."""
+    """The request that `renew` sends: reading a range without keys counts as use of the snapshot."""
     return DigestSnapshotRequest(snapshot_id=snapshot.snapshot_id, start_key=b"\x00", end_key=b"\x00")
 
 

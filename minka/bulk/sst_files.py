@@ -1,6 +1,7 @@
 """Files of sorted rows in RocksDB's SST format, which nodes take in as they are: values are in their stored form.
 
-Writing a file takes neither a node nor a daemon: its format is stated here, and nodes use the same for theirs.
+Writing a file takes neither a node nor a daemon: its format is defined here, and nodes use the same format for their
+files.
 """
 
 import os
@@ -40,7 +41,7 @@ def compression() -> DBCompressionType:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was written: how many bytes it has, their CRC-32, and the digest of its rows."""
+    """A file that was written: its size in bytes, their CRC-32, and the digest of its rows."""
 
     path: Path
     bytes: int
@@ -72,7 +73,7 @@ class SstWriter:
         self.digest.add(key, value)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write the next rows; this costs less for each row than `put`. Raises what `put` raises."""
+        """Write the next rows; this costs less for each row than `put`. Raises the errors of `put`."""
         if not keys:
             return
         is_ordered = keys[0] > self._last and all(map(lt, keys, keys[1:]))

@@ -1,1 +1,1 @@
-"""What clients, tools and nodes know alike of a cluster: its table, slots and ranges of keys, names, clocks. Pure."""
+"""Facts of a cluster that clients, tools and nodes share: its table, slots and ranges of keys, names, clocks. Pure."""

@@ -1,4 +1,4 @@
-"""Whose clock is off: nodes and minkactl judge it alike."""
+"""Finds the clocks that are off, alike for nodes and minkactl."""
 
 from collections.abc import Collection
 from typing import Final
@@ -9,8 +9,8 @@ _FEWEST: Final = 3  # of two clocks that differ, nobody can say which one is rig
 
 def of_most(clocks_ms: Collection[int], nodes_up: int) -> int | None:
     """The time by the clocks of most nodes, in milliseconds; None if fewer than three are known, or most of the nodes
-    that are up don't agree: those whose clocks aren't known yet may be the ones that are right. `clocks_ms`: what each
-    node's clock shows, or how far each is ahead of the same clock.
+    that are up don't agree: unknown clocks may be the right ones. `clocks_ms`: the time of each node's clock, or by how
+    much each is ahead of one common clock.
     """
     if len(clocks_ms) < _FEWEST:
         return None

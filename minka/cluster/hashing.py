@@ -42,8 +42,9 @@ HASH_FUNCTIONS: dict[HashFunction.ValueType, Callable[[bytes], int]] = {
 
 
 def digest_of(hash_: HashFunction.ValueType, partition_count: int) -> Callable[[bytes], int]:
-    """A function of a key, whose result modulo the number of partitions is the key's slot. Murmur3 is without the call
-    in between, since a batch hashes every key. A partition has neighbouring slots of Redis: see `redis_slots`.
+    """A function of a key, whose result modulo the number of partitions is the key's slot. Murmur3 is returned itself,
+    without a call in between, since a batch hashes every key. A partition has neighbouring slots of Redis: see
+    `redis_slots`.
     """
     if hash_ == HashFunction.HASH_FUNCTION_MURMUR3:
         return mmh3.mmh3_32_uintdigest

@@ -1,4 +1,4 @@
-"""How well a partition is replicated, by its row; the metrics and minkactl both count it so."""
+"""The state of a partition's replicas, by its row; the metrics and minkactl both count by this."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 
 
 class Replicated(Protocol):
-    """What is asked of a row: `minka.v1.Partition`, or what was read of one."""
+    """The fields that are needed of a row: `minka.v1.Partition`, or a part of one."""
 
     @property
     def replicas(self) -> Sequence[str]:
@@ -23,12 +23,12 @@ class Replicated(Protocol):
 
     @property
     def target_replicas(self) -> Sequence[str]:
-        """Those that it is to have once a reassignment ends; none while none runs."""
+        """Those after the end of a reassignment; empty while none runs."""
 
 
 def eligible_replicas(row: Partition) -> Sequence[str]:
     """The replicas outside of the isr that have everything that is committed, so that they may lead if nobody in it
-    can. What a row says of that is void in a later row: a controller of an older version copies the field unread.
+    can. The field holds only for its own row: a controller of an older version copies it unread into later rows.
     """
     return row.eligible if row.eligible and row.eligible_at == row.partition_epoch else ()
 
@@ -39,7 +39,7 @@ def has_everything(row: Partition) -> list[str]:
 
 
 def is_sole(node: str, whole: Collection[str]) -> bool:
-    """Whether no other node has everything that is committed; `whole` are those that have."""
+    """True if no other node has everything that is committed; `whole` are those that have."""
     return {node}.issuperset(whole)
 
 
@@ -49,7 +49,7 @@ def kept_replicas(row: Partition) -> list[str]:
 
 
 def missing_in_sync(row: Replicated) -> int:
-    """How many of its replicas are not in sync; above 0, the partition is under-replicated.
+    """The number of its replicas that are not in sync; above 0, the partition is under-replicated.
 
     While replicas are being added, it needs no more than it had before (as Kafka counts under-replicated partitions).
     """
@@ -58,5 +58,5 @@ def missing_in_sync(row: Replicated) -> int:
 
 
 def is_under_min_insync(row: Replicated, keyspace: Keyspace) -> bool:
-    """Whether it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
+    """True if it has fewer replicas in sync than its keyspace wants for a write: writes are refused."""
     return len(row.isr) < max(1, keyspace.min_insync)

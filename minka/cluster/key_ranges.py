@@ -20,15 +20,15 @@ class KeyRange(NamedTuple):
     end: bytes = b""
 
     def contains(self, key: bytes) -> bool:
-        """Whether the key is in it."""
+        """True if the key is in it."""
         return self.start <= key and (not self.end or key < self.end)
 
     def overlaps(self, other: "KeyRange") -> bool:
-        """Whether some key may be in both."""
+        """True if some key may be in both."""
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
     def covers(self, other: "KeyRange") -> bool:
-        """Whether all of the other is in it."""
+        """True if all of the other is in it."""
         return self.start <= other.start and (not self.end or b"" != other.end <= self.end)
 
     def clip(self, other: "KeyRange") -> "KeyRange":
@@ -45,7 +45,7 @@ ALL_KEYS: Final = KeyRange()
 
 
 def is_by_ranges(keyspace: Keyspace) -> bool:
-    """Whether the keyspace's partitions have ranges of keys, not slots of a hash."""
+    """True if the keyspace's partitions have ranges of keys, not slots of a hash."""
     return bool(keyspace.partitioning == Partitioning.PARTITIONING_RANGES)
 
 

@@ -1,4 +1,4 @@
-"""What a name may be when it is looked up, of a node or a keyspace. Names that are given must be stricter, see
+"""The rules for names of nodes and keyspaces that are looked up. The rules for new names are stricter, see
 `minkad.core.state.names`.
 """
 
@@ -8,8 +8,8 @@ MAX_NAME_CHARS: Final = 63
 
 
 def name_problem(name: str, most: int = MAX_NAME_CHARS) -> str:
-    """Why nothing can have the name, of up to `most` characters; "" if something may. Text that isn't UTF-8 is not
-    printable, either.
+    """The reason why nothing can have the name (up to `most` characters); "" if something can. Text that isn't UTF-8 is
+    not printable, either.
     """
     if len(name) > most:
         return f"must have {most} characters at most, not {len(name)}"

@@ -1,5 +1,5 @@
-"""The client's copy of the partition table: key → slot or range → partition → node. It is pure: it is told what
-changed.
+"""The client's copy of the partition table: key → slot or range → partition → node. Pure: its owner tells it the
+changes.
 """
 
 from abc import ABC, abstractmethod
@@ -25,13 +25,13 @@ _ALIVE: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAIN
 
 @lru_cache(maxsize=10_000)
 def _shared(nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The same tuple for the same nodes: many partitions have them, and a row that comes has texts of its own."""
+    """The same tuple for the same nodes: many partitions have them, and each new row has its own texts."""
     return tuple(map(intern, nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request for one partition needs of the partition's row."""
+    """The part of a partition's row that a request for the partition needs."""
 
     partition_id: int
     partition_epoch: int
@@ -81,7 +81,7 @@ class KeyspaceRoutes(ABC):
 
     @abstractmethod
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether keys that once had one place still have one."""
+        """True if keys that once had one place still have one."""
 
     @abstractmethod
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
@@ -182,7 +182,7 @@ class RangeRoutes(KeyspaceRoutes):
         return [PairBucket(place, keys, [pairs[key] for key in keys]) for place, keys in buckets]
 
     def belong_together(self, keys: Sequence[bytes]) -> bool:
-        """Whether the keys lie in one range."""
+        """True if the keys lie in one range."""
         return len(keys) == 1 or self.place(min(keys)) == self.place(max(keys))
 
     def route(self, place: int, keys: Sequence[bytes]) -> Route | None:
@@ -221,13 +221,13 @@ class RangeRoutes(KeyspaceRoutes):
         return True
 
     def _is_gone(self, route: Route) -> bool:
-        """Whether a newer partition has its first key."""
+        """True if a newer partition has its first key."""
         place = bisect_right(self._starts, route.range.start)
         owner = self._routes[self._starts[place - 1]] if place else None
         return owner is not None and owner.range.contains(route.range.start) and owner.generation >= route.generation
 
     def _drop_merged(self, route: Route) -> None:
-        """Drop the ranges that begin in this one and are not newer: they are part of it by now. The last row of a range
+        """Drop the ranges that begin in this one and are not newer: they are part of it now. The last row of a range
         that was merged has the generation of the range into which it was merged.
         """
         first = bisect_right(self._starts, route.range.start)
@@ -267,8 +267,8 @@ class RoutingTable:
         self._alive: set[str] = set()  # nodes that the controller hears
 
     def add(self, table: cluster_pb2.PartitionTable) -> bool:
-        """Take rows that were missing, out of a whole table; return whether any route changed. They may be older than
-        those that are here already: then what has changed since is asked for as of their version.
+        """Take missing rows out of a whole table; return True if any route changed. They may be older than the known
+        rows: then the changes since their version are asked for.
         """
         if not table.version:
             return False  # of a node that has just begun
@@ -278,13 +278,13 @@ class RoutingTable:
         return changed
 
     def take(self, answer: admin_pb2.GetTableResponse) -> bool:
-        """Take a whole table, what has changed since this one, or neither; return whether any route changed."""
+        """Take a whole table, the changes since this one, or neither; return True if any route changed."""
         if answer.HasField("table"):
             return self.replace(answer.table)
         return answer.HasField("changes") and self.change(answer.changes)
 
     def change(self, changes: cluster_pb2.TableChanges) -> bool:
-        """Take what has changed since a version that this table has had; return whether any route changed."""
+        """Take the changes since a version that this table has had; return True if any route changed."""
         if changes.version >= self.version:
             self.version = changes.version
             self._learn_nodes(changes.nodes)
@@ -294,7 +294,7 @@ class RoutingTable:
         return self._add(changes.keyspaces, changes.partitions)
 
     def replace(self, table: cluster_pb2.PartitionTable) -> bool:
-        """Take a whole table; return whether any route changed.
+        """Take a whole table; return True if any route changed.
 
         Raises CLUSTER_MISMATCH for the table of another cluster than the first one's.
         """
@@ -326,7 +326,7 @@ class RoutingTable:
         return self.update(rows)
 
     def update(self, rows: Iterable[cluster_pb2.Partition]) -> bool:
-        """Take single rows, as a refusal carries them; return whether any route changed."""
+        """Take single rows, as a refusal carries them; return True if any route changed."""
         changed = False
         for row in rows:
             keyspace = self._by_id.get(row.keyspace_id)
@@ -348,7 +348,7 @@ class RoutingTable:
         )
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a keyspace in this table."""
+        """True if there is such a keyspace in this table."""
         return name in self._keyspaces
 
     def address(self, node_id: str) -> str:
@@ -360,7 +360,7 @@ class RoutingTable:
         return self._addresses.get(node_id, _NOWHERE)
 
     def is_alive(self, node_id: str) -> bool:
-        """Whether the controller hears the node, by the newest table."""
+        """True if the controller hears the node, by the newest table."""
         return node_id in self._alive
 
     def addresses(self) -> list[str]:

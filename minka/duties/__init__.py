@@ -2,7 +2,7 @@
 
 A process that hosts duties has a `Delegate`, and runs it with `run_shard` or, in asyncio, with `Shard`. `Client`, or
 `AsyncClient` in asyncio, creates, changes and finds duties; `minka.duties.changes` makes changes that are done as one.
-The other names are what these take, return and raise.
+The other names are the types that these take, return and raise.
 """
 
 import importlib

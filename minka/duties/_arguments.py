@@ -1,4 +1,4 @@
-"""What callers say of pallets, duties and shards, checked before anything is sent. Each function raises
+"""Checks callers' arguments about pallets, duties and shards before anything is sent. Each function raises
 MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
 """
 
@@ -36,15 +36,15 @@ def checked_weight(weight: Any) -> int:
 
 
 def checked_version(version: Any) -> int:
-    """The version that a duty or a pallet must have, as a request says it: None, which is no condition, is 0."""
+    """The version that a duty or a pallet must have, for a request: 0 for None, which means any version."""
     if version is None:
         return 0
     if type(version) is not int or not 0 <= version < 1 << 63:
         raise invalid(f"if_version={clipped(repr(version))} isn't a version: a whole number from 1 on, or None")
     if version == 0:
         raise invalid(
-            "if_version=0 can never hold: the versions of duties and pallets begin at 1 (None, or no if_version, is no "
-            "condition)"
+            "if_version=0 can never hold: the versions of duties and pallets begin at 1 (None, or no if_version, means "
+            "any version)"
         )
     return version
 
@@ -59,7 +59,7 @@ def checked_payload(payload: Any) -> bytes:
 
 
 def made(what: str, make: Callable[[], _Made]) -> _Made:
-    """The message that `make` makes of what a caller gave: protobuf refuses a field of the wrong type, or out of its
+    """The message that `make` makes of a caller's arguments: protobuf refuses a field of the wrong type, or out of its
     range.
     """
     try:

@@ -1,4 +1,4 @@
-"""The calls of the clients of duties: what is asked, and whether it may be asked twice."""
+"""The calls of the clients of duties: each is a request, and says if it may be repeated."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Call:
     repeatable: bool = True
 
 
-# Each of these raises MinkaError(INVALID_ARGUMENT) for what can't be asked.
+# Each of these raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
 
 
 def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
@@ -105,7 +105,7 @@ def get_shards(names: Iterable[str]) -> Call:
 
 
 def compare_pallet(pallet: str) -> Call:
-    """The call for what each balancer would make of a pallet."""
+    """The call for the result of each balancer for a pallet."""
     return Call("ComparePallet", api.ComparePalletRequest(pallet=checked_pallet(pallet)))
 
 

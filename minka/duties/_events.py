@@ -1,4 +1,4 @@
-"""What happens to a shard, and what is to be done then: the events and instructions of `minka.duties._machine`."""
+"""The events that happen to a shard, and the instructions that follow: both are those of `minka.duties._machine`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.shards_pb2 import HeldDuty, ShardInstruction, ShardMessage
 
-MAX_CALL_DUTIES: Final = 1_000  # how many duties a delegate is given at once
+MAX_CALL_DUTIES: Final = 1_000  # the most duties that a delegate is given at once
 
 
 class Method(Enum):
@@ -23,9 +23,9 @@ class Method(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """How long a shard waits, in seconds, and how often it tries."""
+    """The times for which a shard waits, in seconds, and the number of its tries."""
 
-    call_timeout: float = 30.0  # how long one call to the delegate may take
+    call_timeout: float = 30.0  # the time limit of one call to the delegate
     retry_first: float = 0.1  # the pause after the first failure of a duty; each further one is twice as long
     retry_most: float = 5.0  # the longest of these pauses
     tries: int = 5  # calls of attach, update or prepare before the duty goes to another shard
@@ -33,7 +33,7 @@ class MachineSettings:
     weight_interval: float = 10.0  # between two reports of one duty's weight
     weight_change: float = 0.1  # a smaller change, as a part of the weight, isn't reported
     first_answer: float = 3.0  # how long a node may take to register the shard; then another one goes on with it
-    silence: float = 1.0  # the shard leaves a node that grants nothing for so long, or for a third of the clearance
+    silence: float = 1.0  # the shard leaves a node that grants nothing for this long, or for a third of the clearance
 
 
 # Events
@@ -70,7 +70,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallOverdue:
-    """The delegate's method takes longer than it may, and can't be ended. The other duties of its pallet go on."""
+    """The delegate's method exceeds its time limit, and can't be ended. The other duties of its pallet go on."""
 
     call: int
 
@@ -84,12 +84,12 @@ class Leave:
 class GiveUp:
     """The process stops now: everything is released here, whether or not anybody hears of it."""
 
-    error: tuple[str, str] | None = None  # a code and a text if this is not the end that was asked for
+    error: tuple[str, str] | None = None  # a code and a text if the end was not asked for
 
 
 @dataclass(frozen=True, slots=True)
 class LoopClosed:
-    """The user's event loop is closed, so the delegate's coroutines can't be called any more."""
+    """The user's event loop is closed, so the delegate's coroutines can no longer be called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Nothing is left to do. `error` is a code and a text if this is not the end that was asked for."""
+    """Nothing is left to do. `error` is a code and a text if the end was not asked for."""
 
     error: tuple[str, str] | None = None
 

@@ -1,8 +1,9 @@
-"""The duties of a shard and the calls to its delegate: what it is to have, what it has, and what is under way. Pure.
+"""The duties of a shard and the calls to its delegate: duties that it should have, duties that it has, calls under way.
+Pure.
 
-A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from when
-it is to be released until the delegate's detach has returned. The delegate may act for it from the beginning of the
-first to the end of the last: then the record is `live`.
+A duty is first ATTACHING (or PREPARING), is ATTACHED once the delegate's attach has returned, and DETACHING from its
+release until the delegate's detach has returned. From the first of these to the end of the last the delegate may act
+for it: the record is `live`.
 """
 
 import heapq
@@ -20,7 +21,7 @@ ERROR: Final = 40
 
 
 class Phase(Enum):
-    """How far a duty is on its shard."""
+    """The phase of a duty on its shard."""
 
     PREPARING = "preparing"
     ATTACHING = "attaching"
@@ -29,7 +30,7 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """What becomes of a duty once it is detached."""
+    """The fate of a duty once it is detached."""
 
     RELEASED = "released"
     FAILED = "failed"
@@ -40,18 +41,18 @@ class Ending(Enum):
 class Record:
     """A duty of this shard."""
 
-    duty: HeldDuty  # as it was told last
+    duty: HeldDuty  # as the shard was last told
     phase: Phase
     live: bool = False  # the delegate may act for it
     busy: bool = False  # in a call that is under way
     alone: bool = False  # to be given to the delegate without others, after a failure
-    apart: bool = False  # its calls take too long, so that others don't wait for them
+    apart: bool = False  # its calls take too long, so others don't wait for them
     given: int = 0  # the version that the delegate has
-    tries: int = 0  # calls of the present method that failed
+    tries: int = 0  # failed calls of the present method
     ending: Ending | None = None
     reason: str = ""  # why it is FAILED
     next: HeldDuty | None = None  # a later assignment, for when this one has ended
-    released_epoch: int = 0  # of a later assignment to be released; reported when this one has ended
+    released_epoch: int = 0  # the epoch of a later assignment to be released; reported when this one has ended
     detach_began: float = 0.0
     attach_ended: float = 0.0
     weight_told: int | None = None
@@ -75,8 +76,8 @@ class Hosting:
     ) -> None:
         self.records: dict[int, Record] = {}
         self.live = 0  # records for which the delegate may act
-        self.may_take = False  # whether there is clearance enough to take something new
-        self.in_hurry = False  # the clearance is short: what isn't needed to release duties is done afterwards
+        self.may_take = False  # True if there is clearance enough to take something new
+        self.in_hurry = False  # the clearance is short: work that doesn't release duties waits
         self.out: list[Instruction] = []
         self._lanes = {"": Lane("")}
         self.take(pallets)
@@ -98,7 +99,7 @@ class Hosting:
             yield Holding(duty=record.duty.duty, epoch=record.duty.epoch, version=record.duty.version)
 
     def holds(self, number: int, epoch: int) -> bool:
-        """Whether the delegate has this assignment; for any thread."""
+        """True if the delegate has this assignment; for any thread."""
         record = self.records.get(number)
         return record is not None and record.live and record.duty.epoch == epoch
 
@@ -110,7 +111,7 @@ class Hosting:
         return min(retry, self._report_due if self._reports_itself() else float("inf"))
 
     def is_report(self, call: int) -> bool:
-        """Whether the call asks the delegate what it has."""
+        """True if the call asks the delegate which duties it has."""
         return self._calls[call][0].method is Method.REPORT
 
     def forget_reports(self) -> Reports:
@@ -167,8 +168,8 @@ class Hosting:
             self._hand_update(record)
 
     def detach(self, holding: Holding) -> None:
-        """Release the duty, and report that even if the shard doesn't have it. An earlier assignment of it is then over
-        as well, whatever was heard of that.
+        """Release the duty, and report that even if the shard doesn't have it. This ends an earlier assignment of it,
+        too.
         """
         record = self.records.get(holding.duty)
         if record is None:
@@ -180,7 +181,7 @@ class Hosting:
             self._release(record, Ending.RELEASED)
 
     def _interrupt(self, number: int) -> None:
-        """Cancel the call that prepares for the duty: what the shard has been given must not wait for it."""
+        """Cancel the call that prepares for the duty: an assigned duty must not wait for it."""
         calls = (call for call, _ in self._calls.values() if any(duty.duty == number for duty in call.duties))
         call = next(calls)
         assert call.method is Method.PREPARE, "another call for the duty"
@@ -189,7 +190,7 @@ class Hosting:
             self.out.append(CancelCall(call.call, "one of the duties has to be attached"))
 
     def release_all(self, *, unbegun: bool) -> None:
-        """Release everything that the delegate has; with `unbegun` also what it was yet to be given."""
+        """Release everything that the delegate has; with `unbegun`, also the duties that it was about to be given."""
         for record in list(self.records.values()):
             if record.live or unbegun:
                 record.next = None
@@ -401,7 +402,7 @@ class Hosting:
     # What the delegate reports
 
     def reported(self, number: int, error: str | None, held: Mapping[tuple[int, int], int | None], now: float) -> None:
-        """Take what the delegate has reported: weights by number and epoch, None where it states none."""
+        """Take the delegate's report: weights by number and epoch, None for a duty without one."""
         _, began = self._calls.pop(number)
         self._lanes[""].running = None
         if error is not None:
@@ -409,7 +410,7 @@ class Hosting:
             return
         for record in list(self.records.values()):
             if record.phase is not Phase.ATTACHED or record.busy or record.attach_ended > began:
-                continue  # it may or may not be in what the delegate says
+                continue  # the delegate's report may or may not have it
             key = record.duty.duty, record.duty.epoch
             if key in held:
                 self._weigh(record, held[key], now)

@@ -1,4 +1,4 @@
-"""What the thread of the sessions has to say. Handlers of the log and whoever reads stderr are the program's: they may
+"""Log messages of the thread of the sessions. Handlers of the log and readers of stderr belong to the program: they may
 block for ever, and that thread keeps the clearance. So other threads write.
 """
 
@@ -29,7 +29,7 @@ class Log:
         atexit.register(self._end, os.getpid())
 
     def say(self, level: int, text: str) -> None:
-        """Have this written; for one thread. It is dropped, and counted, if too many messages wait already."""
+        """Have this written; for one thread. The message is dropped, and counted, if too many wait already."""
         try:
             if self._dropped:
                 self._waiting.put_nowait((logging.WARNING, f"{self._dropped} messages were dropped: the log is stuck"))
@@ -44,7 +44,7 @@ class Log:
                 log.log(message[0], "%s", message[1])
 
     def _end(self, process: int) -> None:
-        """Let what waits be written when the interpreter ends; a forked child has no thread that would do it."""
+        """Let waiting messages be written when the interpreter ends; a forked child has no thread for that."""
         if process != os.getpid():
             return
         with contextlib.suppress(queue.Full):
@@ -53,8 +53,8 @@ class Log:
 
 
 def end_process(shard: str, reason: str) -> NoReturn:
-    """Say why on stderr, and end the process at once: others may do already what it would still do. A stderr that
-    nobody reads doesn't keep it.
+    """Say why on stderr, and end the process at once: other shards may already do its work. A stderr that nobody reads
+    doesn't delay the end.
     """
     try:
         words = f"minka: shard {shard} ends: {reason}"

@@ -1,10 +1,10 @@
-"""What a shard does: events come in, instructions go out, and the time is an argument (in the manner of
+"""The behaviour of a shard: events come in, instructions go out, and the time is an argument (in the manner of
 dask.distributed's worker state machine). It is pure: the shell around it (`minka.duties._session`) and the simulator
 run the same code.
 
-Whatever happens, the delegate is given nothing without clearance, never two assignments of one duty at once, and no
-assignment again that was given back. Everything is released automatically when the clearance gets short, and what was
-released is reported until that is recorded.
+The delegate never gets anything without clearance, two assignments of one duty at once, or an assignment that was given
+back. Everything is released automatically when the clearance gets short, and each release is reported until it is
+recorded.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,13 +39,13 @@ from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardIns
 INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left,
 MOST_MARGIN: Final = 1 / 2  # or up to this part, if there is so much to release
-RELEASE_S: Final = 50e-6  # seconds that each duty takes at most besides what the delegate does; measured: 14e-6
+RELEASE_S: Final = 50e-6  # the most seconds for each duty besides the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
 _TAKEN: Final = "SHARD_NAME_TAKEN"
 _MALFORMED: Final = "INVALID_ARGUMENT"
 _HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
 _SENT_KEPT: Final = 64
-_FAREWELL_S: Final = 1.0  # how long the last report may take when the process stops without waiting for the cluster
+_FAREWELL_S: Final = 1.0  # the time for the last report when the process stops without waiting for the cluster
 
 
 class ShardMachine:
@@ -66,7 +66,7 @@ class ShardMachine:
         self.reports = Reports()
         self.hosting = Hosting([one.pallet for one in shard.pallets], methods, settings, self.reports)
         self.until = float("-inf")  # the end of the clearance
-        self.is_registered = False  # whether a node has registered this incarnation
+        self.is_registered = False  # True if a node has registered this incarnation
         self._settings = settings
         self._new_incarnation = new_incarnation
         self.ends_process = ends_process
@@ -84,7 +84,7 @@ class ShardMachine:
         self._leaving = False
         self._giving_up = False
         self._loop_closed = False
-        self._error: tuple[str, str] | None = None  # why it ends, if not as it was asked to
+        self._error: tuple[str, str] | None = None  # why it ends, if nobody asked for that
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""
@@ -94,11 +94,11 @@ class ShardMachine:
 
     @property
     def may_connect(self) -> bool:
-        """Whether a session may begin. If the cluster took the process for dead, everything is released before."""
+        """True if a session may begin. If the cluster took the process for dead, everything must be released before."""
         return not self._fenced
 
     def holds(self, number: int, epoch: int, now: float) -> bool:
-        """Whether the delegate may act now for this assignment."""
+        """True if the delegate may act now for this assignment."""
         return now < self.until and self.hosting.holds(number, epoch)
 
     def wake_at(self) -> float:
@@ -115,7 +115,7 @@ class ShardMachine:
     # Events
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """What the event makes necessary, in this order. After Stopped or EndProcess there is nothing more to do."""
+        """The instructions that follow from the event, in order. After Stopped or EndProcess nothing more follows."""
         if self._ended:
             return []
         self._watch_clearance(now)
@@ -304,7 +304,7 @@ class ShardMachine:
             return
         if not self._releasing and now >= self._release_at():
             left = self.until - now
-            # A process that wakes up too late has the same time to release that it would have had.
+            # A process that wakes up too late still gets the same time to release.
             self._patience = now + max(self._margin(), 0.1) if left <= 0 else float("-inf")
             self._releasing = True
             why = "has ended" if left <= 0 else f"ends in {left:.1f} s"
@@ -375,7 +375,7 @@ class ShardMachine:
             self.hosting.release_all(unbegun=True)
 
     def _on_loop_closed(self, event: LoopClosed, now: float) -> None:
-        """End without clearance: only what plain functions release can be released, and nobody runs coroutines."""
+        """End without clearance: only plain functions can release duties, since nothing runs coroutines."""
         if self._loop_closed:
             return
         self._loop_closed = True
@@ -385,7 +385,7 @@ class ShardMachine:
         self._end_clearance(now)
 
     def _end_if_through(self, now: float) -> None:
-        """After GiveUp, end when nothing is left to release and the last report is recorded, or can't be in time."""
+        """After GiveUp, end when nothing is left to release and the last report is recorded or too late."""
         if not self._giving_up or self.hosting.records:
             return
         self._farewell = min(self._farewell, now + _FAREWELL_S)

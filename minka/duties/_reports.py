@@ -1,4 +1,4 @@
-"""What a shard reports about its duties. One report is under way at a time, and repeated until it is recorded. Pure."""
+"""A shard's reports about its duties. One report is under way at a time, and repeated until it is recorded. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ from minka.v1.shards_pb2 import DelegateTime, FailedDuty, Holding, ShardReport, 
 
 
 class Reports:
-    """Collects what is to be reported, and remembers which assignments are over: an epoch that was given back must
-    never be taken again, however late somebody repeats that it is assigned.
+    """Collects the next report, and remembers which assignments are over: an epoch that was given back must never be
+    taken again, even if a late message assigns it again.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Reports:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is recorded."""
+        """True if everything is recorded."""
         return self._under_way is None and not self._has_next()
 
     def is_spent(self, duty: int, epoch: int) -> bool:
-        """Whether this assignment was given back, and that isn't recorded yet."""
+        """True if this assignment was given back, and that isn't recorded yet."""
         return self._spent.get(duty, 0) >= epoch
 
     def attached(self, duty: int, epoch: int, took: float, now: float) -> None:

@@ -1,5 +1,5 @@
 """The session of a shard with the cluster, on a thread and a loop of its own. No user code runs there, so heartbeats go
-on and the clearance is watched whatever the delegate and the handlers of the log do.
+on and the clearance is watched even if the delegate or a handler of the log hangs.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _shared: "_Shared | None" = None
 
 
 class _Shared(SharedLoop):
-    """The loop and its thread, and the log of what happens on it."""
+    """The loop and its thread, and the log of its events."""
 
     def __init__(self) -> None:
         self.log: Final = Log()
@@ -86,8 +86,8 @@ def _sessions() -> _Shared:
 
 
 class Session:
-    """Carries out what the machine says. It is made and used on the thread of `shards_loop`, except for `is_held` and
-    `duties`, which any thread may call.
+    """Carries out the machine's instructions. It is made and used on the thread of `shards_loop`, except for `is_held`
+    and `duties`, which any thread may call.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def is_held(self, number: int, epoch: int) -> bool:
-        """Whether the delegate may act for this assignment now; for any thread."""
+        """True if the delegate may act for this assignment now; for any thread."""
         return self._machine.holds(number, epoch, boottime())
 
     def duties(self) -> list[Duty]:
@@ -124,7 +124,7 @@ class Session:
         return [held_duty(record.duty, self.is_held) for record in records.values() if record.live]
 
     async def run(self) -> None:
-        """Run until nothing is left to do. Raises MinkaError when the cluster refuses the shard for good."""
+        """Run until nothing is left to do. Raises MinkaError if the cluster refuses the shard for good."""
         ticks = asyncio.create_task(self._tick_when_due())
         tasks = {asyncio.create_task(self._connect(), name="shard session"), ticks}
         try:
@@ -142,7 +142,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def handle(self, event: Event) -> None:
-        """Let the machine handle the event, and carry out what it says."""
+        """Let the machine handle the event, and carry out its instructions."""
         fault: Exception | None = None
         try:
             instructions = self._machine.handle(event, boottime())

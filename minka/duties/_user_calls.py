@@ -13,10 +13,10 @@ from minka.duties.limits import MAX_WEIGHT
 from minka.duties.messages import held_duty
 from minka.engine.arguments import invalid
 
-_CANCEL_S: Final = 1.0  # after which a coroutine that was cancelled counts as one that can't be ended
+_CANCEL_S: Final = 1.0  # after this time a cancelled coroutine counts as one that can't be ended
 
 Weights = Mapping[tuple[int, int], int | None]
-"""What a delegate reports: weights by number and epoch, None where it states none."""
+"""A delegate's report: weights by number and epoch, None where it states none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class UserMethod:
 
 
 def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
-    """The methods that the delegate has of its own. They are looked up before it hosts anything: code of the user's
-    may run then. Raises MinkaError(INVALID_ARGUMENT) for what is no delegate.
+    """The methods that the delegate defines. They are looked up before it hosts anything, since the look-up may run the
+    user's code. Raises MinkaError(INVALID_ARGUMENT) if it isn't a delegate.
     """
     kind = type(delegate).__name__
     if isinstance(delegate, type):
@@ -48,8 +48,8 @@ def methods_of(delegate: Delegate) -> dict[Method, UserMethod]:
 
 
 def _runs_on_loop(own: Mapping[Method, Any], method: Method) -> bool:
-    """Whether the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since it
-    reads what tasks of the loop change.
+    """True if the method runs on the user's loop. A plain `report` beside an asynchronous `attach` does, too, since
+    tasks of the loop change the data that it reads.
     """
     decisive = Method.ATTACH if method is Method.REPORT else method
     return any(inspect.iscoroutinefunction(own.get(one)) for one in (method, decisive))
@@ -86,7 +86,7 @@ class Calls:
             running.cancel(why)
 
     def _cut(self, number: int) -> None:
-        """Cancel a call that has taken longer than it may, or say that it can't be ended."""
+        """Cancel a call that has taken longer than its limit, or say that it can't be ended."""
         running = self._running[number]
         if running.cancel(f"it took longer than {running.call.timeout:g} s"):
             running.limit = self._loop.call_later(_CANCEL_S, self._overdue, number)
@@ -103,14 +103,14 @@ class Calls:
     def _tell(self, number: int, error: str | None, reported: Weights | None) -> None:
         running = self._running.pop(number, None)
         if running is None:
-            return  # its loop was closed, which was found out twice
+            return  # its loop was closed, which was noticed twice
         if running.limit is not None:
             running.limit.cancel()
         self._on_event(CallEnded(number, None if error is None else running.cut or error, reported))
 
 
 class _Running:
-    """One call. Whatever the user's code raises, or whatever keeps it from running, is how the call failed."""
+    """One call. It fails with anything that the user's code raises, or that keeps this code from running."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Running:
                 self._user_loop.call_soon_threadsafe(self._start_task)
                 return
             name = f"minka {self.call.method.value} {self.call.pallet}"
-            # It is not a thread of an executor, since the interpreter waits for those when it ends.
+            # Not a thread of an executor: the interpreter waits for those when it ends.
             threading.Thread(target=self._on_thread, name=name, daemon=True).start()
         except RuntimeError as error:  # the user's loop is closed, or there are too many threads
             self._end(error)
@@ -197,7 +197,7 @@ class _Running:
 
 
 def _described(error: BaseException) -> str:
-    """The error as text that can be sent, whatever its class and message are."""
+    """The error as text that can be sent, for any class and message."""
     try:
         text = f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - its `__str__` is the user's

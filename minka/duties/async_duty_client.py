@@ -48,8 +48,8 @@ _MIN_SHARE_S: Final = 0.02
 
 
 class AsyncClient:
-    """A client of one cluster's duties. It connects with its first call and belongs to the event loop of that call; any
-    of the nodes serves it.
+    """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
+    can use any node.
 
     `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. `timeout`, in
     seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files are read at
@@ -69,7 +69,7 @@ class AsyncClient:
     They raise CONSISTENCY_NOT_REACHED if the change is done, but some of those nodes don't have it in time.
 
     With `if_version` the cluster makes a change only if the duty or pallet has this version; otherwise it raises
-    VERSION_MISMATCH. None is no condition. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
+    VERSION_MISMATCH. None means any version. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
@@ -186,7 +186,7 @@ class AsyncClient:
     ) -> DutyRow:
         """Create a duty and return its row, without the payload.
 
-        `payload` is what the shard is given: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
+        `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
         pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
         delegate no longer reports it. Raises DUTY_EXISTS, UNKNOWN_PALLET, INVALID_DUTY.
@@ -235,7 +235,7 @@ class AsyncClient:
         return (await self.change([changes_.pin(pallet, duty, shard)], timeout=timeout))[0]
 
     async def release(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyRow:
-        """Let the balancer move a duty again that was pinned, and return its row. Raises UNKNOWN_DUTY."""
+        """Let the balancer move a pinned duty again, and return its row. Raises UNKNOWN_DUTY."""
         return (await self.change([changes_.release(pallet, duty)], timeout=timeout))[0]
 
     async def get(self, pallet: str, duty: str, *, timeout: float | None = None) -> DutyStatus:
@@ -265,8 +265,8 @@ class AsyncClient:
     ) -> AsyncIterator[DutyStatus]:
         """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
         created; with `unplaced` only those that are nowhere, with `quarantined` only those that are kept from shards,
-        since attaching them failed or ended processes. It asks page by page, each within `timeout` seconds; the whole
-        is no snapshot.
+        since attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds, so
+        the whole isn't a snapshot.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
@@ -317,7 +317,7 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Pallet:
         """Replace all settings of a pallet by those of this one, and return its row. `version`, `created` and `changed`
-        of the argument say nothing. To change some settings, and lose nobody else's change:
+        of the argument are ignored. To change some settings, and lose nobody else's change:
 
             pallet = (await duties.pallets(["feeds"]))[0].pallet
             await duties.update_pallet(dataclasses.replace(pallet, manual=True), if_version=pallet.version)
@@ -342,16 +342,16 @@ class AsyncClient:
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
     async def pallets(self, ids: Sequence[str] = (), *, timeout: float | None = None) -> builtins.list[PalletSummary]:
-        """These pallets (none named: all), with what their duties add up to. Raises UNKNOWN_PALLET."""
+        """These pallets (none named: all), with the sums of their duties. Raises UNKNOWN_PALLET."""
         response = await self._do(_calls.get_pallets(ids), timeout)
         return [messages.pallet_summary(summary) for summary in response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
-        """These shards (none named: all), with what they hold, and what moved lately. Raises UNKNOWN_SHARD."""
+        """These shards (none named: all), with their duties, and the latest moves. Raises UNKNOWN_SHARD."""
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:
-        """What each balancer would make of the pallet as it is now. Raises UNKNOWN_PALLET."""
+        """The result of each balancer for the pallet as it is now. Raises UNKNOWN_PALLET."""
         return messages.comparisons(await self._do(_calls.compare_pallet(pallet), timeout))
 
     async def plan_rebalance(self, pallet: str, reason: str = "", *, timeout: float | None = None) -> Plan:

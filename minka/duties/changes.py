@@ -5,10 +5,10 @@ client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
 
 Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name has no slash. A payload is
 bytes, up to 1 MiB; a str stands for its UTF-8 form. A weight is a whole number from 0 to 1,000,000,000,000. Each
-function raises MinkaError(INVALID_ARGUMENT) for what can't be sent.
+function raises MinkaError(INVALID_ARGUMENT) for arguments that can't be sent.
 
 `if_version` makes a change conditional: the cluster refuses it with VERSION_MISMATCH if the duty or pallet has another
-version. None is no condition. Versions begin at 1, so 0 is refused with INVALID_ARGUMENT.
+version. None means any version. Versions begin at 1, so 0 is refused with INVALID_ARGUMENT.
 """
 
 from collections.abc import Iterable
@@ -116,7 +116,7 @@ def pin(pallet: str, duty: str, shard: str, *, if_version: int | None = None) ->
 
 
 def release(pallet: str, duty: str, *, if_version: int | None = None) -> DutyChange:
-    """Let the balancer move a duty again that was pinned."""
+    """Let the balancer move a pinned duty again."""
     pin = api.DutyPin(duty=_name(pallet, duty))
     return DutyChange(api.DutyChange(pin=pin, if_version=checked_version(if_version)))
 
@@ -133,7 +133,7 @@ def create_pallet(pallet: Pallet | str) -> PalletChange:
 
 
 def update_pallet(pallet: Pallet, *, if_version: int | None = None) -> PalletChange:
-    """Replace all settings of a pallet by those of this one. Its own `version`, `created` and `changed` say nothing."""
+    """Replace all settings of a pallet by those of this one. Its own `version`, `created` and `changed` are ignored."""
     return PalletChange(api.PalletChange(update=pallet_row(pallet), if_version=checked_version(if_version)))
 
 

@@ -1,4 +1,4 @@
-"""What a user writes to host duties: a delegate, which takes duties and releases them."""
+"""The class that a user writes to host duties: a delegate, which takes duties and releases them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much of a pallet a shard can carry, in the unit of its duties' weights. With 0 it takes none of them."""
+    """The most of a pallet that a shard can carry, in the unit of its duties' weights. With 0 it takes none of them."""
 
     weight: int
 
@@ -38,9 +38,9 @@ class Duty:
     holds: Callable[[int, int], bool] = field(default=_never, compare=False, repr=False)  # `is_held` asks it
 
     def is_held(self) -> bool:
-        """Whether this process may act for the duty now: it has the duty, and by its own clock it has clearance. The
-        question sends nothing, so ask it before each step that nobody else may do at the same time. A process that was
-        paused for too long sees False as soon as it goes on; `epoch` fences what it had begun before.
+        """True if this process may act for the duty now: it has the duty, and by its own clock it has clearance. The
+        call sends nothing, so call it before each step that nobody else may do at the same time. A process that was
+        paused for too long sees False as soon as it goes on; `epoch` fences the work that it had begun before.
         """
         return self.holds(self.number, self.epoch)
 
@@ -54,13 +54,13 @@ class Delegate:
     functions, which run on threads. For each pallet one call is made at a time. All methods but `attach` and `detach`
     are optional.
 
-    If `attach` raises, the shard has none of the duties that it was given, so `attach` must end what it has begun of
-    them before it raises. Each of them is then tried alone, with growing pauses; after five tries the duty goes to
-    another shard.
+    If `attach` raises, the shard has none of the duties that it was given, so before it raises, `attach` must end the
+    work that it has begun for them. Each of them is then tried alone, with growing pauses; after five tries the duty
+    goes to another shard.
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:
-        """Take the duties: from now on this process does what they stand for. They are up to 1,000 of one pallet."""
+        """Take the duties, at most 1,000 of one pallet: from now on this process does their work."""
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
@@ -78,8 +78,8 @@ class Delegate:
     def prepare(self, duties: Duties) -> Awaitable[None] | None:
         """Load what these duties need, and do nothing for them yet: they are still on other shards, and come next.
 
-        Some may never come, and nobody says so, so load it into something that forgets automatically, such as a cache.
-        A coroutine is cancelled when a duty has to be attached meanwhile; a plain function holds up that attach.
+        Some may never come, without a message, so load into something that forgets automatically, such as a cache. A
+        coroutine is cancelled when a duty has to be attached meanwhile; a plain function holds up that attach.
         """
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ Milliseconds = Annotated[int, Meta(description="Unix milliseconds")]
 
 
 class Balancer(Struct, forbid_unknown_fields=True, frozen=True):
-    """How the duties of a pallet are spread over the shards that take it."""
+    """The way in which the duties of a pallet are spread over the shards that take it."""
 
     kind: Literal["round_robin", "spill_over", "capacity_workload", "fair_workload"] = "capacity_workload"
     max_difference: Count = 0
@@ -54,7 +54,7 @@ class Canary(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PalletSettings(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a client says of a pallet. An update replaces all of it."""
+    """A client's settings of a pallet. An update replaces all of them."""
 
     id: PalletId
     balancer: Balancer = Balancer()
@@ -79,7 +79,7 @@ class Unplaced(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """What a shard has of a pallet; `capacity` is null if it states none."""
+    """A shard's part of a pallet; `capacity` is null if the shard states none."""
 
     shard: str
     pallet: str
@@ -113,7 +113,7 @@ class DutyName(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _WithPayload(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a client says about a duty."""
+    """A client's settings of a duty."""
 
     pallet: PalletId
     id: Id
@@ -138,7 +138,7 @@ class DutyDocument(_WithPayload, forbid_unknown_fields=True, frozen=True):
 
 
 class DutyUpdate(_WithPayload, forbid_unknown_fields=True, frozen=True):
-    """A duty to be changed; what is left out stays as it is."""
+    """A duty to be changed; fields that are left out stay as they are."""
 
     version: Version = None
 
@@ -268,7 +268,7 @@ _COUNTED: Final = ("duties", "attached", "weight", "unplaced_count", "quarantine
 
 
 def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletView:
-    """The pallet's document, with what its duties add up to if that is known."""
+    """The pallet's document, with the sums of its duties if these are known."""
     counted: dict[str, Any] = dict.fromkeys(_COUNTED, UNSET)
     if summary is not None:
         counted = {name: getattr(summary, name) for name in _COUNTED}
@@ -277,12 +277,12 @@ def pallet_view(pallet: Pallet, summary: PalletSummary | None = None) -> PalletV
 
 
 def shard_view(status: ShardStatus) -> ShardView:
-    """The shard's document, with what it holds."""
+    """The shard's document, with its duties."""
     return _made(ShardView, status, loads=_list(Load, status.loads))
 
 
 def load_view(load: ShardLoad) -> Load:
-    """The document of what a shard has of a pallet."""
+    """The document of a shard's part of a pallet."""
     return _made(Load, load)
 
 

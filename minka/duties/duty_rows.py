@@ -1,5 +1,5 @@
-"""Pallets, duties and shards as the cluster has them: what the clients of duties take and return. All times are in UTC,
-weights and capacities in the unit of your choice.
+"""Pallets, duties and shards as the cluster has them: the types that the clients of duties take and return. All times
+are in UTC, weights and capacities in the unit of your choice.
 """
 
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from minka.duties.delegate import Duty
 from minka.engine.messages import Word
 
 Consistency = Literal["leader", "quorum", "voters", "all"]
-"""Which nodes have a change durably when a call returns: the node of the active controller alone; a majority of the
+"""The nodes that have a change durably when a call returns: the node of the active controller alone; a majority of the
 coordinator's voters; every voter; every voter and every learner.
 """
 
 
 class BalancerKind(Word):
-    """How a pallet's duties are spread over the shards that take it (docs/balancers.md)."""
+    """The way in which a pallet's duties are spread over the shards that take it (docs/balancers.md)."""
 
     ROUND_ROBIN = "round_robin"  # as many duties on each shard
     SPILL_OVER = "spill_over"  # one shard is filled before the next
@@ -26,7 +26,7 @@ class BalancerKind(Word):
 
 
 class FillBy(Word):
-    """What SPILL_OVER fills a shard up to."""
+    """The limit up to which SPILL_OVER fills a shard."""
 
     CAPACITY = "capacity"  # the weight that the shard has stated
     WEIGHT = "weight"  # `fill_limit` is the largest sum of weights
@@ -43,7 +43,7 @@ class PreSort(Word):
 
 
 class OnFailure(Word):
-    """What becomes of a stationary duty whose shard has failed."""
+    """The fate of a stationary duty whose shard has failed."""
 
     REATTACH = "reattach"  # another shard gets it
     LEAVE = "leave"  # no shard gets it before a person pins or releases it
@@ -52,7 +52,7 @@ class OnFailure(Word):
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """How a pallet's duties are spread, with the settings of that kind."""
+    """The way in which a pallet's duties are spread, with the settings for that."""
 
     kind: BalancerKind = BalancerKind.CAPACITY_WORKLOAD
     max_difference: int = 0  # ROUND_ROBIN: between the numbers of duties of any two shards; 0: 1
@@ -90,7 +90,7 @@ class Pallet:
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """What a shard has of a pallet."""
+    """A shard's part of a pallet."""
 
     shard: str
     pallet: str
@@ -109,7 +109,7 @@ class UnplacedDuty:
 
 @dataclass(frozen=True, slots=True)
 class HandOverTimes:
-    """How long the latest moves took, in milliseconds."""
+    """The time that the latest moves took, in milliseconds."""
 
     count: int
     p50_ms: int
@@ -119,7 +119,7 @@ class HandOverTimes:
 
 @dataclass(frozen=True, slots=True)
 class PalletSummary:
-    """A pallet, and what its duties add up to."""
+    """A pallet, and the sums of its duties."""
 
     pallet: Pallet
     duties: int
@@ -134,12 +134,12 @@ class PalletSummary:
 
 
 class AssignmentState(Word):
-    """How far a shard has got with a duty."""
+    """The state of a duty on a shard."""
 
     ASSIGNED = "assigned"  # the shard may have it from now on
     ATTACHED = "attached"  # it has reported that it has it
     RELEASING = "releasing"  # it is told to release it
-    KEPT = "kept"  # its process is gone, and the duty kept for the next one of its name
+    KEPT = "kept"  # its process is gone, and the duty is kept for the next process of its name
     PREPARING = "preparing"  # it gets the duty next, and is told to prepare; another shard has it
     UNKNOWN = "unknown"
 
@@ -159,7 +159,7 @@ class Assignment:
 class Quarantine:
     """A shard that a duty is kept from, since attaching it failed there."""
 
-    shard: str  # "": any: it failed on so many shards of this version that no more try
+    shard: str  # "": all: after failures on several shards of this version, no more of them try
     shard_version: str
     reason: str
     since: datetime
@@ -169,7 +169,7 @@ class Quarantine:
 class Suspicion:
     """Shards have failed while they were attaching a duty."""
 
-    failures: int  # how many, since the duty was attached last
+    failures: int  # the number since the duty was attached last
     shard: str  # the last of them
     since: datetime  # when that one failed
     retry: datetime  # no shard is given the duty before
@@ -177,7 +177,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class DutyRow:
-    """A duty, and what the cluster has recorded of it."""
+    """A duty, and the cluster's records about it."""
 
     duty: Duty
     reported_weight: int | None  # as the delegate last said, if that differs enough from the duty's weight
@@ -192,14 +192,14 @@ class DutyRow:
 
 @dataclass(frozen=True, slots=True)
 class DutyStatus(DutyRow):
-    """A duty, what the cluster has recorded of it, and where it is."""
+    """A duty, the cluster's records about it, and its place."""
 
     assignments: tuple[Assignment, ...]
     unplaced: str  # why no shard has it; "" if one has
 
 
 class ShardState(Word):
-    """What the cluster thinks of a process that hosts duties."""
+    """The state of a process that hosts duties, as the cluster sees it."""
 
     LIVE = "live"
     QUARANTINED = "quarantined"  # it is up, and gets no duties before its score is good again
@@ -211,7 +211,7 @@ class ShardState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A process that hosts duties, and what it holds."""
+    """A process that hosts duties, and its duties."""
 
     name: str
     node: str  # on whose machine it runs; "": not known
@@ -252,7 +252,7 @@ class Shards:
 
 @dataclass(frozen=True, slots=True)
 class ShardVerdict:
-    """Why a shard has a duty, or couldn't or needn't have it."""
+    """The reason why a shard has a duty, or couldn't or needn't have it."""
 
     shard: str
     verdict: str
@@ -261,7 +261,7 @@ class ShardVerdict:
 
 @dataclass(frozen=True, slots=True)
 class DutyExplanation:
-    """Why a duty is where it is."""
+    """The reasons why a duty is where it is."""
 
     status: DutyStatus
     summary: str
@@ -271,7 +271,7 @@ class DutyExplanation:
 
 @dataclass(frozen=True, slots=True)
 class BalancerComparison:
-    """What one kind of balancer would make of a pallet as it is now."""
+    """The result of one kind of balancer for a pallet as it is now."""
 
     kind: BalancerKind
     is_present: bool  # the pallet's own

@@ -32,7 +32,7 @@ from minka.v1.shards_pb2 import HeldDuty
 
 
 def held_duty(held: HeldDuty, holds: Callable[[int, int], bool]) -> Duty:
-    """The duty as the delegate is given it. `holds` says whether the shard may act for a number and an epoch."""
+    """The duty as the delegate is given it. `holds` returns True if the shard may act for a number and an epoch."""
     return Duty(
         number=held.duty,
         epoch=held.epoch,
@@ -84,12 +84,12 @@ def pallet(row: rows.Pallet) -> Pallet:
 
 
 def pallet_summary(summary: api.PalletSummary) -> PalletSummary:
-    """A pallet, and what its duties add up to."""
+    """A pallet, and the sums of its duties."""
     return read(PalletSummary, summary)
 
 
 def shard_status(status: api.ShardStatus) -> ShardStatus:
-    """A shard, and what it holds."""
+    """A shard, and its duties."""
     return read(
         ShardStatus,
         status.shard,
@@ -103,12 +103,12 @@ def shard_status(status: api.ShardStatus) -> ShardStatus:
 
 
 def shards(response: api.GetShardsResponse) -> Shards:
-    """The shards, and what moved lately."""
+    """The shards, and the latest moves."""
     return Shards(tuple(map(shard_status, response.shards)), read_all(DutyMove, response.moves))
 
 
 def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
-    """Why a duty is where it is."""
+    """The reasons why a duty is where it is."""
     return read(
         DutyExplanation,
         response,
@@ -118,7 +118,7 @@ def explanation(response: api.ExplainDutyResponse) -> DutyExplanation:
 
 
 def comparisons(response: api.ComparePalletResponse) -> list[BalancerComparison]:
-    """What each balancer would make of a pallet."""
+    """The result of each balancer for a pallet."""
     return list(read_all(BalancerComparison, response.balancers))
 
 

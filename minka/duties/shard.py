@@ -27,7 +27,7 @@ from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
 
-LEAVE_S: Final = 30.0  # how long the cluster may take to place everything elsewhere when the process stops
+LEAVE_S: Final = 30.0  # the time for the cluster to place everything elsewhere when the process stops
 _MAX_GRACE_S: Final = 7 * 86_400.0
 _MAX_VERSION_CHARS: Final = 64
 
@@ -38,12 +38,13 @@ class Shard:
     `pallets` are those whose duties it takes, each with its capacity, or None if that isn't known. `endpoints` are
     addresses host:port of some of the nodes. `name` identifies the shard (default: HOST-PID): a process that comes back
     under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
-    is the Minka node on whose machine the process runs, if any. `call_timeout` is how many seconds a call to the
-    delegate may take. `on_stuck` says what to do if the delegate hasn't released everything when the clearance ends:
-    "exit" ends the process at once with status 70, since others get what it still does; "report" only logs it. `tls`
-    is for a cluster with TLS.
+    is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
+    delegate, in seconds. `on_stuck` says what to do if the delegate hasn't released everything when the clearance ends:
+    "exit" ends the process at once with status 70, since other shards get its duties; "report" only logs it. `tls` is
+    for a cluster with TLS.
 
-    Raises MinkaError: INVALID_ARGUMENT for what isn't well formed, INVALID_CONFIG for a mistake in the files of TLS.
+    Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
+    TLS.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Shard:
     ) -> None:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
-        channel_credentials(tls)  # a bad file is better told now
+        channel_credentials(tls)  # report a bad file now
         self.name: Final = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
@@ -88,7 +89,7 @@ class Shard:
         self._running: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None  # that of `async with`, while it runs
         self._body_cancelled = False
-        self._cancelled_before = 0  # how often it had been asked to end
+        self._cancelled_before = 0  # the number of earlier requests to end it
 
     async def run(self) -> None:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
@@ -141,10 +142,10 @@ class Shard:
 
     def resize(self, pallets: Mapping[str, Capacity | None]) -> None:
         """Take the duties of these pallets from now on, each up to its capacity; any thread may call this. Duties of
-        pallets that are no longer named go elsewhere, and so do those that a pallet's balancer gives to others because
-        of the new capacities.
+        pallets that are no longer named go elsewhere, and so do duties that a balancer moves because of the new
+        capacities.
 
-        Raises MinkaError(INVALID_ARGUMENT) for what isn't well formed.
+        Raises MinkaError(INVALID_ARGUMENT) for arguments that aren't valid.
         """
         shards_loop().call_soon_threadsafe(self._handle, Resized(tuple(_capacity_rows(pallets))))
 
@@ -186,7 +187,7 @@ class Shard:
         assert self._body is not None, "__aenter__ came first"
         body, self._body = self._body, None
         if self._body_cancelled and body.uncancel() > self._cancelled_before and kind is asyncio.CancelledError:
-            return  # somebody else has cancelled it, too
+            return  # something else has cancelled it, too
         self.stop()
         await self._running
 
@@ -205,10 +206,10 @@ def run_shard(
     call_timeout: float = 30.0,
 ) -> None:
     """Host duties until SIGTERM or SIGINT; then they go elsewhere, and each is released here first. A second signal
-    releases all without waiting for that. Coroutines of the delegate run on a loop of this thread. `Shard` describes
-    the arguments.
+    releases all without waiting for other shards. Coroutines of the delegate run on a loop of this thread. `Shard`
+    describes the arguments.
 
-    Raises MinkaError: what `Shard` and its `run` raise, and INVALID_ARGUMENT on a thread that isn't the main thread,
+    Raises MinkaError: the errors of `Shard` and its `run`, and INVALID_ARGUMENT on a thread that isn't the main thread,
     which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():

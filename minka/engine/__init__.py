@@ -1,1 +1,1 @@
-"""How a client's calls reach the nodes: routing, batching, repetition, connections. Not part of the public API."""
+"""The way of a client's calls to the nodes: routing, batching, repetition, connections. Not part of the public API."""

@@ -1,4 +1,4 @@
-"""What callers give, checked before anything is done with it. Each function raises MinkaError(INVALID_ARGUMENT), which
+"""Checks callers' arguments before anything is done with them. Each function raises MinkaError(INVALID_ARGUMENT), which
 says what was given and what is allowed.
 """
 
@@ -15,21 +15,19 @@ MAX_SECONDS: Final = 10**12  # 30,000 years; a timedelta can't be much longer
 
 
 def invalid(message: str) -> MinkaError:
-    """The error for what a caller gave."""
+    """The error for a caller's argument."""
     return MinkaError(Code.INVALID_ARGUMENT, message)
 
 
 def checked_timeout(seconds: Any) -> float:
-    """A time in seconds. Only what is a number can be compared, and no more than messages to nodes can tell is
-    sensible.
-    """
+    """A time in seconds. Only numbers can be compared, and the limit is that of messages to nodes."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 
 
 def items(given: Iterable[_Item], wanted: str) -> Iterator[_Item]:
-    """The items of what a caller gives. A str or bytes has none: its parts would count as items."""
+    """The items of a caller's argument. A str or bytes is refused: its parts would count as items."""
     if not isinstance(given, str | bytes):
         with contextlib.suppress(TypeError):
             return iter(given)

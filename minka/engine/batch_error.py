@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError, kind_of
 _MAX_SHOWN: Final = 4
 _MAX_KEY_CHARS: Final = 40
 
-# If a batch failed with several codes, the one that asks most of the reader comes first.
+# If a batch failed with several codes, the one that needs most work of the reader comes first.
 _GRAVEST: Final = (
     Code.OUTCOME_UNKNOWN,
     Code.DEADLINE_EXCEEDED,
@@ -41,8 +41,8 @@ class BatchError(MinkaError):
     """Some keys of a batch failed; the others were done. `failures` has a `Failure` for keys that failed together, and
     `code` is the gravest of their codes.
 
-    It is also of the class that other errors of this code have: `except minka.Unavailable` catches it if all that
-    failed may work in a moment.
+    It is also of the class of other errors with this code: `except minka.Unavailable` catches it if all failed keys may
+    work in a moment.
     """
 
     def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
@@ -70,8 +70,7 @@ class BatchError(MinkaError):
 
 
 def _gravest(failures: Sequence[Failure]) -> Code:
-    """The worst code of those with which a write may have been done, if there is one; else one that can't be retried,
-    if any."""
+    """The worst code after which a write may have been done, if any; else one that can't be retried, if any."""
     codes = [failure.error.code for failure in failures]
     lasting = (code for code in codes if not code.info.retriable)
     return next((code for code in _GRAVEST if code in codes), next(lasting, codes[0]))

@@ -49,7 +49,7 @@ class Part:
 
 
 class Client(Protocol):
-    """What a call needs of its client."""
+    """The part of a client that a call needs."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -69,7 +69,7 @@ class Client(Protocol):
         """Give the part to the stream of the node that it is for."""
 
     def has_newer_route(self, part: Part) -> bool:
-        """Whether there is a leader by a newer row than that by which the part was sent."""
+        """True if there is a leader by a newer row than that by which the part was sent."""
 
     def refresh_soon(self, avoid: str = "") -> object:
         """Fetch the table in the background, from another node than `avoid` if possible."""
@@ -82,10 +82,10 @@ class Call:
         self.op: Final = op
         self.routes: Final = routes
         self.deadline: Final = deadline  # by the loop's clock
-        # What was answered: a value or None, for READ_VERSIONED a Versioned or None, for OPERATE an Outcome.
+        # The answers: a value or None, for READ_VERSIONED a Versioned or None, for OPERATE an Outcome.
         self.found: Final[dict[bytes, Any]] = {}
         self.age_ms = 0  # the greatest age of these answers
-        self.page: ScanPage | None = None  # what a scan answered
+        self.page: ScanPage | None = None  # the answer to a scan
         self.parts: Final[set[Part]] = set()
         self._client = client
         self._timeout = timeout
@@ -105,7 +105,7 @@ class Call:
         self._client.send(part)
 
     def regroup(self, part: Part) -> None:
-        """Divide a part of which the keys no longer belong to one partition."""
+        """Divide a part whose keys no longer belong to one partition."""
         self._replace(part)
         size = part.size // len(part.keys)
         if part.values is None:
@@ -139,7 +139,7 @@ class Call:
             raise error_of_one(failure) if key_count <= 1 else BatchError(self._failures, key_count)
 
     def answered(self, part: Part, values: Sequence[object] | None, age_ms: int = 0) -> None:
-        """Take a node's answer: `values` are what was found, by position, at most `age_ms` milliseconds old."""
+        """Take a node's answer: `values` by position, at most `age_ms` milliseconds old."""
         if part.open:
             if values is not None:
                 assert len(values) == len(part.keys), f"{len(values)} values for {len(part.keys)} keys"
@@ -154,7 +154,7 @@ class Call:
             self._settle(part)
 
     def refused(self, part: Part, error: MinkaError) -> None:
-        """Repeat or give up a part that a node did not do, or of which it isn't known whether it was done."""
+        """Repeat or give up a part that was not done, or whose outcome isn't known."""
         if not part.open:
             return
         part.sent = False
@@ -176,7 +176,7 @@ class Call:
         self._add(Part(self, part.place, part.keys, part.values, part.size, part.alone, scan=part.scan))
 
     def abort(self, reason: str) -> None:
-        """Give up what is under way."""
+        """Give up the parts under way."""
         for part in list(self.parts):
             unknown = part.sent and self.op in WRITING
             self._give_up(part, MinkaError(Code.OUTCOME_UNKNOWN if unknown else Code.UNREACHABLE, reason))

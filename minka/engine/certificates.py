@@ -1,8 +1,8 @@
-"""Between which dates certificates are valid.
+"""The dates between which certificates are valid.
 
-The standard library shows that for a peer's certificate or an authority's, but not for one's own, and a library for
-X.509 would be a dependency for two dates. These are at a fixed place (RFC 5280, section 4.1), and OpenSSL has read the
-files before they are read here.
+The standard library shows them for a peer's certificate or an authority's, but not for one's own, and a library for
+X.509 would be a dependency for two dates. They are at a fixed place (RFC 5280, section 4.1), and OpenSSL has checked
+the files before they are read here.
 """
 
 import binascii
@@ -16,19 +16,19 @@ _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
 
 
 class Validity(NamedTuple):
-    """When a certificate becomes valid and when it ceases to be, in seconds since 1970."""
+    """The times at which a certificate becomes valid and expires, in seconds since 1970."""
 
     begins: float
     ends: float
 
 
 def validities(pem: bytes) -> list[Validity]:
-    """Of each certificate in the file. Raises ValueError for one that can't be read."""
+    """The validity of each certificate in the file. Raises ValueError for one that can't be read."""
     return [_validity(binascii.a2b_base64(body)) for body in _PEM.findall(pem)]
 
 
 def first_expiry(pem: bytes) -> float:
-    """When the first of the file's certificates ceases to be valid, in seconds since 1970.
+    """The time at which the first of the file's certificates expires, in seconds since 1970.
 
     Infinite if it has none. Raises ValueError for a certificate that can't be read.
     """
@@ -65,7 +65,7 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
     while place < len(der):
         tag, length = der[place], int.from_bytes(der[place + 1 : place + 2])
         place += 2
-        if length & 0x80:  # the length is in so many bytes
+        if length & 0x80:  # this many bytes hold the length
             size = length & 0x7F
             length = int.from_bytes(der[place : place + size])
             place += size

@@ -1,4 +1,6 @@
-"""What the handles of one client share: the routing table and its refreshes, channels, streams, calls under way."""
+"""The state that the handles of one client share: the routing table and its refreshes, channels, streams, calls under
+way.
+"""
 
 import asyncio
 import itertools
@@ -32,13 +34,13 @@ from minka.wire.kv_frames import WRITING, Op
 
 MAX_CALLS: Final = 100_000
 _CONNECT_TIMEOUT_S: Final = 2.0
-_TABLE_TIMEOUT_S: Final = 1.0  # how long one node may take to give its table
-_HEDGE_S: Final = 0.1  # after so long without an answer the next node is asked, too
+_TABLE_TIMEOUT_S: Final = 1.0  # the time for one node to give its table
+_HEDGE_S: Final = 0.1  # after this time without an answer the next node is asked, too
 _MAX_ASKED: Final = 5  # nodes asked for the table in one refresh, once there is one
 _REFRESH_GAP_S: Final = 0.03  # between two refreshes
 _KEYSPACE_TRIES: Final = 7  # refreshes in about 0.5 s before a keyspace counts as unknown: a node may lag a little
-# After these a client without a table asks again until its call's deadline: there is a node, which is slow or has no
-# table yet. All else means that addresses or certificates are wrong.
+# After these a client without a table asks again until its call's deadline: a node is there, but slow or without a
+# table yet. All other codes mean that addresses or certificates are wrong.
 _ASKED_AGAIN: Final = (Code.NO_CONTROLLER, Code.DEADLINE_EXCEEDED)
 _log: Final = logging.getLogger("minka")
 
@@ -81,7 +83,7 @@ class Core:
         return Call(self, self.table.keyspace(name), op, timeout, deadline)
 
     async def close(self) -> None:
-        """Give up what is under way and close the connections."""
+        """Give up the calls under way and close the connections."""
         self._state = "closed"
         for call in list(self.calls):
             call.abort("the client was closed")
@@ -116,7 +118,7 @@ class Core:
         self.loop.call_soon(part.call.refused, part, why)
 
     def _lacks_row(self, part: Part) -> bool:
-        """Whether the partition's row is yet to come; then the part waits for it."""
+        """True if the partition's row is yet to come; then the part waits for it."""
         routes = part.call.routes
         if not isinstance(routes, HashRoutes) or not self._wanted.need_slot(routes.name, part.place):
             return False
@@ -137,22 +139,22 @@ class Core:
         return self.rng.choice(others or route.readable)
 
     def has_newer_route(self, part: Part) -> bool:
-        """Whether there is a leader by a newer row than that by which the part was sent, or by another partition's."""
+        """True if there is a leader by a newer row than that by which the part was sent, or by another partition's."""
         route, old = part.find_route(), part.route
         if route is None or not route.leader or old is None:
             return route is not None and bool(route.leader)
         return route.partition_id != old.partition_id or route.partition_epoch > old.partition_epoch
 
     def has_moved(self, part: Part) -> bool:
-        """Whether the node to which the part was sent can no longer answer it, by what is known now."""
+        """True if the node to which the part was sent can no longer answer it, as far as is known now."""
         route = part.find_route()
         if part.call.op is Op.READ_STALE:
             return route is not None and bool(route.readable) and part.node not in route.readable
         return route is not None and bool(route.leader) and (part.route is None or route.leader != part.route.leader)
 
     def refresh_soon(self, avoid: str = "") -> asyncio.Task[MinkaError | None]:
-        """Fetch what is newer of the table in the background, from another node than `avoid` if possible; the result
-        says why not.
+        """Fetch newer rows of the table in the background, from another node than `avoid` if possible; the result is
+        the error, if any.
         """
         self._wants_newer = self._wants_newer or not self._fetches_newer
         return self._fetch_soon(avoid)
@@ -163,9 +165,9 @@ class Core:
         return self._refresh
 
     def _on_quiet(self, address: str) -> None:
-        """A node answers nothing: find out which nodes lead its partitions by now. As soon as others do, no read waits
-        for it any longer, and no write if the controller doesn't hear it, either: a node that lives will say what it
-        has done.
+        """A node is silent: find out which nodes lead its partitions now. Once others lead, no read waits for it any
+        longer, nor does a write if the controller doesn't hear it, either: a node that lives will still answer its
+        writes.
         """
         if self._state == "closed":
             return
@@ -232,7 +234,7 @@ class Core:
         except (asyncio.CancelledError, GeneratorExit):
             goes_on = False  # the client ends, or its loop
             raise
-        finally:  # also after an error that nobody has thought of: a refresh that stayed would be the last one
+        finally:  # also after an unforeseen error: a refresh that stayed would be the last one
             self._refreshed_at = self.loop.time()
             self._refresh, self._fetches_newer = None, False
             if goes_on:
@@ -240,7 +242,7 @@ class Core:
         return error
 
     def _plan_refresh(self) -> None:
-        """Refresh the table at once if newer rows are wanted by now, and when it is time."""
+        """Refresh the table at once if newer rows are wanted now, and when it is time."""
         if self._wants_newer:
             self._fetch_soon("")
         if self._timer is not None:
@@ -249,7 +251,7 @@ class Core:
         self._timer = self.loop.call_later(after, self.refresh_soon)
 
     async def _fetch(self, avoid: str) -> bool:
-        """Fetch the rows that are missing, and what is newer if that is wanted; return whether any route changed."""
+        """Fetch the missing rows, and newer ones if they are wanted; return True if any route changed."""
         wants_newer = self._fetches_newer = self._wants_newer
         self._wants_newer = changed = False
         if (missing := self._wanted.missing()) is not None:
@@ -261,7 +263,7 @@ class Core:
         return changed
 
     async def _fetch_missing(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch these rows; return whether any route changed. A keyspace for which that is refused is forgotten."""
+        """Fetch these rows; return True if any route changed. A keyspace whose rows are refused is forgotten."""
         try:
             table = (await self._fetch_table(missing, avoid)).table
         except MinkaError as error:
@@ -276,7 +278,7 @@ class Core:
         return changed
 
     async def _fetch_one_by_one(self, missing: admin_pb2.GetTableRequest, avoid: str) -> bool:
-        """Fetch the rows of each keyspace apart: if one is refused, the others come nevertheless."""
+        """Fetch the rows of each keyspace apart: if one is refused, the others still come."""
         changed, refusal = False, None
         for keyspace in missing.keyspaces:
             alone = admin_pb2.GetTableRequest(keyspaces=[keyspace], accepts_zlib=missing.accepts_zlib)
@@ -291,7 +293,7 @@ class Core:
         return changed
 
     async def _fetch_table(self, request: admin_pb2.GetTableRequest, avoid: str) -> admin_pb2.GetTableResponse:
-        """What the first node answers: its table, what has changed since this client's, or nothing newer."""
+        """The first node's answer: its table, the changes since this client's table, or nothing newer."""
         addresses = list(dict.fromkeys([*self._endpoints, *self.table.addresses()]))
         self.rng.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
@@ -360,5 +362,5 @@ class Core:
 
 
 def _is_final(error: MinkaError) -> bool:
-    """Whether the same request would be refused again."""
+    """True if the same request would be refused again."""
     return not error.code.info.retriable and error.code is not Code.DEADLINE_EXCEEDED

@@ -1,4 +1,4 @@
-"""What every gRPC call of the library shares: addresses, channel options, and failed calls as `MinkaError`."""
+"""The common parts of the library's gRPC calls: addresses, channel options, and failed calls as `MinkaError`."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", 
 # How gRPC tells that the answer was HTTP, not gRPC; with the status 404 it says UNIMPLEMENTED.
 _NO_GRPC: Final = "Received http2 header with status"
 
-# What gRPC says when TLS is why there is no connection, and what that means. The first that fits counts.
+# gRPC's texts if TLS prevents the connection, and their meanings. The first that fits counts.
 _OTHER_HOST: Final = "the certificate is not for this address"
 _NOT_VALID: Final = "the certificate is not valid, or from another authority than those in tls.ca"
 _TLS_HINTS: Final = (
@@ -44,10 +44,10 @@ def channel_options(connect_timeout_s: float) -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),  # it also bounds the attempt itself
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.use_local_subchannel_pool", 1),  # a new channel connects, however others in the process just failed
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel connects, even if others in the process just failed
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-        ("grpc.enable_http_proxy", 0),  # nodes are reached directly, whatever the environment says about the web
+        ("grpc.enable_http_proxy", 0),  # nodes are reached directly, even if the environment has a proxy for the web
     ]
 
 
@@ -65,7 +65,7 @@ def channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
 
 def claim_aio() -> None:
     """Say that this process uses grpc.aio. Raises INVALID_ARGUMENT when it was forked from one that did: the poller is
-    a thread, which the child hasn't got, so everything would wait for ever.
+    a thread, which the child lacks, so everything would wait for ever.
     """
     global _aio_process
     process = os.getpid()
@@ -124,7 +124,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
         return MinkaError(Code.UNREACHABLE, f"{address}: {_cause(text)}", address=address)
     if status is grpc.StatusCode.UNIMPLEMENTED and text.startswith(_NO_GRPC):
         return MinkaError(Code.UNREACHABLE, f"{address}: it is not a minkad ({clipped(text)})", address=address)
-    # INTERNAL is how gRPC itself reports a message that it could no longer send, or a stream that was reset.
+    # With INTERNAL gRPC itself reports a message that it could no longer send, or a stream that was reset.
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL):
         code = Code.UNREACHABLE if repeatable else Code.OUTCOME_UNKNOWN
         return MinkaError(code, f"{address}: the call broke off: {clipped(text)}", address=address)
@@ -138,7 +138,7 @@ def error_from_call(error: grpc.RpcError, address: str, *, repeatable: bool) -> 
 _WRONG_NODE: Final = {
     *(Code.UNREACHABLE, Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER),
     *(Code.NO_CLEARANCE, Code.SHUTTING_DOWN),
-}  # what a node says that isn't the one to ask; every other refusal is what the request came to
+}  # a node that is the wrong one to ask answers these; every other refusal is the result of the request
 
 
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
@@ -149,7 +149,7 @@ def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
         return MinkaError(min(refused, key=lambda code: code.name), f"no node took the request: {reasons}")
     for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER):
         if code in codes:
-            # The active controller that was named did not answer: nobody knows one that does.
+            # The active controller that was named did not answer, and nobody knows another one.
             code = Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code
             return MinkaError(code, f"no node took the request: {reasons}")
     code = codes.pop() if len(codes) == 1 else Code.UNREACHABLE

@@ -30,7 +30,7 @@ from minka.wire.kv_frames import (
 FRAME_BYTES: Final = 1024 * 1024  # a frame is closed when it has reached this; one group may exceed it
 MAX_FRAMES_UNDER_WAY: Final = 8  # fewer would leave the node idle, more would make frames small and many
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
-_PART_BYTES: Final = 64  # what a part weighs besides its keys and values
+_PART_BYTES: Final = 64  # the bytes that a part costs besides its keys and values
 
 # Parts of one group have the same key: partition, generation, and 0, or a number of its own for a part that wants a
 # frame of its own.
@@ -60,17 +60,17 @@ class Lane:
 
     @property
     def can_send(self) -> bool:
-        """Whether a frame is to be taken now."""
+        """True if a frame is to be taken now."""
         return bool(self._queue) and len(self._under_way) < MAX_FRAMES_UNDER_WAY
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is due."""
+        """True if an answer is due."""
         return bool(self._under_way)
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue takes no more."""
+        """True if the queue takes no more."""
         return self._queued_bytes >= MAX_QUEUED_BYTES
 
     def add(self, part: Part) -> None:
@@ -81,7 +81,7 @@ class Lane:
         self._queued_bytes += part.size + _PART_BYTES
 
     def next_frame(self, number: int, now: float) -> Request | None:
-        """The next frame of what is queued, with this id; None if nobody waits for any of it."""
+        """The next frame of queued parts, with this id; None if nobody waits for any of them."""
         groups: list[Group] = []
         parts_of: list[list[Part]] = []
         size, deadline = 0, 0.0
@@ -117,7 +117,7 @@ class Lane:
         return True
 
     def is_overdue(self, now: float) -> bool:
-        """Whether a frame under way should have been answered by `now`."""
+        """True if a frame under way should have been answered by `now`."""
         return any(now > frame.answer_by for frame in self._under_way.values())
 
     def clear(self) -> tuple[list[Part], list[Part]]:
@@ -184,7 +184,7 @@ def _hand_out(op: Op, parts: list[Part], result: GroupResult) -> None:
 
 
 def _found(op: Op, body: bytes) -> tuple[Sequence[object], int]:
-    """What a group found, by position, and how many milliseconds old it may be."""
+    """The results of a group, by position, and their greatest age in milliseconds."""
     if op is Op.READ:
         return decode_values(body), 0
     if op is Op.OPERATE:

@@ -1,9 +1,9 @@
 """The event loops of this process: one for all synchronous clients and one for shards' sessions, each on its own
 thread.
 
-All event loops of a process share one poller in grpc.aio, and whichever loop it wakes handles what has happened for all
-of them. If one of them has been closed, that fails with "Event loop is closed", and what came after it in the queue is
-not handled: the other clients stall. So each of these loops is made at its first use, and never closed.
+All event loops of a process share one poller in grpc.aio, and the loop that it wakes handles the events of all of them.
+For a closed loop that fails with "Event loop is closed", and later events in the queue are not handled: the other
+clients stall. So each of these loops is made at its first use, and never closed.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ class ClientLoop:
         self._stopping = False
 
     def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run the coroutine on the loop's thread and wait for its result here. Raises what it raises, and
-        INVALID_ARGUMENT for a client that is closed.
+        """Run the coroutine on the loop's thread and wait for its result here. Raises its errors, and INVALID_ARGUMENT
+        for a client that is closed.
         """
         try:
             future = self._begin(coroutine)
@@ -88,8 +88,8 @@ class ClientLoop:
         return future
 
     def stop(self, client: AsyncClosable, process: int) -> None:
-        """Close the client, and let callers that wait in other threads have their answer. `process`: the id of the
-        process that made the client; in a child that was forked from it there is nothing to close.
+        """Close the client, and answer callers that wait in other threads. `process`: the id of the process that made
+        the client; in a child that was forked from it there is nothing to close.
         """
         if process != os.getpid():
             return
@@ -127,6 +127,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # it isn't there on every platform, and only makes clients faster
+    except ImportError:  # not on every platform, and only makes clients faster
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

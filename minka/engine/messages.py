@@ -1,8 +1,8 @@
 """The messages of protos as the library's own dataclasses, whose fields have the names of the messages' fields.
 
-A dataclass says by its types how a field is read: a `datetime` named `since` is the message's `since_ms`, a `Word` its
-enum, a tuple its repeated field, a dataclass the message in it. What the message may lack is `… | None`. The caller
-gives the fields that the message doesn't have.
+The types of a dataclass's fields say how each is read: a `datetime` named `since` is the message's `since_ms`, a `Word`
+its enum, a tuple its repeated field, a dataclass the message in it, `… | None` an optional field. The caller gives the
+fields that the message doesn't have.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ def checked_number(enum: Any, words: type[Word], given: Any, name: str) -> Any:
 
 
 def moment(unix_ms: int) -> datetime:
-    """The moment, in UTC, that many milliseconds after the Unix epoch."""
+    """The moment, in UTC, `unix_ms` milliseconds after the Unix epoch."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC)
 
 

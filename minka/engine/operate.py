@@ -1,4 +1,4 @@
-"""What callers say of conditions, counters and lifetimes, as operations; and outcomes as callers get them. Pure."""
+"""Callers' conditions, counters and lifetimes as operations; and outcomes as callers get them. Pure."""
 
 import math
 import time
@@ -11,7 +11,8 @@ from minka.engine.batch_error import shown_key
 from minka.errors import Code, MinkaError
 from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
-# What an operation weighs besides its key and values: so a group that fills two frames has fewer than MAX_OPERATIONS.
+# The bytes that an operation costs besides its key and values: a group that fills two frames has fewer than
+# MAX_OPERATIONS.
 OPERATION_BYTES: Final = 256
 
 _INT64: Final = range(-(2**63), 2**63)
@@ -19,10 +20,10 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a write with a condition or a lifetime. It is true if the write was done.
+    """The outcome of a write with a condition or a lifetime. It is true if the write was done.
 
-    `version` is that of the key now: of the new value if it was done, else of the one that is there; 0 if there is
-    none. It changes with every write of the key; compare versions only for equality.
+    `version` is the key's version now: that of the new value if the write was done, else of the present one; 0 without
+    a value. It changes with every write of the key; compare versions only for equality.
     """
 
     done: bool
@@ -41,11 +42,11 @@ class VersionedValue(NamedTuple):
 
     @classmethod
     def of(cls, found: Versioned) -> "VersionedValue":
-        """What a node has answered."""
+        """The value as a node has answered it."""
         return cls(found.value, found.version, found.expires_ms / 1000 if found.expires_ms else None)
 
     def seconds_left(self) -> float:
-        """How long it lives yet by this machine's clock, in seconds; infinite if it never expires."""
+        """The seconds that it still lives, by this machine's clock; infinite if it never expires."""
         return math.inf if self.expires_at is None else max(0.0, self.expires_at - time.time())
 
 
@@ -102,7 +103,7 @@ def milliseconds(ttl: float | timedelta) -> int:
 
 
 def raise_refusal(key: bytes, outcome: Outcome) -> None:
-    """Raise what the value that is there does not allow."""
+    """Raise the error of an operation that the present value does not allow."""
     if outcome.refusal is Refusal.NONE:
         return
     if outcome.refusal is Refusal.TOO_LARGE:

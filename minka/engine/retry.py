@@ -1,4 +1,4 @@
-"""When to repeat what a node did not do, and how long to wait before. Pure."""
+"""Decides if a request that a node refused is repeated, and the pause before that. Pure."""
 
 from random import Random
 from typing import Final
@@ -14,17 +14,17 @@ _ROUTED_RIGHT: Final = frozenset({Code.OVERLOADED, Code.AGE_UNKNOWN})
 
 
 def is_repeatable(error: MinkaError, op: Op) -> bool:
-    """Whether the same operation can be sent again without the danger of doing it twice.
+    """True if the same operation can be sent again without the danger of doing it twice.
 
-    Retriable codes say that nothing was done. When it isn't known what was done, a read can be repeated; a write
-    can't, not even one that sets a key to a value, since another writer's may have come in between; an increment would
-    count twice.
+    Retriable codes say that nothing was done. If the outcome isn't known, a read can be repeated. A write can't, not
+    even one that sets a key to a value, since another writer's may have come in between; an increment would count
+    twice.
     """
     return error.code.info.retriable or (op not in WRITING and error.code is Code.OUTCOME_UNKNOWN)
 
 
 def asks_for_table(error: MinkaError) -> bool:
-    """Whether the refusal hints at a partition table older than the cluster's."""
+    """True if the refusal hints at a partition table older than the cluster's."""
     return error.code not in _ROUTED_RIGHT
 
 

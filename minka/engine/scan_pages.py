@@ -1,7 +1,8 @@
 """A scan: pages of pairs in the order of their keys, from one partition after the other, some of them read ahead.
 
-It goes on by key, never by partition: a page says for which keys it is complete, and the next one begins where they
-end, whichever partition has that key by then. So each key comes once, also while partitions are split and moved.
+It goes on by key, never by partition: a page names the range for which it is complete, and the next page begins at the
+end of this range, in the partition that has that key then. So each key comes once, also while partitions are split and
+moved.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ _PARTITIONS_AHEAD: Final = 3  # besides the one whose turn it is
 async def scan_pages(
     core: "Core", name: str, wanted: KeyRange, limit: int | None, reverse: bool, timeout: float
 ) -> AsyncGenerator[Pairs, None]:
-    """Lists of pairs, none of them empty. Every page takes at most `timeout` seconds. Raises NOT_BY_RANGES, and what a
-    read raises.
+    """Lists of pairs, none of them empty. Every page takes at most `timeout` seconds. Raises NOT_BY_RANGES, and the
+    errors of a read.
     """
     routes = (await core.begin(name, Op.SCAN, timeout)).routes
     if not isinstance(routes, RangeRoutes):
@@ -120,7 +121,7 @@ class _Stretch:
         return call.page
 
     def _go_on_behind(self, page: ScanPage) -> bool:
-        """Take the page's keys off what is left; return whether nothing is left then. Raises INTERNAL."""
+        """Take the page's keys off the rest; return True if nothing is left then. Raises INTERNAL."""
         if self._limit is not None:
             self._limit -= len(page.keys)
         left, has = self._left, KeyRange(page.start, page.end)

@@ -1,4 +1,4 @@
-"""The connection to one node: what callers do at the same time travels in common frames, several under way."""
+"""The connection to one node: simultaneous calls travel in common frames, several of which are under way."""
 
 import asyncio
 import itertools
@@ -15,10 +15,10 @@ from minka.errors import Code, MinkaError
 from minka.wire.data_port import Connection, Hello, Purpose, connect
 from minka.wire.kv_frames import WRITING, Op, decode_response, encode
 
-# After so long without an answer the partition table is fetched, again and again: a silent node is soon replaced.
+# After this time without an answer the partition table is fetched, again and again: a silent node is soon replaced.
 QUIET_S: Final = 0.25
 ASK_AGAIN_S: Final = 0.05
-OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; so much later the connection is given up
+OVERDUE_S: Final = 1.0  # a node answers every frame within its timeout; this much later the connection is given up
 _CONNECT_S: Final = 2.0
 
 
@@ -47,12 +47,12 @@ class NodeStream:
         self._connecting: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._fills_soon = False
-        self._heard_at = 0.0  # when something was last heard, or begun to be waited for
+        self._heard_at = 0.0  # when the node was last heard, or a wait for it began
         self._watch_timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     def add(self, part: Part) -> None:
-        """Queue a part; what is added in one turn of the loop travels together."""
+        """Queue a part; the parts of one turn of the loop travel together."""
         lane = self._lanes[part.call.op]
         if lane.is_full:
             message = f"{MAX_QUEUED_BYTES >> 20} MiB are queued for this node already"
@@ -63,7 +63,7 @@ class NodeStream:
             self._fill_soon()
 
     def close(self) -> None:
-        """End the connection; what is under way is given up."""
+        """End the connection; calls under way are given up."""
         self._closing = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -90,7 +90,7 @@ class NodeStream:
 
     def lost(self, error: MinkaError | None) -> None:
         """The connection is over."""
-        if error is None or error.code is Code.UNREACHABLE:  # what was sent may have been done
+        if error is None or error.code is Code.UNREACHABLE:  # sent parts may have been done
             why = error.message if error is not None else "the node closed the connection"
             error = MinkaError(Code.OUTCOME_UNKNOWN, why)
         self._end(error)
@@ -109,7 +109,7 @@ class NodeStream:
         self._loop.call_soon(self._fill)
 
     def _fill(self) -> None:
-        """Send what is queued, as far as there is room."""
+        """Send queued parts, as far as there is room."""
         self._fills_soon = False
         connection = self._connection
         if connection is None:
@@ -150,7 +150,7 @@ class NodeStream:
         self._watch_timer = self._loop.call_later(min(QUIET_S / 2, ASK_AGAIN_S), self._watch)
 
     def _watch(self) -> None:
-        """Notice a node that is connected and silent, since it hangs or its machine is gone."""
+        """Notice a connected node that is silent because it hangs or its machine is gone."""
         self._watch_timer = None
         now = self._loop.time()
         if self._connection is None or not self._is_waiting():
@@ -171,7 +171,9 @@ class NodeStream:
         self._end(error)
 
     def _end(self, error: MinkaError) -> None:
-        """Refuse what is under way: it may have been done, unless there was no connection. The queue was never sent."""
+        """Refuse the parts under way: they may have been done, unless there was no connection. The queue was never
+        sent.
+        """
         self._connection = None
         if self._watch_timer is not None:
             self._watch_timer.cancel()

@@ -1,4 +1,4 @@
-"""Which rows of the partition table a client wants, and which of them it has. It is pure."""
+"""The rows of the partition table that a client wants, and those that it has. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,7 +7,7 @@ from minka.cluster.key_ranges import is_by_ranges
 from minka.v1.admin_pb2 import GetTableRequest, WantedRows
 from minka.v1.cluster_pb2 import Keyspace
 
-WHOLE_UP_TO: Final = 1000  # partitions of a keyspace by hash; of one with more, only the rows that are needed come
+WHOLE_UP_TO: Final = 1000  # partitions of a keyspace by hash; of a larger one only the rows that are needed come
 MAX_SLOTS: Final = 4000  # whose rows come one by one; a client that needs more of a keyspace gets all
 
 
@@ -20,18 +20,20 @@ class _Rows:
 
 
 class Wanted:
-    """The keyspaces that the client uses. Of a large one by hash it has the rows of the slots that it has needed."""
+    """The keyspaces that the client uses. Of a large one by hash the client has only the rows of slots that it has
+    needed.
+    """
 
     def __init__(self) -> None:
         self._has: dict[str, _Rows] = {}
         self._lacks: dict[str, _Rows] = {}
 
     def has(self, keyspace: str) -> bool:
-        """Whether rows of the keyspace have come; those of a large one by hash come when slots are needed."""
+        """True if rows of the keyspace have come; those of a large one by hash come when slots are needed."""
         return keyspace in self._has
 
     def lacks(self, keyspace: str) -> bool:
-        """Whether rows of the keyspace are yet to come."""
+        """True if rows of the keyspace are yet to come."""
         return keyspace in self._lacks
 
     def need(self, keyspace: str) -> None:
@@ -55,14 +57,14 @@ class Wanted:
         self._lacks.pop(keyspace, None)
 
     def missing(self) -> GetTableRequest | None:
-        """What asks for the rows that have not come; None if there are none."""
+        """The request for the rows that have not come; None if there are none."""
         if not self._lacks:
             return None
         keyspaces = [_asked(name, rows) for name, rows in self._lacks.items()]
         return GetTableRequest(keyspaces=keyspaces, accepts_zlib=True)
 
     def newer(self, version: int, cluster_id: str) -> GetTableRequest:
-        """What asks for the rows that have changed since a version."""
+        """The request for the rows that have changed since a version."""
         keyspaces = [_asked(name, rows) for name, rows in self._has.items()]
         return GetTableRequest(known_version=version, known_cluster=cluster_id, keyspaces=keyspaces, accepts_zlib=True)
 

@@ -1,1 +1,1 @@
-"""What a cluster's history of load says, and what is to be done about it: figures, forecasts, proposals, a page."""
+"""The report on a cluster's history of load: figures, forecasts, proposals, a page."""

@@ -15,7 +15,7 @@ _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = tuple(minutes * _MINUTE_MS for minutes in (1, 5, 15, 60, 180, 360, 1440))
 _MAX_POINTS: Final = 240  # in a plot
 HOT: Final = 10  # partitions that are shown
-_SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node tells all its sizes at least once an hour
+_SIZE_HOLDS_MS: Final = 2 * 60 * _MINUTE_MS  # every node reports all its sizes at least once an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ClusterPoint:
 @dataclass(frozen=True, slots=True)
 class NodePoint:
     """A node in one step: operations a second, processors kept busy by its process, and at the end the bytes of its
-    replicas and the bytes that are free; `room` is how many more it can take, by its disk and by its capacity.
+    replicas and the bytes that are free; `room` is the bytes that it can still take, by its disk and by its capacity.
     """
 
     node: str
@@ -50,7 +50,7 @@ class NodePoint:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """How uneven the nodes were in one step: the most that a node has, divided by the mean of all. 1 is even."""
+    """The imbalance of the nodes in one step: the most that a node has, divided by the mean of all. 1 is even."""
 
     at_ms: int
     ops: float | None
@@ -102,7 +102,7 @@ class LoadAnalysis:
 
 
 def step_of(from_ms: int, to_ms: int) -> int:
-    """The length of a step, in milliseconds, with which a plot of this time doesn't have too many points."""
+    """The length of a step, in milliseconds, for a plot of this time without too many points."""
     fits = (step for step in _STEPS_MS if (to_ms - from_ms) / step <= _MAX_POINTS)
     return next(fits, _STEPS_MS[-1])
 
@@ -215,7 +215,7 @@ def _unevenness(values: Sequence[float]) -> float | None:
 
 
 class _Sizes:
-    """The sizes that each node last told of its replicas. A replica of which it tells no more has gone elsewhere."""
+    """The sizes that each node last reported of its replicas. A replica that is no longer reported has moved."""
 
     def __init__(self, holds_ms: int) -> None:
         self._holds_ms = holds_ms

@@ -1,8 +1,8 @@
-"""Forecasts when a node will be full, if it goes on as it did.
+"""Forecasts when a node will be full, if its trend stays.
 
-The trend is Theil and Sen's: the median of the slopes between all pairs of points, which outliers hardly move as long
-as they are less than 29 % of the points (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau,
-JASA 63, 1968). The same paper gives the interval in which the true slope lies with a probability of 95 %.
+The trend is Theil and Sen's: the median of the slopes between all pairs of points, which outliers hardly move if they
+are less than 29 % of the points (P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63,
+1968). The same paper gives the interval in which the true slope lies with a probability of 95 %.
 """
 
 import math
@@ -32,9 +32,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class FullForecast:
-    """When a node is full. `bytes_per_day` is by how much its room changes, between `low` and `high` with
-    95 % if the trend stays. `full_ms` is None when that is not in sight; it is between `earliest_ms` and `latest_ms`
-    (None: perhaps never). `said` is all of it in words.
+    """The time when a node is full. `bytes_per_day` is the change of its room, between `low` and `high` with 95 % if
+    the trend stays. `full_ms` is None when the end is not in sight; it is between `earliest_ms` and `latest_ms` (None:
+    perhaps never). `said` is all of this in words.
     """
 
     node: str
@@ -91,7 +91,7 @@ def _forecast(node: str, points: Sequence[NodePoint]) -> FullForecast:
 def _end(
     lowest: Sequence[tuple[float, float]], trend: Trend, hours: int
 ) -> tuple[int | None, int | None, int | None, str]:
-    """When the room is used up, the earliest and the latest time at which it may be, and a sentence that says so."""
+    """The time when the room is used up, the earliest and the latest such time, and a sentence about them."""
     last_ms, last = lowest[-1]
     horizon_ms = _FARTHEST * (last_ms - lowest[0][0])
     unseen = f"not in sight within {_length(horizon_ms)}: "
@@ -106,8 +106,8 @@ def _end(
 
 
 def _hourly_minima(points: Sequence[NodePoint]) -> list[tuple[float, float]]:
-    """The least room in each hour, so that a file that comes and goes (in a compaction, in a checkpoint) counts when it
-    takes most room. A long time gives fewer points, each of as many hours.
+    """The least room in each hour, so that a temporary file (of a compaction, of a checkpoint) counts when it takes
+    most room. A long history gives points of several hours each.
     """
     hours = (points[-1].at_ms - points[0].at_ms) // HOUR_MS + 1
     length = HOUR_MS * -(-hours // _MAX_POINTS)

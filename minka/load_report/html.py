@@ -1,5 +1,5 @@
-"""The report as one page: no network, no scripts, for light and dark. Each plot is an inline SVG that says what it
-shows, and has its figures in a table beside it.
+"""The report as one page: no network, no scripts, for light and dark. Each plot is an inline SVG with a description,
+and has its figures in a table beside it.
 """
 
 import math
@@ -22,7 +22,7 @@ _COLOURS: Final = 8
 _MAX_LINES: Final = 8
 _MAX_TABLE_ROWS: Final = 48
 RING: Final = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
-_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # the end of an axis, and into how many parts it is divided
+_ENDS: Final = ((1, 5), (2, 4), (2.5, 5), (5, 5), (10, 5))  # the end of an axis, and the number of its parts
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bg: #fff; --text: #1b1f24; --dim: #57606a; --line: #d0d7de;
@@ -66,8 +66,8 @@ def render(
     missing: Sequence[str] = (),
     plan_file: str = "",
 ) -> str:
-    """The page. `name_of`: a partition's name by its id and its keyspace's. `missing`: what could not be read, a
-    sentence each. `plan_file`: the file that has the proposals as a plan.
+    """The page. `name_of`: a partition's name by its id and its keyspace's. `missing`: a sentence for each part of the
+    history that could not be read. `plan_file`: the file that has the proposals as a plan.
     """
     span = f"{_time(analysis.from_ms)} to {_time(analysis.to_ms)} UTC, in steps of {_length(analysis.step_ms)}"
     body = [
@@ -280,8 +280,8 @@ def _most(lines: Iterable[Line]) -> float:
 
 
 def _scale(most: float, thousand: int) -> tuple[float, int]:
-    """The end of an axis, and into how many parts it is divided, so that the numbers at it are short. `thousand`: from
-    how much on there is another unit.
+    """The end of an axis, and the number of its parts, so that the numbers at it are short. `thousand`: from this value
+    on there is another unit.
     """
     if most <= 0:
         return 1.0, 5
@@ -296,7 +296,7 @@ def number_text(value: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """A number of bytes in the largest unit of which there is at least one."""
+    """A number of bytes in the largest unit in which it is at least 1."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(value) >= size:
             return f"{value / size:,.1f} {unit}"

@@ -1,7 +1,7 @@
-"""What to do about the load: partitions to split, and replicas to move away from nodes that do too much or fill up.
+"""Proposals about the load: partitions to split, and replicas to move away from nodes that do too much or fill up.
 
 Pure, by the last quarter of the history and the table as it is. Each proposal has its reason with its figures. A
-partition gets one at most, and whatever an operation changes already gets none.
+partition gets one at most, and none if an operation changes it already.
 """
 
 import math
@@ -20,7 +20,7 @@ from minka.v1.cluster_pb2 import Keyspace, NodeState, Partition, PartitionState,
 _RECENT: Final = 4  # the last quarter of the time
 _LEAST_OPS: Final = 500  # a second; with fewer, nothing is busy
 _UNEVEN: Final = 1.25  # times the mean: a node with more does too much
-_EVEN: Final = 1.1  # times the mean: what such a node is brought down to
+_EVEN: Final = 1.1  # times the mean: such a node is brought down to this
 _LARGE: Final = 4  # times the median of its keyspace
 _LEAST_LARGE: Final = 256 << 20
 _MAX_PARTS: Final = 16
@@ -45,7 +45,7 @@ class ProposedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ProposedMove:
-    """The replicas that the partition is to have, the preferred leader first; another order alone moves no data."""
+    """The new replicas of the partition, the preferred leader first; a change of their order moves no data."""
 
     partition_id: int
     partition: str
@@ -57,7 +57,7 @@ class ProposedMove:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What is proposed. `notes` say what is wrong and has no remedy here."""
+    """The proposals. `notes` are problems that have no remedy here."""
 
     splits: list[ProposedSplit] = field(default_factory=list)
     moves: list[ProposedMove] = field(default_factory=list)
@@ -86,7 +86,7 @@ def propose(
 
 
 class _View:
-    """The table and the recent load, as the proposals so far leave them."""
+    """The table and the recent load, as they will be after the proposals so far."""
 
     def __init__(self, table: PartitionTable, intervals: Sequence[NodeInterval], analysis: LoadAnalysis) -> None:
         self.keyspaces: Mapping[int, Keyspace] = {one.id: one for one in table.keyspaces}
@@ -184,7 +184,7 @@ def _look_at(view: _View, id_: int, row: Partition, found: Proposals) -> None:
 
 
 def _even_out(view: _View, taken: set[int]) -> list[ProposedMove]:
-    """Moves from the busiest node to others; first comes the move after which the two of them are the most even."""
+    """Moves from the busiest node to others, first the move that evens the two nodes best."""
     load = view.node_ops
     mean = fmean(load.values()) if load else 0.0
     if not load or max(load.values()) < max(_UNEVEN * mean, _LEAST_OPS):

@@ -77,7 +77,7 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
     """The range of all keys that begin with these columns, including the key of just these. Without columns it is the
     range of all keys of columns.
 
-    Raises what `encode_key` raises for a column.
+    Raises the errors of `encode_key` for a column.
     """
     # 0xff isn't the code of a type, and comes after a zero byte only where text or a tuple goes on.
     prefix = _joined(columns)
@@ -87,7 +87,8 @@ def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
 def decode_key(key: bytes) -> tuple[KeyPart, ...]:
     """The columns of a key: None, bytes, str, int, Single, float, bool, UUID, tuple.
 
-    Raises MinkaError(INVALID_ARGUMENT) with the byte, counted from 0, at which it isn't what `encode_key` writes.
+    Raises MinkaError(INVALID_ARGUMENT) with the byte, counted from 0, at which it differs from all keys that
+    `encode_key` writes.
     """
     if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "the key is empty, so it has no columns")

@@ -1,6 +1,6 @@
 """The formats of `minka.rows` in Spark: expressions that give the same bytes as `encode_key` and `encode_value`.
 
-As far as Spark has the functions, they are its own expressions, which it compiles; then no row passes through Python.
+Where Spark has the functions, these are its own expressions, which it compiles, so no row passes through Python.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from minka.spark.key_arrays import decode_keys, key_array
 
 __all__ = ["VALUE_OPTIONS", "decode_keys", "key_array", "key_column", "value_column", "value_fields"]
 
-# What `to_json` and `from_json` are told, so that the same row is the same bytes whatever the session is set to.
+# Options of `to_json` and `from_json`, so that a row is the same bytes with any settings of the session.
 VALUE_OPTIONS: Final[Mapping[str, str]] = {
     "ignoreNullFields": "false",
     "dateFormat": "yyyy-MM-dd",
@@ -64,8 +64,9 @@ def _key_of_arrays(*columns: pa.Array) -> pa.Array:
 def value_column(columns: Sequence[T.StructField]) -> Column:
     """The value of these columns of a data frame, as binary.
 
-    Raises MinkaError(INVALID_ARGUMENT) if a column has a type that would not be read back as it was, or if two have one
-    name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes U+FFFD.
+    Raises MinkaError(INVALID_ARGUMENT) if a column has a type that would not be read back the same, or if two columns
+    have one name. Text that isn't UTF-8 fails the query; within arrays, maps and structs each wrong byte becomes
+    U+FFFD.
     """
     _check_values(columns)
     texts = {field.name for field in columns if isinstance(field.dataType, T.StringType)}
@@ -77,11 +78,11 @@ def value_column(columns: Sequence[T.StructField]) -> Column:
 
 
 def value_fields(value: Column, schema: T.StructType) -> Column:
-    """A struct of the columns of a value (binary). A column that the value hasn't got is null; a null value gives null.
+    """A struct of the columns of a value (binary). A column that the value lacks is null; a null value gives null.
 
     The query fails on a value that isn't a JSON object in UTF-8, or has a column of another type. Like `from_json`, it
-    is lenient in two ways: what comes after the object is ignored, and a decimal with more places is rounded.
-    Raises INVALID_ARGUMENT as `value_column` does.
+    is lenient in two ways: text after the object is ignored, and a decimal with more places is rounded. Raises
+    INVALID_ARGUMENT as `value_column` does.
     """
     _check_values(schema.fields)
     text = F.validate_utf8(value.cast("string"))
@@ -131,7 +132,7 @@ def _string(code: int, column: Column) -> Column:
 
 
 def _integer(value: Column) -> Column:
-    """It is kept short: with a branch for each length, the code for many columns would be too long to be compiled."""
+    """Kept short: with a branch for each length, the code for many columns would be too long to compile."""
     data = F.unhex(F.hex(value))  # without zero bytes in front
     size = F.length(data)
     positive = F.concat(F.substring(_literal(*range(ZERO + 1, ZERO + 9)), size, F.lit(1)), data)

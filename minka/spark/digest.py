@@ -20,7 +20,7 @@ _PART_MASK: Final = (1 << 22) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestReport(Report):
-    """What `digest` found. `xor` and `sum` are 16 hexadecimal digits each."""
+    """The result of `digest`. `xor` and `sum` are 16 hexadecimal digits each."""
 
     job: ClassVar[str] = "digest"
 
@@ -33,7 +33,7 @@ def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | N
     UTF-8.
 
     Raises MinkaError: INVALID_ARGUMENT for other columns, a key that is null, or a line that couldn't be read (see
-    `pairs_of`); and what `spark_failures` says.
+    `pairs_of`); and those of `spark_failures`.
     """
     with running("digest", spark, ["read"], on_progress) as job, job.stage("read") as stage:
         columns = _bytes_of(pairs)
@@ -72,7 +72,7 @@ def _bytes_of(pairs: DataFrame) -> list[Column]:
 def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
     """The aggregates that make up a digest of binary columns, for `DataFrame.agg`, also by groups.
 
-    `digest_of_row` makes a Digest of them. Without a value column each value is taken as null. The caller has to make
+    `digest_of_row` makes a Digest of them. Without a value column each value is taken as null. The caller must make
     sure that no key is null.
     """
     columns = [key] if value is None else [key, value]
@@ -89,7 +89,7 @@ def digest_columns(key: Column, value: Column | None = None) -> list[Column]:
 
 
 def digest_of_row(row: Row) -> Digest:
-    """The digest in a row of what `digest_columns` has aggregated."""
+    """The digest in a row that `digest_columns` has aggregated."""
     found = row.asDict()
     total = sum((found[f"sum_{shift}"] or 0) << shift for shift in _SHIFTS)
     size = sum(found[name] or 0 for name in found if name.startswith("bytes_"))

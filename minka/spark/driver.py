@@ -1,4 +1,4 @@
-"""Spark's own process (the driver's JVM), which is started on the right Java, with all that it prints in a file."""
+"""Spark's own process (the driver's JVM), which is started on the right Java and prints into a file."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ _log_file: Path | None = None
 
 
 def log_file() -> Path | None:
-    """The log of the Spark process that this process has started last; None if it has started none."""
+    """The log of the last Spark process that this process has started; None if there was none."""
     return _log_file
 
 
@@ -57,7 +57,7 @@ def _launched(conf: SparkConf) -> Any:
 
 
 def _end_process() -> None:
-    """Let the next session begin with a process of its own."""
+    """Let the next session start its own process."""
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is not None:
         process = gateway.proc

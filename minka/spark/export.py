@@ -1,4 +1,4 @@
-"""Writes a keyspace into files: all of it, or what has changed since an earlier export."""
+"""Writes a keyspace into files: all of it, or the changes since an earlier export."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Report):
-    """What `export` wrote. `versions` has, by partition id, the offset of the log up to which everything is in the
+    """The result of `export`. `versions` has, by partition id, the offset of the log up to which everything is in the
     files; a later export with `since` begins there.
     """
 
@@ -65,7 +65,7 @@ def export(
     `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns. With
     `since`, which is the `versions` of an earlier export's report, the changes after that are written instead, with the
     columns _change ("put" or "delete"), _partition and _offset, in order within each partition; a change may be in two
-    exports. `timeout` is how many seconds a partition may be without a leader that answers.
+    exports. `timeout` is the most seconds that a partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
@@ -73,7 +73,7 @@ def export(
     check_format(file_format)
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
-            # This comes before anything is read: what is written meanwhile may be in this export, and is in the next.
+            # This comes before anything is read: later writes may be in this export, and are in the next.
             positions = client.positions(client.keyspace(keyspace))
             versions = {str(one.partition_id): one.end_offset for one in positions.values()}
         source = MinkaDataSource(_options(endpoints, keyspace, key_columns, since, tls, timeout))

@@ -1,4 +1,4 @@
-"""Makes a MinkaError of what Spark raises: one line that says what is wrong, and where Spark's log is."""
+"""Makes a MinkaError of Spark's errors: one line that says what is wrong, and where Spark's log is."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _OURS = re.compile(r"^\s*minka\.errors\.\w+: ([A-Z_]+): (.+)$", re.MULTILINE)
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Raises MinkaError for what Spark raises inside.
+    """Raises MinkaError for an error that Spark raises inside.
 
     It is the MinkaError that ended a task, if one did; INVALID_ARGUMENT if Spark could not make sense of the request,
     such as a path or a column that doesn't exist; else SPARK_FAILED.

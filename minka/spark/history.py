@@ -16,7 +16,7 @@ from minka.tls import Tls
 from minka.v1.cluster_pb2 import NodeState, PartitionTable
 from minka.wire.history_rows import BUCKETS, PartitionInterval, quantile_ms
 
-# A row says what a node did in an interval, what a partition did there, or what could not be read.
+# A row is the load of a node in an interval, that of a partition there, or a reading that failed.
 NODE: Final = "node"
 PARTITION: Final = "partition"
 MISSING: Final = "missing"
@@ -47,8 +47,8 @@ def history(
     timeout: float = 120.0,
 ) -> DataFrame:
     """The intervals of all nodes of the table that began at `from_ms` or later and before `to_ms` (Unix milliseconds).
-    docs/pipeline.md has the columns. To read a slice of six hours may take `timeout` seconds. What a node doesn't tell
-    is a row of the kind MISSING with the reason, and no error.
+    docs/pipeline.md has the columns. Reading a slice of six hours may take `timeout` seconds. A slice that a node
+    doesn't send isn't an error, but a row of the kind MISSING with the reason.
     """
     nodes = sorted(node.id for node in table.nodes if node.state != NodeState.NODE_STATE_LEFT)
     slices = tuple(
@@ -132,7 +132,7 @@ def _rows_of(interval: NodeInterval) -> Iterator[dict[str, Any]]:
 
 
 def summed(rows: DataFrame, step_ms: int) -> list[NodeInterval]:
-    """What minka.load_report.analysis.coarser makes of the intervals, summed by Spark."""
+    """The result of minka.load_report.analysis.coarser for the intervals, summed by Spark."""
     at = F.unix_millis("start")
     rows = rows.withColumn("at_ms", at - at % step_ms)
     intervals: dict[tuple[int, str], NodeInterval] = {}

@@ -16,10 +16,10 @@ from minka.spark.pairs import UNREADABLE
 FileFormat = Literal["parquet", "csv", "json"]
 FORMATS: Final = get_args(FileFormat)
 
-# To Spark a field is null if it has nothing, and is nullValue, whose default is empty text; so it would be null also if
-# it is "". These two code points are no characters.
+# Spark reads a field as null if it is empty or equals nullValue, which is "" by default; then "" would be null, too.
+# These two code points aren't characters.
 _NULL: Final = "\ufffe\uffff"
-_REPLACED: Final = "\ufffd"  # what Java makes of bytes that aren't UTF-8
+_REPLACED: Final = "\ufffd"  # Java's replacement for bytes that aren't UTF-8
 _CSV: Final = {
     "header": "true",
     "enforceSchema": "false",
@@ -30,8 +30,8 @@ _CSV: Final = {
 
 
 def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = None, schema: str = "") -> DataFrame:
-    """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. If
-    no format is given, the end of the name says it. `schema` is DDL, such as "day DATE, number INT".
+    """Read a file or a folder of files: Parquet, CSV whose first line has the names, or JSON with an object a line. By
+    default the end of the name says the format. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and those of JSON are as Spark finds them. A line that can't be read,
     isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column UNREADABLE; so does a line of CSV
@@ -99,7 +99,7 @@ def _with_unreadable(schema: StructType) -> StructType:
 
 
 def _without_replaced_bytes(frame: DataFrame) -> DataFrame:
-    """The same rows, of which those are unreadable in which bytes were replaced."""
+    """The same rows; rows in which bytes were replaced become unreadable."""
     fields = [field for field in frame.schema.fields if field.name != UNREADABLE]
     texts = [
         F.col(f"`{field.name.replace('`', '``')}`").cast("string")

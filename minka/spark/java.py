@@ -50,7 +50,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to use. Raises MinkaError(JAVA_MISSING), which says what was found and why it isn't good enough."""
+    """The Java to use. Raises MinkaError(JAVA_MISSING), which says why each Java that was found can't be used."""
     refused: list[str] = []
     home = os.environ.get("JAVA_HOME", "")
     in_path = shutil.which("java")
@@ -112,7 +112,7 @@ def _packaged() -> Path | None:
 
 
 def _homes(java: Path) -> Iterator[Path]:
-    """Folders that are a JAVA_HOME for this Java; the next one is for when the one before can't be written, or run."""
+    """Folders that are a JAVA_HOME for this Java; each is for the case that the one before can't be written, or run."""
     script = _SCRIPT.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
@@ -126,7 +126,7 @@ def _homes(java: Path) -> Iterator[Path]:
 
 
 def _kept_home(home: Path, script: str) -> Path:
-    """The JAVA_HOME at this place. It is made beside it and then renamed, since other processes may make it, or use it,
+    """The JAVA_HOME at this place. It is made under another name and renamed, since other processes may make or use it
     at the same time. Raises OSError.
     """
     if home.is_dir():

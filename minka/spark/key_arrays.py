@@ -1,6 +1,6 @@
-"""The formats of `minka.rows` for whole columns at once: Arrow arrays, and Spark's expressions.
+"""Keys of columns for whole Arrow arrays at once.
 
-The bytes are the same as those that `encode_key` and `encode_value` write.
+The bytes are the same as those of `minka.rows.encode_key`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ _Flags = npt.NDArray[np.bool_]
 _LEAST_OF_SIZE: Final = np.array([1 << 8 * size for size in range(8)], np.uint64)  # the least that needs size + 1 bytes
 _SIGN: Final = np.uint64(1 << 63)
 _ALL: Final = ~np.uint64(0)
-_PADDING: Final = 18  # at most so many bytes are read from the beginning of a column
+_PADDING: Final = 18  # the most bytes that are read from the beginning of a column
 
 
 def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
     """The keys of rows that have these columns: for each row the bytes that `encode_key` gives.
 
     The types are null, bool, int8 to int64, float, double, string, binary, date32, timestamp, decimal128, and
-    binary(16), which is a UUID. Raises MinkaError(INVALID_ARGUMENT) if there is no column, or with the number of one,
-    counted from 1, that has another type or isn't UTF-8.
+    binary(16), which is a UUID. Raises MinkaError(INVALID_ARGUMENT) if there is no column, or for a column of another
+    type or with text that isn't UTF-8, with its number (from 1).
     """
     if not columns:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
@@ -45,7 +45,7 @@ def key_array(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def _joined(pieces: list[bytes | pa.Array], rows: int) -> pa.BinaryArray:
-    """Concatenate the pieces, row by row; a piece that is bytes is the same for every row."""
+    """Concatenate the pieces, row by row; every row gets a piece that is bytes."""
     merged: list[Any] = []
     for piece in pieces:
         if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
@@ -167,7 +167,7 @@ def _big_endian(words: _Words) -> _Bytes:
 
 
 def _sizes(magnitudes: _Words) -> npt.NDArray[np.int64]:
-    """How many bytes each number needs; 0 for 0."""
+    """The number of bytes that each number needs; 0 for 0."""
     sizes = np.zeros(len(magnitudes), np.int64)
     for least in _LEAST_OF_SIZE:
         more = magnitudes >= least
@@ -287,7 +287,7 @@ class _Keys:
 def decode_keys(keys: pa.Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of keys, of the types that `key_array` takes; each may have nulls.
 
-    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with what is wrong in it.
+    Raises MinkaError(INVALID_ARGUMENT) for the first row whose key isn't of these columns, with the mistake.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
@@ -324,7 +324,7 @@ def _decoder(kind: pa.DataType, name: str) -> Callable[[_Keys, pa.DataType], pa.
 
 
 def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> None:
-    """Raise what is wrong with the first bad row; return if each row can be read on its own."""
+    """Raise the error of the first bad row; return if each row can be read on its own."""
     for row in np.flatnonzero(bad):
         key = keys[int(row)].as_py()
         try:
@@ -338,7 +338,7 @@ def _refuse_first(keys: pa.Array, bad: _Flags, types: Sequence[pa.DataType]) -> 
             single = _Keys(pa.array([encode_key((column,))], pa.binary()))
             _decoder(kind, f"column {number}")(single, kind)
             if single.bad.any():
-                text = f"row {row}: column {number} is {type(column).__name__} {column!r:.80}, which is no {kind}"
+                text = f"row {row}: column {number} is {type(column).__name__} {column!r:.80}, not {kind}"
                 raise MinkaError(Code.INVALID_ARGUMENT, text)
 
 

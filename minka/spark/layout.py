@@ -57,7 +57,7 @@ class Layout:
         if options.delete_column and not isinstance(
             by_name.get(options.delete_column, StructField("", StringType())).dataType, BooleanType
         ):
-            text = f"option 'deleteColumn' names {options.delete_column!r}, which is no boolean column"
+            text = f"option 'deleteColumn' names {options.delete_column!r}, which isn't a boolean column"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         key_fields = tuple(by_name[name] for name in names)
         others = tuple(f for f in schema.fields if f.name not in {*names, *_OF_CHANGES, options.delete_column})
@@ -71,7 +71,7 @@ class Layout:
         return cls(schema, key_fields, key_format, others, bool(others) and not is_plain, options.delete_column)
 
     def check_no_changes(self) -> None:
-        """Check that the schema asks for nothing that only changes have. Raises INVALID_ARGUMENT."""
+        """Check that the schema has no column that only changes have. Raises INVALID_ARGUMENT."""
         if found := [name for name in self.schema.names if name in _OF_CHANGES]:
             raise MinkaError(Code.INVALID_ARGUMENT, f"column {found[0]!r} is one of changes, which readStream gives")
 
@@ -129,7 +129,7 @@ class Layout:
         columns = [batch.column(field.name) for field in self.key_fields]
         keys = key_array(columns) if self.key_format == "columns" else columns[0].cast(pa.binary())
         if keys.null_count:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"column {self.key_fields[0].name!r} has a null, which is no key")
+            raise MinkaError(Code.INVALID_ARGUMENT, f"column {self.key_fields[0].name!r} has a null, which isn't a key")
         if len(keys) and pc.min(pc.binary_length(keys)).as_py() == 0:
             raise MinkaError(Code.INVALID_ARGUMENT, f"column {self.key_fields[0].name!r} has an empty key")
         return keys
@@ -165,7 +165,7 @@ def _column(rows: int, offsets: bytes, data: bytes) -> pa.BinaryArray:
 
 
 def _cast(column: Any, kind: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
-    """The column in this type. Raises INVALID_ARGUMENT with the row's key for bytes that are no text."""
+    """The column in this type. Raises INVALID_ARGUMENT with the row's key for bytes that aren't text."""
     if column is None:
         raise MinkaError(Code.INTERNAL, "values are asked for, and there are none")
     try:

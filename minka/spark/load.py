@@ -2,9 +2,9 @@
 
 An ingest computes each row's partition in Spark, sorts, and writes one file for each partition, which is uploaded to
 the spool of every replica (`minka.bulk`). Nothing is visible until the commit names one file for each partition; from
-then on the nodes take all of them in, whatever becomes of this process. A load that broke off before that goes on with
-the same id where it was: files that are in the spools already aren't made again. So that they are of the same rows, a
-run whose options or source differ from those of the run that began the load is refused.
+then on the nodes take all of them in, even if this process has died. A load that broke off before that goes on with the
+same id where it was: files that are in the spools already aren't made again. A run with other options or another source
+than the run that began the load is refused, so all files are of the same rows.
 """
 
 import json
@@ -39,7 +39,7 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 Mode = Literal["ingest", "put"]
 _TOUCH_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 1.0
-_SHARE: Final = 3  # the files may be up to so many times smaller than the source, since they are compressed
+_SHARE: Final = 3  # the most times that the files may be smaller than the source, since they are compressed
 _PROBLEM: Final = "_problem"
 _BAD: Final = "BAD_ROWS: "
 _FINAL: Final = (Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DISK_FULL)  # the same load would be refused again
@@ -48,11 +48,11 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What a load does with rows. `columns` says which are the key and the value. If several rows have one key, the one
-    that is last by the column `last_by` counts; without `last_by` they are refused. `on_conflict` says what becomes of
-    rows whose key the keyspace has already: an "error", "replace", or "keep" what is there. With the mode "put" a row
-    that the keyspace has with the same value is no conflict, since an earlier attempt may have put it. Up to `max_bad`
-    rows that can't be in a keyspace are left out, and written with the reason to `bad_rows` (a folder, JSON).
+    """The treatment of rows by a load. `columns` names the key and the value. If several rows have one key, the last by
+    the column `last_by` counts; without `last_by` they are refused. `on_conflict` is for rows whose key the keyspace
+    has already: "error", "replace", or "keep" the old value. With the mode "put" a row that the keyspace has with the
+    same value isn't a conflict: an earlier attempt may have put it. Up to `max_bad` rows that can't be in a keyspace
+    are left out, and written with the reason to `bad_rows` (a folder, JSON).
     """
 
     columns: PairColumns
@@ -90,7 +90,7 @@ class FileLoad:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
+        """The load that `to_json` wrote. Raises INVALID_ARGUMENT for any other text."""
         try:
             document = without_fingerprint(json.loads(text))
             options = document["options"]
@@ -103,13 +103,13 @@ class FileLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """What a load did. `rows` and `bytes` are those that it has written."""
+    """The result of a load. `rows` and `bytes` are those that it has written."""
 
     job: ClassVar[str] = "load"
 
     load_id: str = ""  # none for puts
     mode: str
-    partitions: int  # how many got rows
+    partitions: int  # the number that got rows
     repeated: int = 0  # rows left out since another one of their key counted
     kept: int = 0  # rows left out since the keyspace had their key
     bad: int = 0
@@ -131,11 +131,11 @@ def load(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Load the data frame into a keyspace. With the id of an earlier load of the same rows this goes on with that one,
-    or reports that it was done. `timeout` is how many seconds each step waits for a node that restarts, or for an
-    election. `job_text` is a note that is kept with the load; as JSON, with a fingerprint, it may have 8 KiB.
+    or reports that it was done. Each step waits at most `timeout` seconds for a node that restarts, or for an election.
+    `job_text` is a note that is kept with the load; as JSON, with a fingerprint, it may have 8 KiB.
 
     A run with other options than the one that began the load, another schema, or other names of the files that the data
-    frame reads is refused. Whether the rows are the same can't be told otherwise.
+    frame reads is refused. Other differences of the rows can't be noticed.
 
     Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, DISK_FULL, NOT_ENOUGH_REPLICAS, DUPLICATE_KEY, KEY_EXISTS,
     BAD_ROWS, LOAD_EXISTS, LOAD_ENDED, SPARK_FAILED. A load that is refused because of its rows is aborted; one that
@@ -164,7 +164,7 @@ def load_files(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Load files in a way that `resume` can go on with. A run of the same id with other options, or with files of other
-    names, sizes or times, is refused. Raises what `load` and `read_files` raise.
+    names, sizes or times, is refused. Raises the errors of `load` and `read_files`.
     """
     if what.file_format is not None:
         chosen("file_format", what.file_format, FORMATS)
@@ -191,7 +191,7 @@ def resume(
     on_progress: OnProgress | None = None,
 ) -> LoadReport:
     """Go on with a load of files that broke off. Its files must not have changed. Raises UNKNOWN_LOAD, INVALID_ARGUMENT
-    if the load was not one of files, and what `load_files` raises.
+    if the load was not one of files, and the errors of `load_files`.
     """
     with LoadClient(endpoints, tls=tls, timeout=timeout) as client:
         (known,) = client.describe(load_id).loads
@@ -254,7 +254,7 @@ class _Run:
     def ingest(
         self, job: Job, source: DataFrame, load_id: str, requested_by: str, document: dict[str, Any], path: str
     ) -> LoadReport:
-        """Take every step that the load has still to take."""
+        """Take every step that the load still lacks."""
         client = self._client
         with job.stage("check"):
             pairs = self._checked(source)
@@ -289,8 +289,8 @@ class _Run:
         return self._report(job, rows)
 
     def _checked(self, source: DataFrame) -> DataFrame:
-        """The pairs of the source, and what is wrong with each. Raises what Spark can say against the options before it
-        reads anything, and INVALID_ARGUMENT for a folder of bad rows that has anything else in it.
+        """The pairs of the source, each with its problem, if any. Raises errors that Spark finds in the options before
+        it reads anything, and INVALID_ARGUMENT if the folder of bad rows has other files.
         """
         options = self._options
         by = [column_of(source, options.last_by).alias("_by")] if options.last_by else []
@@ -302,8 +302,8 @@ class _Run:
         return found
 
     def _begin(self, load_id: str, requested_by: str, job_text: str, bytes_: int) -> tuple[Load, bool]:
-        """The load, and whether this run has begun it. What can be refused is refused before, since every load that has
-        begun counts among those that a cluster has at once. Raises LOAD_ENDED for a load that was aborted.
+        """The load, and True if this run has begun it. All checks come before that, since each begun load counts
+        towards the cluster's limit of loads at once. Raises LOAD_ENDED for a load that was aborted.
         """
         client = self._client
         known = self._known(load_id) if load_id else None
@@ -325,10 +325,10 @@ class _Run:
         return found
 
     def _end_of(self, found: Load, error: MinkaError, is_new: bool) -> Load:
-        """The load as another run of the same id has committed it, so that this one's files are no longer wanted.
+        """The load if another run of the same id has committed it, so this run's files are no longer wanted.
 
-        Raises the error if none has. A load that this run has begun is aborted before, if it would be refused again,
-        and there is nothing in the spools with which another run could go on.
+        Else raises the error. Before that it aborts a load that this run has begun, if it would be refused again, and
+        the spools have no files with which another run could go on.
         """
         with suppress(MinkaError):
             (now,) = self._client.describe(found.id).loads
@@ -375,8 +375,8 @@ class _Run:
         wanted: Sequence[int],
         there: int = 0,
     ) -> list[Row]:
-        """Run the tasks and return their results. `there` is how many rows are in files for the partitions that aren't
-        `wanted`. Raises what ended the first task that failed for good, and BAD_ROWS.
+        """Run the tasks and return their results. `there` is the number of rows in files for the partitions that aren't
+        `wanted`. Raises the error of the first task that failed for good, and BAD_ROWS.
         """
         options, counted = self._options, Observation()
         if not wanted:
@@ -392,7 +392,7 @@ class _Run:
         placed = good.withColumn("place", place_column(F.col("key"), keyspace, partitions))
         if len(wanted) < len(partitions):
             placed = placed.where(F.col("place").isin(list(wanted)))
-        # Among rows that are equal by `last_by` the value decides, so that every attempt, and `verify`, takes the same.
+        # Among rows that are equal by `last_by` the value decides, so every attempt, and `verify`, takes the same.
         order = [F.col("key"), *([F.col("_by").desc(), F.col("value")] if options.last_by else [])]
         sorted_ = placed.repartitionById(len(partitions), "place").sortWithinPartitions(*order)
         run = task.put if options.mode == "put" else task.ingest
@@ -400,7 +400,7 @@ class _Run:
             rows = sorted_.select("place", "key", "value").mapInArrow(run, TASK_SCHEMA).collect()
         except Exception as error:
             raise self._refusal(task, error) from error
-        # If no row comes out, Spark may have found a plan that leaves the observation out.
+        # If no row comes out, Spark's plan may have left out the observation.
         counts = counted.get if rows else _counted(found)
         self._bad = counts["bad"]
         self._check_counts(found, counts["rows"] - self._bad, rows, there, is_all=len(wanted) == len(partitions))
@@ -425,14 +425,14 @@ class _Run:
         return error
 
     def _check_counts(self, found: DataFrame, read: int, rows: list[Row], there: int, *, is_all: bool) -> None:
-        """Check that every row that was read is written or counted as left out; rows of a task that Spark silently gave
-        up would not be. Raises INTERNAL.
+        """Check that every row that was read is written or counted as left out; Spark may silently give up a task,
+        whose rows are then missing. Raises INTERNAL.
         """
         options = self._options
         if not is_all and (options.last_by or options.on_conflict == "keep"):
-            return  # how many rows were left out of the files that are there is not known
+            return  # the number of rows left out of the earlier files isn't known
         written = there + sum(row.rows + row.repeated + row.kept for row in rows)
-        if read != written:  # what Spark has to do again, since a machine has died, it also counts again
+        if read != written:  # work that Spark repeats after a machine has died, it counts twice
             counts = _counted(found)
             self._bad, read = counts["bad"], counts["rows"] - counts["bad"]
         if read != written:
@@ -509,7 +509,7 @@ class _Run:
 
 
 def tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
-    """What tags the calling thread's jobs, cancels all jobs with a tag, and no longer tags them."""
+    """The functions that tag the calling thread's jobs, cancel all jobs with a tag, and end the tagging."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():

@@ -1,7 +1,7 @@
 """Reports on the history of the cluster's load: hot partitions, imbalance, when nodes will be full, what would help.
 
-Spark reads the history from the nodes, keeps it as Parquet if that is asked for, and sums it; minka.load_report
-says what follows.
+Spark reads the history from the nodes, keeps it as Parquet if that is asked for, and sums it; minka.load_report draws
+the conclusions.
 """
 
 import time
@@ -53,18 +53,18 @@ class HotPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Report):
-    """What `load_report` found. `rows` is the number of rows of the history, one for each partition, node and interval;
-    `bytes` is what clients' requests and answers had in that time. Times are Unix milliseconds; `to_ms` is 0 if nothing
-    was found.
+    """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
+    interval; `bytes` are those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0
+    if nothing was found.
     """
 
     job: ClassVar[str] = "load-report"
 
     from_ms: int
     to_ms: int
-    step_ms: int  # how long a step of `imbalance`, and of the peaks, is
-    nodes: tuple[str, ...]  # those that have told something
-    missing: tuple[str, ...]  # what could not be read, a sentence for each node
+    step_ms: int  # the length of a step of `imbalance`, and of the peaks
+    nodes: tuple[str, ...]  # those that have sent something
+    missing: tuple[str, ...]  # the history that could not be read, a sentence for each node
     hot: tuple[HotPartition, ...]  # the busiest first
     imbalance: tuple[Imbalance, ...]
     forecasts: tuple[FullForecast, ...]
@@ -96,7 +96,7 @@ def load_report(
 ) -> LoadReport:
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, `parquet` a
     folder that doesn't exist yet for the rows of the history, and `plan_file` the file to which the caller is going to
-    write the plan; the page names it. To read six hours of a node's history may take `timeout` seconds. Nothing in the
+    write the plan; the page names it. Reading six hours of a node's history may take `timeout` seconds. Nothing in the
     cluster is changed. A node that doesn't answer is missing in the report; without a controller that answers there is
     no plan.
 
@@ -164,7 +164,7 @@ def _gathered(job: Job, rows: DataFrame, parquet: str | Path) -> tuple["_Read", 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What came from the nodes."""
+    """The history that came from the nodes."""
 
     rows: int
     bytes: int
@@ -199,8 +199,8 @@ def _read(job: Job, rows: DataFrame) -> _Read:
 
 
 def _without_torn_end(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals without a last step that some nodes have not told yet. They tell at different times, and such a
-    step would look as if those nodes did nothing.
+    """The intervals without a last step that some nodes have not reported yet. Nodes report at different times, and in
+    such a step the others would seem to do nothing.
     """
     steps = sorted({one.start_ms for one in intervals})
     if len(steps) < 2:

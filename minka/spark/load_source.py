@@ -1,4 +1,4 @@
-"""What is known of a load's source before its rows are read: how large it is, and what tells it from another source."""
+"""Facts about a load's source before its rows are read: its size, and a fingerprint to tell it from others."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ _SIDE_COLUMNS: Final = frozenset({"problem", UNREADABLE, "key_base64", "value_ba
 
 
 def bytes_of(source: DataFrame) -> int:
-    """The bytes of the files from which the source is read; 0 if that can't be known. It is known only of files that
-    are read as they are: Spark takes a join for the product of both sides, and a filter for as large as what it reads.
+    """The bytes of the files from which the source is read; 0 if not known. They are known only for files that are read
+    as they are: Spark takes a join for the product of both sides, and a filter for as large as its input.
     """
     from pyspark.sql.utils import is_remote
 
@@ -39,8 +39,9 @@ def bytes_of(source: DataFrame) -> int:
 
 
 def fingerprint(source: DataFrame, options: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """What tells two loads apart: digests of the options, and of the source: its schema, and the names, sizes and times
-    of the files at `path`, or without a path only the names of the files that the data frame reads, if it reads files.
+    """The marks that tell two loads apart: digests of the options, and of the source: its schema, and the names, sizes
+    and times of the files at `path`, or without a path only the names of the files that the data frame reads, if it
+    reads files.
     """
     files = _files(source.sparkSession, path) if path else sorted(source.inputFiles())
     return {"options": _digest([options]), "source": _digest([source.schema.jsonValue(), *files])}
@@ -57,8 +58,8 @@ def without_fingerprint(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_another(found: Load, marks: Mapping[str, str]) -> None:
-    """Raises LOAD_EXISTS if the load was begun with another fingerprint. A load that was begun without any, by another
-    program, may have been begun with the same.
+    """Raises LOAD_EXISTS if the load was begun with another fingerprint. A load that another program began without a
+    fingerprint is accepted.
     """
     try:
         before = json.loads(found.job)[_FINGERPRINT]

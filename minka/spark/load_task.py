@@ -1,5 +1,5 @@
-"""The tasks of a load: each makes of all rows of one partition, in the order of their keys, a file in the spools of its
-nodes, or batches of puts.
+"""The tasks of a load: each takes all rows of one partition, in the order of their keys, and makes a file in the spools
+of its nodes, or batches of puts.
 """
 
 import os
@@ -36,8 +36,8 @@ _Batch = tuple[list[bytes], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """What a task does, the same for all partitions; it can be pickled. Rows come as (place, key, value), sorted by
-    key. Of rows with one key the first counts, unless `refuses_repeated`.
+    """The work of a task, the same for all partitions; it can be pickled. Rows come as (place, key, value), sorted by
+    key. Of rows with one key the first counts; with `refuses_repeated` they are refused.
     """
 
     endpoints: tuple[str, ...]
@@ -88,7 +88,7 @@ class LoadTask:
         yield rows.result(b"")
 
     def _check_goes_on(self, load: Load) -> None:
-        """Before a repetition, look whether the load was aborted meanwhile. Raises LOAD_ENDED."""
+        """Before a repetition, check that the load was not aborted meanwhile. Raises LOAD_ENDED."""
         context = TaskContext.get()
         if context is None or not context.attemptNumber():
             return
@@ -98,7 +98,7 @@ class LoadTask:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} is over: {now.outcome}")
 
     def _give_up(self, client: LoadClient, load: Load, error: MinkaError) -> None:
-        """Abort the load at once for an error against which no repetition helps, before Spark has tried all of them."""
+        """Abort the load at once for an error that no repetition helps against, before Spark has used up its tries."""
         if error.code in (Code.DUPLICATE_KEY, Code.KEY_EXISTS, Code.DISK_FULL):
             client.abort(load.id, requested_by="the load itself", reason=str(error)[:500])
 
@@ -107,8 +107,8 @@ class LoadTask:
 
 
 class _Rows:
-    """The rows that are to be written, in batches, without those that are left out; both are counted. If it `compares`,
-    rows that the keyspace has with the same values count as written.
+    """The rows to write, in batches, without the rows that are left out; both are counted. If it `compares`, rows that
+    the keyspace has with the same values count as written.
     """
 
     def __init__(self, task: LoadTask, batches: Iterator[pa.RecordBatch], *, compares: bool = False) -> None:
@@ -197,8 +197,8 @@ class _Existing:
         self._ahead = next(self._batches, {})
 
     def among(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """Those of the given keys that the partition has, with their values, or with empty ones if these aren't read.
-        Each call's keys must be greater than the last call's.
+        """The given keys that the partition has, with their values, or with empty values if these aren't read. Each
+        call's keys must be greater than the last call's.
         """
         found: dict[bytes, bytes] = {}
         wanted = set(keys)
@@ -244,7 +244,7 @@ def _smaller(batches: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def _scratch() -> str | None:
-    """A folder of Spark's, at spark.local.dir; Spark removes what killed tasks leave there."""
+    """A folder of Spark's, at spark.local.dir; Spark removes files that killed tasks leave there."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 

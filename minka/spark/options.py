@@ -14,19 +14,19 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source, which docs/pipeline.md describes. Case doesn't matter in their names,
-    as in those of Spark's own.
+    """The options of one use of the data source, which docs/pipeline.md describes. As with Spark's own options, case
+    doesn't matter in their names.
     """
 
     endpoints: tuple[str, ...]
     keyspace: str
     key_columns: tuple[str, ...] = ()  # none: the column `key`
     key_format: KeyFormat = "binary"
-    split_bytes: int = 256 * MIB  # a partition with more than twice as many is read by several tasks; 0: none is
+    split_bytes: int = 256 * MIB  # a partition with more than twice as many bytes is read by several tasks; 0: none is
     delete_column: str = ""
     batch_bytes: int = 2 * MIB  # keys and values in one write
     timeout: float = 60.0  # seconds for which a partition may have no leader that answers
-    changes_since: Mapping[str, int] | None = None  # instead of rows: what was written after these offsets
+    changes_since: Mapping[str, int] | None = None  # instead of rows: the changes after these offsets
     starting_offsets: Literal["earliest", "latest"] = "latest"
     tls: Tls | None = None
 

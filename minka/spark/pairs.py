@@ -19,11 +19,10 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """Which columns of a data frame are the key, and which the value; if no value columns are named, they are all
-    others.
+    """The columns of a data frame that are the key, and those that are the value: by default all others.
 
     With the form `auto`, a single column of text or bytes is the key or the value itself. Everything else, and with
-    `columns` such a column as well, is encoded by `minka.rows`: a key so that it keeps its order, a value as a JSON
+    `columns` such a column as well, is encoded by `minka.rows`: a key in a form that keeps its order, a value as a JSON
     object.
     """
 
@@ -58,7 +57,7 @@ class PairColumns:
         _, fields = self.fields_of(frame)
         if not fields:
             return F.lit(b"")
-        # All other columns are a JSON object, also where there is only one, so that it has its name.
+        # All other columns are a JSON object, even a single one, so that it has its name.
         is_itself = bool(self.value) and _is_itself(fields, self.value_form)
         return _itself(fields[0]) if is_itself else value_column(fields)
 
@@ -70,21 +69,21 @@ def chosen(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """The column of this name, also if it has a dot; or else the field of a column that is a structure."""
+    """The column of this name, which may have a dot; else the field of a column that is a structure."""
     return F.col(_quoted(name) if name in frame.columns else name)
 
 
 def pairs_of(frame: DataFrame, columns: PairColumns, *others: Column) -> DataFrame:
-    """A data frame with the columns `key` and `value`, these others of the given one, and UNREADABLE if that has it.
-    Raises INVALID_ARGUMENT for columns that can't be a key or a value.
+    """A data frame with the columns `key` and `value`, the columns `others` of `frame`, and UNREADABLE if `frame` has
+    it. Raises INVALID_ARGUMENT for columns that can't be a key or a value.
     """
     kept = [*others, *([F.col(UNREADABLE)] if UNREADABLE in frame.columns else [])]
     return frame.select(columns.key_of(frame).alias("key"), columns.value_of(frame).alias("value"), *kept)
 
 
 def problem_of(frame: DataFrame) -> Column:
-    """Why a pair can't be in a keyspace, as text; null if it can. It looks at `key`, `value` and, if it is there,
-    UNREADABLE.
+    """The reason why a pair can't be in a keyspace, as text; null if it can. It looks at `key`, `value` and, if it is
+    there, UNREADABLE.
     """
     key, value, size = F.col("key"), F.col("value"), F.octet_length
     is_unreadable = F.col(UNREADABLE).isNotNull() if UNREADABLE in frame.columns else F.lit(False)

@@ -27,9 +27,7 @@ _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024  # in Arrow's columns, which a task h
 
 
 def local_folder(spark: SparkSession, path: str) -> Path | None:
-    """The folder as a local path, which is the same for the session's tasks and for the caller; None if it isn't local
-    to both.
-    """
+    """The folder as a local path, the same for the session's tasks and the caller; None if it isn't local to both."""
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         return None
     url = urlsplit(absolute(spark, path))
@@ -41,20 +39,20 @@ class ParquetFiles:
     """The files of one job, in a folder that is made for them. They are hidden until all of them are complete."""
 
     folder: Path
-    name: str  # is part of the files' names, and no other job's
+    name: str  # part of the files' names, unique to this job
     schema: pa.Schema
     sized: tuple[str, ...]  # the columns whose bytes are counted
 
     @classmethod
     def of(cls, folder: Path, schema: pa.Schema, sized: Sequence[str], *, overwrite: bool) -> "ParquetFiles":
-        """Raises INVALID_ARGUMENT if the folder exists, unless it is to be overwritten."""
+        """The files of a new job. Raises INVALID_ARGUMENT if the folder exists, unless `overwrite`."""
         if folder.exists() and not overwrite:
             text = f"{folder} already exists; have it overwritten, or choose another one"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
         return cls(folder, uuid.uuid4().hex, schema, tuple(sized))
 
     def write(self, spark: SparkSession, reader: DataSourceReader) -> tuple[int, int]:
-        """Write all that the reader has; returns the number of rows and of bytes. What was in the folder before is
+        """Write all that the reader has; returns the number of rows and of bytes. The folder's former content is
         removed when everything is written. Raises INVALID_ARGUMENT if the folder can't be written.
         """
         parts = list(reader.partitions())
@@ -91,7 +89,7 @@ class ParquetFiles:
         return path.name, rows, size
 
     def _show(self, hidden: Sequence[str]) -> None:
-        if not hidden:  # the files have to say which columns there are
+        if not hidden:  # even without rows the files must name the columns
             pq.write_table(self.schema.empty_table(), self.folder / f".{self.name}")
             hidden = [f".{self.name}"]
         replaced = [one for one in self.folder.iterdir() if not one.name.startswith(f".{self.name}")]

@@ -1,4 +1,4 @@
-"""Finds out to which partition of a keyspace each row of a data frame belongs."""
+"""Finds the partition of a keyspace to which each row of a data frame belongs."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _Place = Callable[[list[bytes]], list[int]]
 
 
 def place_column(key: Column, keyspace: Keyspace, rows: Sequence[Partition]) -> Column:
-    """The place in `rows`, which are all of the keyspace's in order, of the partition to which the key belongs."""
+    """The place of the key's partition in `rows`, which are all partitions of the keyspace in order."""
     place_of = _by_range(rows) if is_by_ranges(keyspace) else _by_hash(keyspace)
 
     def places(keys: pa.Array) -> pa.Array:

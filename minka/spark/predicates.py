@@ -1,4 +1,4 @@
-"""Derives from a query's filters which keys can be wanted: a range, or single keys. Pure."""
+"""Derives from a query's filters the keys that it can want: a range, or single keys. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class WantedKeys:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no key can be wanted."""
+        """True if no key can be wanted."""
         return self.keys == () or (b"" != self.range.end <= max(self.range.start, _BEFORE_ALL))
 
 
@@ -43,7 +43,7 @@ def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], ke
     if key_format == "columns":
         try:
             return _of_columns(columns)
-        except MinkaError:  # no key has such a value: Spark decides which rows pass such a filter
+        except MinkaError:  # no key has such a value, so Spark applies the filter
             return WantedKeys()
     encode = _text if key_format == "text" else bytes
     wanted = _of_one(columns[0].filters, lambda value: KeyRange(key := encode(value), key + b"\x00"))
@@ -51,7 +51,7 @@ def wanted_keys(filters: Sequence[Filter], key_fields: Sequence[StructField], ke
 
 
 class _Column:
-    """A column of keys, and what the filters say of it."""
+    """A column of keys, and its filters."""
 
     def __init__(self, field: StructField, filters: Iterable[Filter]) -> None:
         self._kind = field.dataType
@@ -75,7 +75,7 @@ def _text(value: Any) -> bytes:
 
 
 def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
-    """The keys for columns of which the first have to be equal to something, and the next has bounds or values."""
+    """The keys for columns of which the first ones must equal a value, and the next one has bounds or values."""
     prefix: list[KeyPart] = []
     for column in columns:
         if not column.equal:
@@ -93,7 +93,7 @@ def _of_columns(columns: Sequence[_Column]) -> WantedKeys:
 
 
 def _of_one(filters: Iterable[Filter], range_of: Callable[[Any], KeyRange]) -> WantedKeys:
-    """The keys that one column's filters leave; `range_of` gives the range of keys that have a value there."""
+    """The keys that one column's filters leave; `range_of` gives the range of keys with a value in this column."""
     starts, ends = [b""], []
     keys: set[bytes] | None = None
     for one in filters:

@@ -1,8 +1,8 @@
-"""How far a job is: named stages with tasks, rows, bytes, rate and time to go, told to the caller that asked for it.
+"""The progress of a job: named stages with tasks, rows, bytes, rate and time to go, for the caller that asked for it.
 
-A stage's tasks, and the rows that they have read, are what Spark counts (`minka.spark.tasks`). In a session whose
-driver is in this process the rows are counted also while a task runs; with Spark Connect only tasks are known. What a
-job counts itself, such as the rows that nodes have taken in, it sets on its `Stage`, and that is told instead.
+Spark counts a stage's tasks, and the rows that they have read (`minka.spark.tasks`). In a session whose driver is in
+this process the rows are counted also while a task runs; with Spark Connect only tasks are known. A job sets its own
+counts, such as the rows that nodes have taken in, on its `Stage`; these replace Spark's.
 """
 
 import time
@@ -25,7 +25,7 @@ WINDOW_S: Final = 5.0  # rates are those of the last five seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a job is now. None is for what isn't known; times are in seconds."""
+    """The progress of a job now. None means not known; times are in seconds."""
 
     job: str
     job_seconds: float
@@ -42,11 +42,11 @@ class Progress:
     bytes_total: int | None = None
     rows_per_s: float | None = None
     bytes_per_s: float | None = None
-    blocker: str = ""  # what keeps it from going on
+    blocker: str = ""  # the reason why it doesn't go on
 
     @property
     def fraction(self) -> float | None:
-        """How much of the stage is done, from 0 to 1: by bytes, else rows, else tasks."""
+        """The part of the stage that is done, from 0 to 1: by bytes, else rows, else tasks."""
         if self.is_over:
             return 1.0
         for done, total in (self.bytes, self.bytes_total), (self.rows, self.rows_total), (self.tasks_done, self.tasks):
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """How many seconds the stage still takes if it goes on as before; None if that isn't known."""
+        """The seconds that the stage still takes at the present rate; None if that isn't known."""
         fraction = self.fraction
         return self.seconds * (1 - fraction) / fraction if fraction else None
 
@@ -85,7 +85,7 @@ class _Rate:
 
 
 class Stage:
-    """A stage that runs. What the job sets here is told; for the rest it is what Spark has counted."""
+    """A stage that runs. Counts that the job sets here replace those of Spark."""
 
     def __init__(self, name: str, rows_total: int | None = None, bytes_total: int | None = None) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class Stage:
         self._byte_rate = _Rate()
 
     def progress(self, job: "Job", spark: Counted, *, is_over: bool = False) -> Progress:
-        """How far it is, with what Spark has counted."""
+        """The progress, with Spark's counts."""
         now = time.monotonic()
         rows = spark.rows if self.rows is None else self.rows
         return Progress(
@@ -157,7 +157,7 @@ class Job:
 
     @contextmanager
     def _telling(self, look: Callable[[], Progress]) -> Iterator[None]:
-        """Tell the progress again and again from a thread; at the end raise what `on_progress` raised there."""
+        """Tell the progress again and again from a thread; at the end raise the error of `on_progress`, if any."""
         if self._on_progress is None:
             yield
             return
@@ -187,8 +187,8 @@ def running(
 ) -> Iterator[Job]:
     """Run a job with these stages.
 
-    `on_progress` is called when a stage begins and ends, and in between every half second from a thread. What Spark
-    raises inside becomes a MinkaError (see `spark_failures`).
+    `on_progress` is called when a stage begins and ends, and in between every half second from a thread. An error that
+    Spark raises inside becomes a MinkaError (see `spark_failures`).
 
         with running("digest", spark, ["read"], on_progress) as job:
             with job.stage("read") as stage:

@@ -28,9 +28,7 @@ _KEYS_AT_ONCE: Final = 1000
 
 @dataclass(eq=False)
 class PartitionPart(InputPartition):
-    """The keys of a partition in a range. They are read from this snapshot, or if it is b"" from one that the task
-    opens.
-    """
+    """The keys of a partition in a range. They are read from this snapshot; if it is b"", the task opens one."""
 
     partition_id: int
     wanted: KeyRange
@@ -45,7 +43,7 @@ class SingleKeys(InputPartition):
 
 
 class NoRows(InputPartition):
-    """The input of the one task that PySpark makes when there are none."""
+    """The input of the task that PySpark makes when there are no inputs."""
 
 
 class SnapshotReader(DataSourceReader):
@@ -57,7 +55,7 @@ class SnapshotReader(DataSourceReader):
         self._wanted = WantedKeys()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The inputs of the tasks. Raises UNKNOWN_KEYSPACE, and what Control and SnapshotClient raise."""
+        """The inputs of the tasks. Raises UNKNOWN_KEYSPACE, and the errors of Control and SnapshotClient."""
         found = [] if self._wanted.is_nothing else self._single_keys() if self._wanted.keys else self._parts()
         return found or [NoRows(None)]
 
@@ -147,7 +145,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class FilteringReader(SnapshotReader):
-    """Leaves out what the query's filters exclude. Spark applies the filters nevertheless."""
+    """Leaves out rows that the query's filters exclude. Spark applies the filters as well."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters, and give all of them back to Spark: see `DataSourceReader.pushFilters`."""

@@ -18,8 +18,8 @@ BUCKETS: Final = 1024
 
 @dataclass(slots=True)
 class Replicas:
-    """The replicas of the partition of one snapshot, by their nodes. `digests` has those that were read, of which the
-    first is the leader's if that could be read. `damaged` and `unread` have the others, each with the reason.
+    """The replicas of the partition of one snapshot, by their nodes. `digests` has the replicas that were read, the
+    leader's first if it was read. `damaged` and `unread` have the others, each with the reason.
     """
 
     snapshot: PartitionSnapshot
@@ -29,12 +29,12 @@ class Replicas:
 
     @property
     def first(self) -> Digest:
-        """The digest with which those of the other replicas are compared."""
+        """The digest that the other replicas' digests are compared with."""
         return next(iter(self.digests.values()))
 
     @property
     def different(self) -> list[str]:
-        """The nodes whose replica has another digest than the first."""
+        """The nodes whose replica's digest differs from the first."""
         return [node for node, digest in self.digests.items() if digest != self.first]
 
 
@@ -42,7 +42,7 @@ def read_replicas(
     client: SnapshotClient, rows: Iterable[Partition], snapshot: PartitionSnapshot, wanted: KeyRange
 ) -> Replicas:
     """The digest of each replica that the partition has by its row in `rows`. Replicas that a move is still making
-    aren't counted. Raises what the leader's node answers if no replica can be read.
+    aren't counted. Raises the error of the leader's node if no replica can be read.
     """
     found, failed = Replicas(snapshot), list[MinkaError]()
     for node in snapshot.nodes:
@@ -69,7 +69,7 @@ def digest_of(answer: SnapshotDigest) -> Digest:
 
 
 def keys_between(client: SnapshotClient, snapshot: PartitionSnapshot, node: str) -> list[str]:
-    """The keys that differ between the first node's replica and another node's. Raises what the nodes refuse."""
+    """The keys that differ between the first node's replica and another node's. Raises the errors of the nodes."""
     both = [
         {one.bucket: one for one in client.digest(snapshot, each, ALL_KEYS, BUCKETS).buckets}
         for each in (snapshot.nodes[0], node)
@@ -94,7 +94,7 @@ def hashes_of(
 
 
 def _only(snapshot: PartitionSnapshot, node: str) -> PartitionSnapshot:
-    """The snapshot, so that it is read from this node and no other."""
+    """The snapshot, to be read only from this node."""
     one = PartitionSnapshot()
     one.CopyFrom(snapshot)
     one.nodes[:] = [node]

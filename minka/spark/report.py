@@ -1,4 +1,4 @@
-"""The report that a job returns when it has ended. It becomes JSON, can be kept, and is read back."""
+"""The report that a job returns when it has ended. It can be kept as JSON and read back."""
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -11,7 +11,7 @@ from minka.errors import Code, MinkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
-    """How long one of the job's stages took, in seconds, and what went through it; None is for what isn't known."""
+    """The time that one of the job's stages took, in seconds, and the counts of it; None means not known."""
 
     name: str
     seconds: float
@@ -21,10 +21,10 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What every job reports; each job's own class adds its fields, whose values are JSON's.
+    """The report of any job; each job's own class adds its fields, whose values are JSON's.
 
-    `keyspace` is "" for a job that has none. `started` is when the job began (ISO 8601, UTC), and `seconds` how long it
-    took. `rows` and `bytes` (of keys and values) are what it has read, written or compared.
+    `keyspace` is "" for a job that has none. `started` is the time when the job began (ISO 8601, UTC), and `seconds`
+    its duration. `rows` and `bytes` (of keys and values) were read, written or compared.
     """
 
     job: ClassVar[str] = ""

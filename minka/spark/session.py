@@ -19,7 +19,7 @@ from minka.spark.failures import spark_failures
 
 CONNECT_PORT: Final = 15002
 CONNECT_TIMEOUT_S: Final = 10.0
-TRIES: Final = 4  # for each task, as on a cluster; Spark's local mode tries once unless the master says so
+TRIES: Final = 4  # for each task, as on a cluster; Spark's local mode tries once unless the master says more
 CHECKED_TASKS: Final = 16
 
 _GIB: Final = 1 << 30
@@ -38,7 +38,7 @@ _OWN_DRIVER: Final = {
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.executor.heartbeatInterval": "1s",  # how often it is known how many rows a running task has done
+    "spark.executor.heartbeatInterval": "1s",  # how often a running task reports its rows
     "spark.python.unix.domain.socket.enabled": "true",  # TCP's delayed acknowledgements add 40 ms to each task
 }
 
@@ -53,8 +53,9 @@ def session(
     """The session that is active in this process, if there is one; else a new one.
 
     `master` is a master's URL (default: `local[*]`, this machine's processors), and `remote` that of a Spark Connect
-    server, sc://host:port. `conf` is Spark's configuration, which takes precedence over what is set here. Start the
-    session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has threads.
+    server, sc://host:port. `conf` is Spark's configuration, which takes precedence over the settings made here. Start
+    the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
+    threads.
 
     On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
     `driver.log_file()`. Elsewhere minka must be installed where the tasks run; this function checks that it is.
@@ -92,7 +93,7 @@ def _reused(active: SparkSession, master: str | None, remote: str | None, conf: 
 
 
 def _with_retries(master: str) -> str:
-    """local[2] → local[2,4]: the second number is how often a task may fail."""
+    """local[2] → local[2,4]: the second number is the tries of a task."""
     threads = master.removeprefix("local").strip("[]") or "1"
     return master if "," in threads else f"local[{threads},{TRIES}]"
 
@@ -124,15 +125,15 @@ def _address(remote: str) -> tuple[str, int]:
     parts = urlsplit(remote)
     try:
         port = CONNECT_PORT if parts.port is None else parts.port
-    except ValueError:  # it is no number
+    except ValueError:  # not a number
         port = 0
     if parts.scheme != "sc" or not parts.hostname or not port:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{remote!r} is no Spark Connect server: sc://host:port")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{remote!r} isn't a Spark Connect server: sc://host:port")
     return parts.hostname, port
 
 
 def _check_executors(spark: SparkSession, where: str) -> None:
-    """Raises SPARK_FAILED unless minka is where tasks run, and is of this version."""
+    """Raises SPARK_FAILED unless tasks can import minka, of this version."""
     try:
         with spark_failures():
             asked = spark.range(0, CHECKED_TASKS, 1, CHECKED_TASKS).mapInArrow(_own_version, "version string")
@@ -151,7 +152,7 @@ _HELPS: Final = 'its machines need minka[spark] of this version: docs/pipeline.m
 
 
 def _own_version(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The task that tells its version of minka; that it can import this module at all is half of the answer."""
+    """The task that returns its version of minka, and shows that it can import this module."""
     for _ in batches:
         pass
     yield pa.RecordBatch.from_pydict({"version": [minka.__version__]})

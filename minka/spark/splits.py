@@ -1,7 +1,7 @@
 """Finds keys that divide a keyspace by ranges before it is filled, so that ranges get equal bytes.
 
-Rows are sampled in proportion to their bytes, so that large rows count for what they weigh. With a sample in which
-every row counts the same they would not, and a few large rows can fill a range of their own.
+Rows are sampled in proportion to their bytes, so that a row of 1 MB counts a thousand times as much as one of 1 kB. A
+few large rows can fill a range, which a sample with equal chances would miss.
 """
 
 from bisect import bisect_left
@@ -23,22 +23,22 @@ from minka.spark.report import Report, timestamp
 _SAMPLES_A_RANGE: Final = 2048
 _LEAST_SAMPLES: Final = 65_536
 _MOST_SAMPLES: Final = 1_000_000
-_ROW_BYTES: Final = 16  # what a row costs a node besides its key and value, about
+_ROW_BYTES: Final = 16  # bytes that a row costs a node besides its key and value, about
 MAX_RANGES: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRange:
-    """A range as `minkactl keyspace create --split-at` takes its start ("" for the first), and what it will have."""
+    """A range: its start for `minkactl keyspace create --split-at` ("" for the first), and its expected content."""
 
     start: str
     bytes: int
-    share: float  # of all bytes, times the number of ranges: 1 is what each should have
+    share: float  # of all bytes, times the number of ranges: 1 is ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsReport(Report):
-    """What `splits` found."""
+    """The result of `splits`."""
 
     job: ClassVar[str] = "splits"
 
@@ -46,7 +46,7 @@ class SplitsReport(Report):
     ranges: tuple[ExpectedRange, ...]
 
     count: int  # how many ranges
-    largest: float  # the share of the largest range; 1 is as it should be
+    largest: float  # the share of the largest range; 1 is ideal
 
 
 def splits(
@@ -71,7 +71,7 @@ def splits(
         found = pairs_of(source, columns)
         pairs = found.where(problem_of(found).isNull())
         weight = F.octet_length("key") + F.octet_length("value") + _ROW_BYTES
-        # The chance depends on what is in a row, not on where it is: the same rows give the same sample.
+        # The chance depends on the row's content, not on its place: the same rows give the same sample.
         chance = F.shiftrightunsigned(F.xxhash64("key", "value", F.lit(seed)), 11) / float(1 << 53)
         weighed = pairs.select("key", weight.cast("double").alias("weight"), chance.alias("chance"))
         with job.stage("weigh") as stage:
@@ -101,8 +101,8 @@ _Sample = list[tuple[bytes, float]]
 
 
 def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
-    """Keys in order, each with the number of samples that it stands for. A row is there with the probability of its
-    share of them; one whose share is 1 or more is always there.
+    """Keys in order, each with the number of samples that it stands for. A row's share of the samples is the
+    probability that it is there; from a share of 1 on it always is.
     """
     share = F.col("weight") * (samples / total)
     found = weighed.where(F.col("chance") < share).select("key", F.greatest(share, F.lit(1.0)))
@@ -113,8 +113,8 @@ def _sample(weighed: DataFrame, total: float, samples: int) -> _Sample:
 
 
 def _points(sample: _Sample, ranges: int) -> list[bytes]:
-    """The keys at which ranges begin, each as short as it can be. A key that weighs more than a range gets one of its
-    own, and what is between such keys is divided by weight.
+    """The keys at which ranges begin, each as short as it can be. A key that weighs more than a range gets its own
+    range, and the keys between such keys are divided by weight.
     """
     runs = _runs(sample, ranges)
     weights = [sum(stands_for for _, stands_for in run) for run in runs]
@@ -140,8 +140,8 @@ def _runs(sample: _Sample, ranges: int) -> list[_Sample]:
 
 
 def _apportioned(runs: Sequence[_Sample], weights: Sequence[float], ranges: int) -> list[int]:
-    """Into how many ranges each run is divided: at least one, and each further one goes to the run whose ranges weigh
-    most.
+    """The number of ranges into which each run is divided: at least one, and each further one goes to the run whose
+    ranges weigh most.
     """
     parts = [1] * len(runs)
     for _ in range(ranges - len(runs)):

@@ -1,6 +1,6 @@
-"""Follows a keyspace for a streaming query: what is put and deleted, in order in each partition.
+"""Follows a keyspace for a streaming query: its puts and deletes, in order in each partition.
 
-An offset of the stream says how far each partition is. A partition that was split off since is read after its parent,
+An offset of the stream has an offset for each partition. A partition that was split off later is read after its parent,
 by the same task, so that the changes of a key keep their order.
 """
 
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False)
 class Lineage(InputPartition):
-    """What one task reads, in this order: partitions of which each later one was split off from an earlier one."""
+    """The partitions that one task reads, in this order: each later one was split off from an earlier one."""
 
     segments: tuple[Segment, ...]
 
@@ -46,7 +46,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._layout = layout
 
     def initialOffset(self) -> _Offset:
-        """Where the stream begins, by the option startingOffsets. Raises what ChangeClient raises."""
+        """The beginning of the stream, by the option startingOffsets. Raises the errors of ChangeClient."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             found = client.positions(keyspace).values()
@@ -55,7 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return {"offsets": offsets, "begins": {}}
 
     def latestOffset(self, start: _Offset, limit: Any) -> _Offset:  # there is no limit
-        """How far the partitions' logs go. Raises CHANGES_GONE if changes after `start` are no longer kept."""
+        """The ends of the partitions' logs. Raises CHANGES_GONE if changes after `start` are no longer kept."""
         with self._client() as client:
             keyspace = client.keyspace(self._options.keyspace)
             ends = {id_: one.end_offset for id_, one in client.positions(keyspace).items()}
@@ -67,7 +67,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             begins: dict[int, int] = {}
             for id_ in sorted(rows.keys() - known.keys()):
                 self._find_begin(client, rows, id_, known, begins)
-            # A leader that has just been elected may not have come as far as the last one.
+            # A leader that has just been elected may not be as far as the former one yet.
             offsets = {str(id_): max(ends[id_], known.get(id_, 0), begins.get(id_, 0)) for id_ in rows}
             return {"offsets": offsets, "begins": {str(id_): offset for id_, offset in begins.items()}}
 

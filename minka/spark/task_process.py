@@ -6,7 +6,7 @@ import gc
 
 @functools.cache
 def spare_the_collector() -> None:
-    """Leave what is there at the first task out of the garbage collections from then on. PySpark collects after each
+    """Leave all objects that exist at the first task out of later garbage collections. PySpark collects after each
     task, through all modules that were imported, which takes 30 ms: longer than a task for a small partition.
     """
     gc.freeze()

@@ -1,6 +1,6 @@
-"""The tasks that Spark runs for one stage of a job, and the rows that they have read, as Spark says while they run.
+"""The tasks that Spark runs for one stage of a job, and the rows that they have read, as Spark counts them meanwhile.
 
-Spark's own count of bytes is left out: it counts compressed files, and not what Parquet reads by vectored I/O.
+Spark's own count of bytes is left out: it counts compressed files, and not Parquet's reads by vectored I/O.
 """
 
 import uuid
@@ -20,10 +20,10 @@ CANCEL_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What Spark has counted; None is for what isn't known.
+    """Spark's counts; None means not known.
 
-    `rows` are those that one of Spark's own stages has read, from files or a shuffle: of the stages that run, or of all
-    if none runs, the one that has read most.
+    `rows` are those that one of Spark's own stages has read, from files or a shuffle: of the running stages (of all, if
+    none runs), the one that has read most.
     """
 
     tasks_done: int | None = None
@@ -33,7 +33,7 @@ class Counted:
 
 @contextmanager
 def tasks_of(spark: SparkSession, description: str) -> Iterator[Callable[[], Counted]]:
-    """Follow what this thread asks of Spark inside. Gives a function that says how far its tasks are, which any thread
+    """Follow this thread's Spark jobs inside. Gives a function that returns the counts of their tasks, which any thread
     may call.
 
     `description` is the name of the tasks on Spark's own pages.
@@ -88,7 +88,7 @@ class _LocalTasks:
             reading = [stage for stage in stages if str(stage.status()) == "ACTIVE"] or stages
             rows = max(stage.inputRecords() + stage.shuffleReadRecords() for stage in reading)
             done, total = sum(stage.numCompleteTasks() for stage in stages), sum(stage.numTasks() for stage in stages)
-        except Py4JError:  # Spark ends; the call that waits for its answer says so
+        except Py4JError:  # Spark ends; the call that waits for its answer raises that
             return Counted()
         return Counted(done, total, rows or None)
 
@@ -107,7 +107,7 @@ class _RemoteTasks:
         self._operations: dict[str | None, Counted] = {}
 
     def __call__(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Take what PySpark tells: see pyspark.sql.connect.shell.progress.ProgressHandler."""
+        """Take PySpark's report: see pyspark.sql.connect.shell.progress.ProgressHandler."""
         told = list(stages or ())
         if told:
             self._operations[operation_id] = Counted(

@@ -16,7 +16,7 @@ from minka.rows import decode_value
 def arrow_values(
     keys: pa.BinaryArray, values: pa.BinaryArray, names: Sequence[str], kinds: Sequence[pa.DataType]
 ) -> list[pa.Array]:
-    """The columns of these names and types. They are null where an object hasn't got the name, or there is no value.
+    """The columns of these names and types. They are null where an object lacks the name, or there is no value.
 
     Raises MinkaError(INVALID_ARGUMENT) with the key of the first value that isn't an object of such columns.
     """
@@ -43,7 +43,7 @@ def arrow_values(
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
-    """A function that makes of a JSON value what `pa.array` takes for this type."""
+    """A function that converts a JSON value to the one that `pa.array` takes for this type."""
     if pa.types.is_floating(kind):
         return float
     if pa.types.is_integer(kind):
@@ -76,11 +76,11 @@ def _same(part: Any) -> Any:
 
 def _whole(part: Any) -> int:
     if type(part) is not int:
-        raise TypeError(f"{part!r} is no whole number")
+        raise TypeError(f"{part!r} isn't a whole number")
     return part
 
 
 def _text(part: Any) -> str:
     if type(part) is not str:
-        raise TypeError(f"{part!r} is no text")
+        raise TypeError(f"{part!r} isn't text")
     return part

@@ -36,7 +36,7 @@ from minka.v1.cluster_pb2 import Keyspace, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
 
 _AT_ONCE: Final = 4  # partitions whose digests are asked for at the same time
-_GROUP: Final = 64  # partitions; the snapshots of twice as many may be held
+_GROUP: Final = 64  # partitions; at most twice as many snapshots are held
 _LISTED: Final = 1000
 _COMPARED: Final = "key binary, kind string"
 Kind = Literal["missing", "different", "extra"]
@@ -44,7 +44,7 @@ Kind = Literal["missing", "different", "extra"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that the keyspace lacks ("missing"), has with another value ("different"), or has but the source hasn't
+    """A key that the keyspace lacks ("missing"), that has another value there ("different"), or that the source lacks
     ("extra").
     """
 
@@ -67,7 +67,7 @@ class ReplicaDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadReplica:
-    """A replica of which nothing is known, since its node is away, or it isn't in sync."""
+    """A replica that was not read, since its node is away, or it isn't in sync."""
 
     partition: int
     node: str
@@ -76,7 +76,7 @@ class UnreadReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport(Report):
-    """What `verify` found. `rows` and `bytes` are the source's."""
+    """The result of `verify`. `rows` and `bytes` are the source's."""
 
     job: ClassVar[str] = "verify"
 
@@ -87,12 +87,12 @@ class VerifyReport(Report):
     different: int = 0
     extra: int = 0
     differences: tuple[Difference, ...] = ()  # the first thousand
-    replicas: int = 0  # how many were read
+    replicas: int = 0  # the number that was read
     replicas_different: tuple[ReplicaDifference, ...] = ()
     replicas_unread: tuple[UnreadReplica, ...] = ()
-    repaired: int = 0  # how many rows were written
+    repaired: int = 0  # the number of rows that were written
 
-    is_same: bool  # every replica was read, and nothing differs, or all that did was written
+    is_same: bool  # every replica was read, and nothing differs, or all differences were written
 
 
 def verify(
@@ -110,10 +110,10 @@ def verify(
 ) -> VerifyReport:
     """Compare a keyspace with the data frame from which it was loaded; `last_by` is as for the load. Rows that can't be
     in a keyspace are left out. With `repair`, rows that are missing or different are put; keys that the source doesn't
-    have stay. A repair that broke off goes on when it is run again. What clients write meanwhile shows up as a
-    difference. `timeout` is how many seconds a partition may be without a leader that answers.
+    have stay. A repair that broke off goes on when it is run again. Clients' writes meanwhile show up as differences.
+    `timeout` is the most seconds that a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and what `SnapshotClient` raises.
+    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and the errors of `SnapshotClient`.
     """
     with (
         SnapshotClient(endpoints, tls=tls, timeout=timeout) as client,
@@ -127,7 +127,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Findings:
-    """What is known of the partitions that have been compared."""
+    """The results of the partitions that have been compared."""
 
     rows: int = 0  # of the keyspace
     replicas: int = 0
@@ -262,7 +262,7 @@ class _Run:
                 found.unread.append(UnreadReplica(partition=partition, node=node, error=error))
 
     def _compare(self, placed: DataFrame, kept: dict[int, list[Replicas]]) -> None:
-        """Find out how partitions differ, and release their snapshots."""
+        """Find the differences of partitions, and release their snapshots."""
         places = [place for place, replicas in kept.items() if self._differs_from_source(place, replicas)]
         if places:
             self._found.places += places
@@ -334,7 +334,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Compare:
-    """What a task compares: the rows of a partition, in the order of their keys, with its snapshot."""
+    """The comparison in a task: the rows of a partition, in the order of their keys, with its snapshot."""
 
     endpoints: tuple[str, ...]
     tls: Tls | None

@@ -1,4 +1,4 @@
-"""Writes a data frame's rows into a keyspace, in batches, each acknowledged before the next but one is sent."""
+"""Writes a data frame's rows into a keyspace, in batches, at most two of which are not acknowledged."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ Pairs = dict[bytes, bytes | None]
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """The counts of a task."""
 
     puts: int
     deletes: int
@@ -35,7 +35,7 @@ class Written(WriterCommitMessage):
 class _Writing:
     """Sets the values of the keys; with a delete column, removes the keys for which it is true.
 
-    There is no transaction: what a failed task has written stays, and its repetition writes the same again.
+    There is no transaction: rows of a failed task stay, and its repetition writes the same again.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
@@ -46,8 +46,7 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of a task; if a key comes twice, the last row counts. Raises INVALID_ARGUMENT for a row that
-        can't be in a keyspace, and what the client raises if a partition takes no writes for as long as the option
-        timeout says.
+        can't be in a keyspace, and the client's error if a partition takes no writes during the option timeout.
         """
         spare_the_collector()
         options = self._options
@@ -86,9 +85,7 @@ class KeyspaceStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> None:
-    """Write the batches; each is acknowledged before the next but one is sent. Raises what the client still raises
-    after `timeout` seconds.
-    """
+    """Write the batches, two at a time. Raises the client's error after `timeout` seconds."""
     with ThreadPoolExecutor(_IN_FLIGHT, "minka-write") as threads:
         under_way: deque[tuple[Future[None], Pairs]] = deque()
         for pairs in batches:
@@ -101,8 +98,8 @@ def write_batches(client: Client, batches: Iterable[Pairs], timeout: float) -> N
 
 
 def _write(client: Client, pairs: Pairs, timeout: float) -> None:
-    """Write a batch, and repeat it for `timeout` seconds, also if it may have been done: it is the same again. Raises
-    what the last try raised.
+    """Write a batch, and repeat it for `timeout` seconds. It may be written twice, which changes nothing. Raises the
+    error of the last try.
     """
     puts = {key: value for key, value in pairs.items() if value is not None}
     deletes = [key for key, value in pairs.items() if value is None]

@@ -1,4 +1,4 @@
-"""Files that must not outlive this process, however it ends."""
+"""Files that must not outlive this process, even if it is killed."""
 
 import subprocess
 from collections.abc import Sequence

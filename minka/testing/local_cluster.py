@@ -63,7 +63,7 @@ class LocalNode:
 
     @property
     def log(self) -> Path:
-        """The file with what the node wrote to stdout and stderr in all its runs."""
+        """The file with the node's stdout and stderr of all its runs."""
         return self.directory / "minkad.log"
 
     @property
@@ -78,7 +78,7 @@ class LocalNode:
 
     @property
     def running(self) -> bool:
-        """Whether the node's process is there."""
+        """True if the node's process is there."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -89,7 +89,7 @@ class LocalNode:
         return self.process.pid
 
     def ended(self) -> str:
-        """How the node's last process ended, for people."""
+        """The end of the node's last process, for people."""
         if self.process is None:
             return "was not started"
         status = self.process.poll()
@@ -249,7 +249,7 @@ class LocalCluster:
                 time.sleep(0.02)
 
     def stop(self, graceful: bool = False) -> None:
-        """End every node, with SIGKILL unless `graceful`, and remove what is temporary."""
+        """End every node, with SIGKILL unless `graceful`, and remove the temporary files."""
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
             process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
@@ -368,7 +368,7 @@ _handed_out: dict[int, None] = {}  # the newest, in their order
 
 
 def is_ready(http_address: str, timeout_s: float = 1.0) -> bool:
-    """Whether GET /readyz answers 200."""
+    """True if GET /readyz answers 200."""
     import http.client
 
     host, _, port = http_address.rpartition(":")

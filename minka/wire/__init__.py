@@ -1,1 +1,1 @@
-"""What travels between clients and nodes, and how values are stored: frames, operations on keys, rows of history."""
+"""The formats between clients and nodes, and of stored values: frames, operations on keys, rows of history."""

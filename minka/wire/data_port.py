@@ -1,8 +1,8 @@
 """Minka's own protocol on the data port of a node, which both ends share.
 
 The side that connects sends `PREFACE`, then a `Hello`, then frames; the other side answers with frames. A frame is its
-length (four bytes, big-endian, without these), a byte that says what it is, and its content. A connection serves one
-purpose from its start to its end.
+length (four bytes, big-endian, without these), a byte with its kind, and its content. A connection serves one purpose
+from its start to its end.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (sock
 
 
 class Purpose(StrEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     KV = "kv"  # `wire.Request`s of a client, and `wire.Response`s
     APPEND = "append"  # a leader's stream to a follower: see minkad.replication.frames
@@ -41,8 +41,8 @@ class Purpose(StrEnum):
 
 
 class Hello(msgspec.Struct, array_like=True, gc=False):
-    """The first frame: who connects, and what for. Clients may leave out the cluster, and have no node. A node that
-    sends its log to another one says to which: at the address there may be another by now.
+    """The first frame: who connects, and for which purpose. Clients may leave out the cluster, and have no node. A node
+    that sends its log to another one names it: the address may be another node's now.
     """
 
     purpose: str
@@ -52,7 +52,7 @@ class Hello(msgspec.Struct, array_like=True, gc=False):
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     DATA = 0
     ERROR = 1  # why the sender ends the connection: a serialized `minka.v1.Error`
@@ -71,18 +71,18 @@ class Frame(NamedTuple):
 
 
 class Splitter:
-    """Takes what comes on a connection, and gives the frames in it."""
+    """Takes the bytes that come on a connection, and gives the frames in them."""
 
     def __init__(self, preface: bytes = b"") -> None:
-        """`preface`: what comes before the first frame."""
+        """`preface`: the bytes before the first frame."""
         self.max_bytes = MAX_FRAME_BYTES  # of a frame; another value counts from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # of a frame that is longer than what has come
+        self._parts: list[bytes] = []  # of a frame that has not come completely
         self._missing = 0  # bytes of that frame
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for what isn't this protocol,
+        """The frames that are complete now, one after the other. Raises INVALID_ARGUMENT for another protocol,
         TOO_LARGE.
         """
         if self._missing > len(data):
@@ -125,7 +125,7 @@ class Receiver(Protocol):
     """The user of a connection."""
 
     def received(self, content: bytes) -> None:
-        """A frame of data has come. What this raises ends the connection, and the other side is told."""
+        """A frame of data has come. An error that this raises ends the connection, and the other side is told."""
 
     def ended(self) -> None:
         """The other side sends no more data."""
@@ -134,19 +134,19 @@ class Receiver(Protocol):
         """The connection is over; `error` says why, as far as it is known."""
 
     def paused(self) -> None:
-        """The other side doesn't take what is sent."""
+        """The other side doesn't read."""
 
     def resumed(self) -> None:
         """All that was sent has left."""
 
 
 class Connection(asyncio.Protocol):
-    """One side of a connection. What is sent in one turn of the loop leaves in one write."""
+    """One side of a connection. All frames of one turn of the loop leave in one write."""
 
     def __init__(self, receiver: Receiver, preface: bytes = b"") -> None:
-        """`preface`: what the other side sends before its first frame."""
+        """`preface`: the bytes that the other side sends before its first frame."""
         self.receiver = receiver
-        self.is_paused = False  # the other side doesn't take what is sent
+        self.is_paused = False  # the other side doesn't read
         self.is_reading = True
         self.is_over = False
         self._transport = cast("asyncio.Transport", None)
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
     # Called by the receiver
 
     def send(self, content: bytes, kind: Kind = Kind.DATA) -> None:
-        """Send a frame with what else is sent in this turn of the loop. After the end nothing is sent."""
+        """Send a frame with the others of this turn of the loop. After the end nothing is sent."""
         if self.is_over:
             return
         if not self._out:
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def send_at_once(self, content: bytes) -> None:
-        """Send a frame for which somebody waits, and after which little else comes in this turn of the loop."""
+        """Send a frame for which somebody waits, and which few others follow in this turn of the loop."""
         if not self.is_over:
             self._add(content, Kind.DATA)
             self._flush()
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """End the connection once what was sent has left."""
+        """End the connection once all frames have left."""
         if not self.is_over:
             self._flush()
             self.is_over = True
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits in the transport."""
+        """The bytes that wait in the transport."""
         return self._transport.get_write_buffer_size()
 
     def limit(self, max_frame_bytes: int) -> None:
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
         self._splitter.max_bytes = max_frame_bytes
 
     def give_up_after(self, seconds: float) -> None:
-        """End the connection when the other machine has not acknowledged what was sent for so long."""
+        """End the connection when the other machine has not acknowledged sent bytes for `seconds`."""
         connected = self._transport.get_extra_info("socket")
         with suppress(OSError):  # the connection may be over already
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what comes again."""
+        """Read again."""
         if not self.is_reading and not self.is_over:
             self.is_reading = True
             self._transport.resume_reading()
@@ -297,7 +297,7 @@ def _sent_error(content: bytes) -> MinkaError:
 
 
 class _Deaf:
-    """The receiver of a connection of which nobody wants to hear."""
+    """The receiver of a connection that nobody listens to."""
 
     def received(self, content: bytes) -> None: ...
     def ended(self) -> None: ...
@@ -319,7 +319,7 @@ async def connect(address: tuple[str, int], tls: ssl.SSLContext | None, hello: H
 
 
 def reason_of(error: Exception) -> str:
-    """What a failed connection says to people."""
+    """The reason why a connection failed, for people."""
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     if isinstance(error, OSError) and error.strerror:

@@ -16,7 +16,8 @@ from minka.errors import Code, MinkaError
 FORMAT: Final = 1  # the layout of the rows in a block; another one gets another number
 MAX_ROWS: Final = 1000  # in a block
 
-# Requests by how long they took. Bucket 0 is below 16 µs, each octave above has two, and the last one is from 8.4 s on.
+# Requests by the time that they took. Bucket 0 is below 16 µs, each octave above has two, and the last one is from 8.4
+# s on.
 BUCKETS: Final = 40
 _FIRST_S: Final = 16e-6
 _BOUNDS_S: Final = tuple(_FIRST_S * 2 ** (number / 2) for number in range(BUCKETS - 1))
@@ -31,12 +32,12 @@ NO_LATENCY: Final = (0,) * BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class PartitionInterval:
-    """What one replica of a partition did in an interval, and its size at the end. Only a replica that serves clients
-    has operations: the leader, and others that answer stale reads.
+    """The load of one replica of a partition in an interval, and its size at the end. Only a replica that serves
+    clients has operations: the leader, and others that answer stale reads.
 
     An operation is a key; a page of a scan counts as one and a tenth of its rows. Bytes are those of requests' and
-    answers' bodies. `reads_took` and `writes_took` count requests (a request's keys of one partition are one) by how
-    long they took from their arrival at the node to their answer: see `quantile_ms`.
+    answers' bodies. `reads_took` and `writes_took` count requests (a request's keys of one partition are one) by the
+    time from their arrival at the node to their answer: see `quantile_ms`.
     """
 
     partition_id: int

@@ -1,8 +1,8 @@
-"""Operations on single keys whose effect depends on what is there: conditional writes, counters, expiry.
+"""Operations on single keys whose effect depends on the present value: conditional writes, counters, expiry.
 
-The leader of a partition decides them in the order of its log, one after the other, on the state as it will be once
-everything that it has appended is applied; what goes into the log are plain writes. So nobody reads a value and writes
-it back, and two increments at once are two increments.
+The leader of a partition decides them in the order of its log, one after the other, on the state as it will be once all
+its entries are applied; only plain writes go into the log. So nobody reads a value and writes it back, and two
+increments at once are two increments.
 """
 
 from enum import IntEnum
@@ -30,7 +30,7 @@ class If(IntEnum):
 
 
 class Lifetime(IntEnum):
-    """When a key expires; `ms` beside it counts milliseconds."""
+    """The way in which a key's expiry is given; `ms` beside it counts milliseconds."""
 
     UNLIMITED = 0
     KEPT = 1  # as it was
@@ -52,8 +52,8 @@ class OnlyIf(IntEnum):
 
 
 class Set(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=0):
-    """Put a value, or delete the key (None). `Outcome.done` says whether the condition held; `Outcome.value` is the
-    former value if `wants_value`, whether it held or not.
+    """Put a value, or delete the key (None). `Outcome.done` is true if the condition held; `Outcome.value` is the
+    former value if `wants_value`, in both cases.
     """
 
     key: bytes
@@ -98,8 +98,8 @@ class SetRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_un
 
 
 class Expire(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True, tag=5):
-    """Change when a key expires. `Outcome.done` says whether that changed; a time that has passed deletes the key.
-    `Outcome.value` is the value if `wants_value`, whether it changed or not.
+    """Change when a key expires. `Outcome.done` is true if that changed; a time that has passed deletes the key.
+    `Outcome.value` is the value if `wants_value`, in both cases.
     """
 
     key: bytes
@@ -121,7 +121,7 @@ Operations = Annotated[list[Operation], msgspec.Meta(min_length=1, max_length=MA
 
 
 class Refusal(IntEnum):
-    """Why an operation can't be done with the value that is there; nothing was changed then."""
+    """The reason why an operation can't be done with the present value; nothing was changed."""
 
     NONE = 0
     NOT_AN_INTEGER = 1
@@ -131,7 +131,7 @@ class Refusal(IntEnum):
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """What came of one operation. `version` is that of its key after it, 0 if there is none."""
+    """The outcome of one operation. `version` is the key's version after it, 0 without a value."""
 
     done: bool
     version: int = 0

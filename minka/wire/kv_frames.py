@@ -1,8 +1,8 @@
 """Frames of the data stream: raw bytes on the bidirectional gRPC call `/minka.v1.Kv/Batch`.
 
-A message costs the same whatever its size, so a frame carries operations for many partitions of one node.
-Frames are MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came.
-A long answer is sent in pieces, so that only little of what a client doesn't read is in gRPC's buffers.
+A message of any size costs the same, so a frame carries operations for many partitions of one node. Frames are
+MessagePack arrays. The body of a write goes into the partition's log and to its followers as it came. A long answer is
+sent in pieces, so that gRPC buffers only little for a client that doesn't read.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class Op(IntEnum):
-    """What a group asks of its partition."""
+    """The kind of a group's operations."""
 
     READ = 0
     WRITE = 1
@@ -52,8 +52,8 @@ class Group(msgspec.Struct, array_like=True, gc=False):
 
 
 class Request(msgspec.Struct, array_like=True, gc=False):
-    """One frame from the client; `timeout_ms` is what is left of the callers' deadline when it is sent. The results
-    have `max_bytes` together at most; one beyond that is refused with TOO_LARGE, and nothing of it is done.
+    """One frame from the client; `timeout_ms` is the rest of the callers' time when it is sent. The results have
+    `max_bytes` together at most; one beyond that is refused with TOO_LARGE, and nothing of it is done.
     """
 
     id: int
@@ -106,8 +106,8 @@ class StaleResult(msgspec.Struct, array_like=True, gc=False):
 
 
 class ScanBody(msgspec.Struct, array_like=True, gc=False):
-    """What a scan asks for: the pairs with start <= key < end, where b"" means no bound; with `reverse` from the end
-    down. A page has at most that many rows and bytes, but at least one row if there is one.
+    """The request of a scan: the pairs with start <= key < end, where b"" means no bound; with `reverse` from the end
+    down. A page has at most `max_rows` rows and `max_bytes` bytes, but at least one row if there is one.
     """
 
     start: bytes
@@ -120,8 +120,8 @@ class ScanBody(msgspec.Struct, array_like=True, gc=False):
 
 class ScanPage(msgspec.Struct, array_like=True, gc=False):
     """Pairs by position, in the order of the scan: all that there are with start <= key < end. This range is the first
-    part, in the order of the scan, of what was asked for; it goes no further than the partition does. Without values
-    if only the keys were asked for.
+    part, in the order of the scan, of the requested one; it ends where the partition ends, or before. Without values if
+    only the keys were asked for.
     """
 
     keys: list[bytes]
@@ -130,7 +130,7 @@ class ScanPage(msgspec.Struct, array_like=True, gc=False):
     end: bytes
 
 
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # what decoding raises; ValueError: text that isn't UTF-8
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)  # the errors of decoding; ValueError: text that isn't UTF-8
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode

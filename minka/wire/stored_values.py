@@ -21,12 +21,12 @@ _FLAG_AT: Final = HEAD_BYTES - 1
 
 
 def version_at(place: int, number: int = 0) -> int:
-    """The version of what an operation writes: by the place of its entry, and its number there (< MAX_OPERATIONS)."""
+    """The version of an operation's value: by the place of its entry, and its number there (< MAX_OPERATIONS)."""
     return place << _INDEX_BITS | number
 
 
 def head(version: int, expires_ms: int = 0) -> bytes:
-    """What comes before the value. `expires_ms` 0: it never expires."""
+    """The bytes before the value. `expires_ms` 0: it never expires."""
     if not expires_ms:
         return (version << 1).to_bytes(HEAD_BYTES, "big")
     return (version << 1 | 1).to_bytes(HEAD_BYTES, "big") + expires_ms.to_bytes(8, "big")
@@ -43,12 +43,12 @@ def values_of(stored: Sequence[bytes | None]) -> list[bytes | None]:
 
 
 def expiry_of(stored: bytes) -> int:
-    """When it expires, in Unix milliseconds; 0: never."""
+    """The time of expiry, in Unix milliseconds; 0: never."""
     return int.from_bytes(stored[HEAD_BYTES : HEAD_BYTES + 8], "big") if stored[_FLAG_AT] & 1 else 0
 
 
 def has_expired(stored: bytes, now_ms: int) -> bool:
-    """Whether it is over at this time, in Unix milliseconds."""
+    """True if it is over at this time, in Unix milliseconds."""
     return bool(stored[_FLAG_AT] & 1) and expiry_of(stored) <= now_ms
 
 
@@ -58,7 +58,7 @@ def version_of(stored: bytes) -> int:
 
 
 def with_version(stored: bytes, loaded_version: int) -> bytes:
-    """The same, so that it says its version also where other loads were taken in."""
+    """The same with its version in the head, so that the version holds also where other loads were taken in."""
     return head(loaded_version) + stored[HEAD_BYTES:] if stored.startswith(LOADED) else stored
 
 

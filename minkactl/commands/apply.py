@@ -32,9 +32,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
     metavar="FILE",
     help='A file of pallets and duties instead ("-": stdin): YAML, or JSON Lines.',
 )
-@click.option(
-    "--format", "form", type=click.Choice(["yaml", "jsonl"]), help="With --file. Default: what its name says."
-)
+@click.option("--format", "form", type=click.Choice(["yaml", "jsonl"]), help="With --file. Default: by its name.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, or the difference, and stop.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--reason", default="", metavar="TEXT", help="The reason. Default: the plan's.")
@@ -43,7 +41,7 @@ MAX_SHOWN = 40  # rows of a table; -o wide and the other formats have all
     "rate_limit",
     type=options.Size(),
     metavar="BYTES_PER_S",
-    help="Each node ships at most so many bytes a second; 0: no limit. Default: the plan's.",
+    help="The most bytes a second that each node ships; 0: no limit. Default: the plan's.",
 )
 @options.common(watch=False)
 @options.pass_session
@@ -57,18 +55,18 @@ def apply(
     reason: str,
     rate_limit: int | None,
 ) -> Exit:
-    """Apply exactly the plan in the file ("-": stdin), or refuse it because what it moves has changed since (status 6).
+    """Apply exactly the plan in the file ("-": stdin), or refuse it if anything that it moves has changed since (status
+    6).
 
     A plan of `minkactl data load-report` may split partitions, too: each keyspace's splits are an operation, and the
     moves another one after them.
 
     The plan's own limit and reason hold, unless others are given. With --dry-run it is shown and compared with the
-    cluster, and nothing is applied. A file that is no plan, and a plan that was changed,
-    are refused before anything is shown or asked.
+    cluster, and nothing is applied. A file that isn't a plan, and a plan that was changed, are refused before anything
+    is shown or asked.
 
-    With -f: make the cluster's pallets and duties as FILE says, those that are in it; others are left alone. The
-    difference is shown first. It is sent in batches of 1,000, each done as a whole; after a failure the same command
-    does what is left.
+    With -f: make the pallets and duties in FILE as it says; others are left alone. The difference is shown first. It is
+    sent in batches of 1,000, each done as a whole; after a failure the same command does the rest.
 
     Examples:
       minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json
@@ -161,7 +159,7 @@ def _ask(difference: "Difference") -> None:
 
 
 def _carry_out(client: "Client", difference: "Difference") -> None:
-    """Make the changes and say how far that is; if it ends early, say what was done."""
+    """Make the changes and show the progress; if it ends early, say what was done."""
     from minka.errors import MinkaError
     from minkactl.manifest import carry_out
 

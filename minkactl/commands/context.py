@@ -24,8 +24,8 @@ def context() -> None:
     """Name clusters, and choose the one to talk to.
 
     What counts, first to last: --endpoints, --context, MINKA_ENDPOINTS, the current context, a running playground,
-    127.0.0.1:7400. Whether there is TLS: a context says it by itself; for --endpoints, MINKA_ENDPOINTS and
-    127.0.0.1:7400, MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY do.
+    127.0.0.1:7400. A context names its files for TLS; MINKA_TLS_CA, MINKA_TLS_CERT and MINKA_TLS_KEY name those for
+    --endpoints, MINKA_ENDPOINTS and 127.0.0.1:7400.
     """
 
 
@@ -102,7 +102,7 @@ def use(name: str) -> None:
 @context.command()
 @click.argument("name", shell_complete=complete_context)
 def delete(name: str) -> None:
-    """Forget a context. If it is the current one, there is none until context use."""
+    """Forget a context. If it is the current one, no context is current until context use."""
     from minka.contexts import config_path, find, load, save
 
     config = load()

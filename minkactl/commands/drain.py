@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetDrainStatusResponse, GetStatusResponse
     from minkactl.progress import Tracker
 
-STUCK_S: Final = 30.0  # a drain in which nothing changes for so long counts as held up
+STUCK_S: Final = 30.0  # a drain that has not changed for this long counts as held up
 MAX_NAMED: Final = 8
 
 DRAIN_COLUMNS = (
@@ -50,7 +50,7 @@ SHARD_COLUMNS = (Column("SHARD ON IT", "shard"), Column("DUTIES", "duties", Kind
 def drain(
     session: Session, node: str, decommission: bool, yes: bool, queue: bool, reason: str, rate_limit: int | None
 ) -> Exit:
-    """Make NODE safe to stop: others lead its partitions, and no write is refused for want of its replicas.
+    """Make NODE safe to stop: others lead its partitions, and no write is refused because its replicas are missing.
 
     Waits, and ends with "safe to stop: yes" and exit status 0. If nothing changes for 30 seconds it ends with "safe to
     stop: no", what holds it up and what helps, and exit status 1; after --timeout likewise, with 124. The drain goes on
@@ -123,13 +123,13 @@ def _wait(session: Session, control: "Control", node: str, operation_id: int) ->
 
 
 def _signature(document: dict[str, Any]) -> Any:
-    """What changes as long as the drain makes progress."""
+    """A value that changes as long as the drain makes progress."""
     states = [migration["state"] for migration in document["migrations"]]
     return document["drain"], document["progress"]["bytes_done"], states
 
 
 def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) -> Page:
-    """The page: the node, then the migrations of its replicas, then what would be hurt and what holds the drain up."""
+    """The page: the node, its shards, the migrations of its replicas, then the drain's blockers."""
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
 
     looked = operation_page(control, tracker, operation_id).document
@@ -155,7 +155,7 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
 
 
 def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any]:
-    """What the active controller says about the node, as a document."""
+    """The active controller's answer about the node, as a document."""
     from minkactl.documents import enum_name, to_document
     from minkactl.views import NODE_STATE
 
@@ -163,8 +163,8 @@ def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any
 
 
 def _by_verdict(drain: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
-    """The node is not safe to stop once the drain has ended otherwise: each replica that a decommission leaves there
-    is in the way.
+    """After a drain that did not succeed, the node isn't safe to stop: each replica that a decommission left there is
+    in the way.
     """
     if not operation["finished_ms"] or operation["state"] == "succeeded":
         return drain
@@ -216,7 +216,7 @@ def _say(document: dict[str, Any]) -> Exit:
 def undrain(session: Session, node: str) -> None:
     """Let NODE stay after all: it may lead again, and a drain that runs is cancelled.
 
-    Its former leaderships come back with elect-leaders, what --decommission has moved away with reassign.
+    elect-leaders gives its former leaderships back, and reassign the replicas that --decommission has moved away.
 
     Examples:
       minkactl undrain cyrene

@@ -32,7 +32,7 @@ LIMIT = 10_000
 @options.common()
 @click.pass_context
 def duties(ctx: click.Context, pallet: str, shard: str, nowhere: bool, quarantined: bool, limit: int) -> None:
-    """List the duties: the shard that has each, its weight, and what there is to say of it.
+    """List the duties: the shard that has each, its weight, and a remark.
 
     Examples:
       minkactl duties --pallet feeds --nowhere

@@ -31,7 +31,7 @@ IfVersion = click.option(
     "--if-version",
     type=click.IntRange(1, options.MAX_64),
     metavar="N",
-    help="Refuse it (VERSION_MISMATCH) if it has another.",
+    help="Refuse the change (VERSION_MISMATCH) if the version is another.",
 )
 Payload = click.option("--payload", metavar="TEXT", help="What the duty's shard is given: any text.")
 PayloadFile = click.option(
@@ -207,7 +207,7 @@ def _content(payload: str | None, file: BinaryIO | None) -> bytes | None:
 
 
 def _change(session: Session, changes: "list[DutyChange]", consistency: "Level") -> None:
-    """Make the changes, and show what has become of the duties."""
+    """Make the changes, and show the duties after them."""
     from minkactl.duty_views import changed_page
 
     with session.duties() as client:

@@ -45,12 +45,12 @@ def elect_leaders(
 ) -> Exit:
     """Let preferred leaders lead again, as after a drain or a failure, and watch it.
 
-    Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and what helps.
+    Exit status 0 when they all lead, 1 when one of them can't: then the reason is shown, and the remedy.
 
-    With --unclean, the last resort for one partition that is OFFLINE because the disks of all that had everything are
-    lost, or that serves nothing because its leader's copy is damaged and nobody else is in sync: it shows where each
-    copy ends and what is lost, asks, and lets the newest copy lead, or that of --node. That is counted in the
-    partition's unclean_elections, and done whatever the keyspace says about unclean elections.
+    --unclean is the last resort for one partition: it is OFFLINE because the disks of all replicas that had everything
+    are lost, or it serves nothing because its leader's copy is damaged and nobody else is in sync. The command shows
+    where each copy ends and what is lost, asks, and lets the newest copy lead, or that of --node. It does so even if
+    the keyspace forbids unclean elections, and the partition's unclean_elections counts it.
 
     Examples:
       minkactl elect-leaders --preferred

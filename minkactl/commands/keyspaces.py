@@ -54,7 +54,7 @@ def keyspace() -> None:
     "partition_count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many partitions, by the hash of the key; fixed for life.",
+    help="The number of partitions, by the hash of the key; fixed for life.",
 )
 @click.option(
     "--hash",
@@ -76,14 +76,14 @@ def keyspace() -> None:
     "--max-bytes",
     type=options.Size(),
     metavar="SIZE",
-    help="With --ranges: a partition with more is split by itself: 64MiB, 1GiB. Default: none is.",
+    help="With --ranges: a partition with more is split automatically: 64MiB, 1GiB. Default: none is.",
 )
 @click.option(
     "--max-ops",
     type=click.IntRange(min=1),
     metavar="N",
-    help="With --ranges: a partition with more keys read and written a second is split by itself, and a half may move "
-    "to a node that is less busy. Default: none is.",
+    help="With --ranges: a partition with more keys read and written a second is split automatically, and a half may "
+    "move to a node that is less busy. Default: none is.",
 )
 @click.option(
     "--replicas",

@@ -66,7 +66,7 @@ IF_VERSION = click.option(
 def kv() -> None:
     """Put, get, delete, increment, scan, load and count keys.
 
-    Keys and values are bytes; what is typed is taken as UTF-8, and a key that begins with 0x as hex.
+    Keys and values are bytes; typed text is taken as UTF-8, and a key that begins with 0x as hex.
     """
 
 
@@ -93,7 +93,7 @@ def _with_keyspace(session: Session, name: str, use: "Callable[[AsyncKeyspace], 
 @click.option("--if-absent", is_flag=True, help="Only if the key has no value.")
 @IF_VALUE
 @IF_VERSION
-@click.option("--ttl", type=options.TimeToLive(), metavar="TIME", help="The key expires after so long: 30s, 90m, 7d.")
+@click.option("--ttl", type=options.TimeToLive(), metavar="TIME", help="The key expires after this time: 30s, 90m, 7d.")
 @options.common(output=False)
 @options.pass_session
 def put(
@@ -124,7 +124,7 @@ def put(
 
 
 def _condition(if_absent: bool, if_value: str | None, if_version: int | None) -> dict[str, Any]:
-    """The condition as the client takes it. More than one is a mistake of usage."""
+    """The condition as the client takes it. Raises UsageError for more than one."""
     value = None if if_value is None else os.fsencode(if_value)
     given = {"if_absent": if_absent or None, "if_value": value, "if_version": if_version}
     condition = {name: one for name, one in given.items() if one is not None}
@@ -137,7 +137,7 @@ def _condition(if_absent: bool, if_value: str | None, if_version: int | None) ->
 def _write(
     key: str, ask: "Callable[[AsyncKeyspace], Awaitable[Written | None]]"
 ) -> "Callable[[AsyncKeyspace], Awaitable[None]]":
-    """What asks for a write, and raises CONDITION_FAILED if it was not done."""
+    """A function that asks for a write, and raises CONDITION_FAILED if it was not done."""
 
     async def run(handle: "AsyncKeyspace") -> None:
         written = await ask(handle)
@@ -250,7 +250,7 @@ def increment(session: Session, keyspace: str, key: str, by: int) -> None:
     "--format",
     "form",
     type=click.Choice(["csv", "tsv", "jsonl"]),
-    help="Default: what the file's name says.",
+    help="Default: by the file's name.",
 )
 @options.common(watch=False)
 @options.pass_session
@@ -316,7 +316,7 @@ class Progress:
 @click.argument("keyspace", shell_complete=complete_keyspace)
 @click.argument("start", default="")
 @click.argument("end", default="")
-@click.option("--limit", type=click.IntRange(1, options.MAX_32), metavar="N", help="No more than so many.")
+@click.option("--limit", type=click.IntRange(1, options.MAX_32), metavar="N", help="At most N pairs.")
 @click.option("--reverse", is_flag=True, help="From the end down.")
 @click.option("--keys-only", is_flag=True, help="Without the values.")
 @options.common(watch=False)
@@ -326,7 +326,7 @@ def scan(
 ) -> None:
     """Print the pairs of a keyspace by ranges from START on and before END, in the order of their keys.
 
-    A line is the key, a tab, the value; what isn't plain text is 0x and hex. With -o json it is an object.
+    A line is the key, a tab, the value; anything but plain text is 0x and hex. With -o json it is an object.
 
     Examples:
       minkactl kv scan authors

@@ -47,7 +47,7 @@ def merge(
 ) -> Exit:
     """Merge neighbours in a keyspace by ranges, and watch it. It undoes a split.
 
-    The lower one remains. What the upper one has is copied into it; writes to that wait for a moment at the end.
+    The lower one remains. The upper one's data is copied into it; writes to the upper one wait for a moment at the end.
 
     Examples:
       minkactl merge authors --at m --dry-run
@@ -85,7 +85,7 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
 
 def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
-    """What would be merged: a row for each partition that would go away. Raises NO_BOUND."""
+    """The planned merges: a row for each partition that would go away. Raises NO_BOUND."""
     from minka.cluster.key_ranges import KeyRange, readable
     from minka.errors import Code, MinkaError
     from minkactl.keys import key_text

@@ -40,7 +40,7 @@ PIPE_INTERVAL_S = 1.0
 def migrations(ctx: click.Context, operation_id: int | None) -> Exit:
     """List the newest operations, and the migrations of the newest one.
 
-    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's memory.
 
     Examples:
       minkactl migrations --operation 12 -o wide
@@ -115,8 +115,8 @@ def watch(session: Session, operation_id: int | None) -> Exit:
 
 
 def watch_one(session: Session, control: "Control", operation_id: int | None) -> Exit:
-    """Watch the operation until it ends; None: the one that runs, else the newest, which it is not known to be while no
-    active controller says so.
+    """Watch the operation until it ends; None: the one that runs, else the newest. Without an active controller there
+    may be a newer one.
     """
     if operation_id is not None:
         return watch_operation(session, control, operation_id)
@@ -164,7 +164,7 @@ def watch_operation(session: Session, control: "Control", operation_id: int) -> 
 def operation_page(control: "Control", tracker: "Tracker", operation_id: int) -> Page:
     """The page of an operation: its first migrations, or the operation itself if it has none; then what blocks it.
 
-    One that has ended stays as it is, whoever says so. Raises UNKNOWN_OPERATION.
+    An operation that has ended no longer changes, so any node's answer is good enough. Raises UNKNOWN_OPERATION.
     """
     from minka.errors import Code, MinkaError
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS, OPERATION_COLUMNS, STATE_COLUMNS, state_rows

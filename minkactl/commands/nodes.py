@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def nodes(session: Session, name: str | None) -> Exit:
     """List the nodes: state, address, what they hold, and what is wrong with them. With NAME: all about one.
 
-    Every node is asked, which takes a second at most if one doesn't answer. Without an active controller the state
-    of a node is not known; the last one is shown as what it was. Exit status 5 when status would say that the cluster
-    is not healthy because of its nodes; with NAME, when no active controller that a quorum has confirmed says so.
+    Every node is asked, which takes a second at most if one doesn't answer. Without an active controller the state of a
+    node is not known; its last known state is shown as such. Exit status 5 when status would say that the cluster is
+    not healthy because of its nodes; with NAME, when no active controller that a quorum has confirmed says so.
 
     Examples:
       minkactl nodes -o wide

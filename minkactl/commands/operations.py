@@ -33,7 +33,7 @@ RunningArgument = click.argument(
 def operations(ctx: click.Context) -> Exit:
     """List the newest operations, what the running ones wait for, and what helps; change a running one.
 
-    Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's memory.
 
     Examples:
       minkactl operations
@@ -149,9 +149,10 @@ def resume(session: Session, operation_id: int) -> None:
 @options.common(watch=False)
 @options.pass_session
 def cancel(session: Session, operation_id: int, reason: str) -> None:
-    """Let partitions that are still being copied go back to the replicas that they had; what is further is completed.
+    """Let partitions that are still being copied go back to the replicas that they had; the others are completed.
 
-    Refused with CANCEL_REFUSED if too few of those replicas are alive and in sync. Ends before the operation does.
+    Refused with CANCEL_REFUSED if too few of those replicas are alive and in sync. The command ends before the
+    operation does.
 
     Examples:
       minkactl operations cancel 12 --reason "too slow"
@@ -170,7 +171,7 @@ def cancel(session: Session, operation_id: int, reason: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def limit(session: Session, operation_id: int, rate_limit: int) -> None:
-    """Let each node ship at most so many bytes a second for it, from now on; 0: no limit.
+    """Limit the bytes a second that each node ships for an operation, from now on; 0: no limit.
 
     Examples:
       minkactl operations limit 12 50MiB

@@ -31,7 +31,9 @@ Name = click.argument("pallet", shell_complete=complete_pallet)
 @options.common()
 @options.pass_session
 def pallets(session: Session) -> None:
-    """List the pallets: their balancers, how many duties are attached, how many are nowhere, and what holds them up."""
+    """List the pallets: their balancers, how many duties are attached, how many are nowhere, and what holds the pallet
+    up.
+    """
 
     def fetch(client: "Client") -> Page:
         from minkactl.duty_views import pallets_page
@@ -55,11 +57,11 @@ def settings(function: F) -> F:
         click.option("--balancer", type=click.Choice(BALANCERS), help="How its duties are spread over the shards."),
         click.option(
             "--max-difference", type=click.IntRange(0, options.MAX_32), metavar="N",
-            help="round-robin: between the numbers of any two shards; 0: 1.",
+            help="round-robin: the most that the numbers of two shards may differ by; 0: 1.",
         ),
         click.option(
             "--fill-by", type=click.Choice(["capacity", "weight", "count"]),
-            help="spill-over: what says that a shard is full: what it has stated, or --fill-limit.",
+            help="spill-over: a shard is full at the capacity that it has stated, or at --fill-limit.",
         ),
         click.option(
             "--fill-limit", type=click.IntRange(0, options.MAX_64), metavar="N",
@@ -69,12 +71,12 @@ def settings(function: F) -> F:
             "--shard-order", metavar="SHARDS", help="spill-over: filled in this order, separated by commas."
         ),
         click.option("--pre-sort", type=click.Choice(["weight", "date"]), help="fair-workload: what is placed first."),
-        click.option("--manual/--automatic", default=None, help="Whether nothing of it is moved to balance by itself."),
+        click.option("--manual/--automatic", default=None, help="Manual: none of its duties is moved to balance it."),
         click.option(
             "--on-failure", type=click.Choice(["reattach", "leave"]),
             help="What becomes of a stationary duty whose shard has failed.",
         ),
-        click.option("--warm/--cold", default=None, help="Whether the new shard of a duty is told to prepare first."),
+        click.option("--warm/--cold", default=None, help="Warm: the new shard of a duty is told to prepare first."),
         click.option(
             "--moves-per-shard", type=click.IntRange(0, options.MAX_32), metavar="N",
             help="Moves that are under way at once, to or from one shard; 0: 50.",
@@ -86,7 +88,7 @@ def settings(function: F) -> F:
 
 
 def _with(pallet: "Pallet", given: dict[str, Any]) -> "Pallet":
-    """The pallet with what was given; the rest stays."""
+    """The pallet with the given settings; the others stay."""
     from minka.duties import BalancerKind, FillBy, OnFailure, PreSort
 
     words: dict[str, Callable[[str], Any]] = {
@@ -147,7 +149,7 @@ def get(session: Session, pallet: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def update(session: Session, /, pallet: str, if_version: int | None, consistency: "Level", **given: Any) -> None:
-    """Change what is given of a pallet's settings, while it runs; the rest stays.
+    """Change the given settings of a pallet, while it runs; the rest stays.
 
     Examples:
       minkactl pallet set feeds --balancer round-robin --max-difference 2
@@ -243,7 +245,7 @@ def compare(session: Session, pallet: str) -> None:
 @options.common(watch=False)
 @options.pass_session
 def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes: bool, reason: str) -> Exit:
-    """Let the pallet's balancer place its duties as it would: plan, show, ask, apply exactly that plan, watch it.
+    """Let the pallet's balancer place its duties: plan, show, ask, apply exactly that plan, watch it.
 
     Examples:
       minkactl pallet rebalance feeds --dry-run

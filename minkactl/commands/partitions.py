@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetSplitBlockersResponse, GetStatusResponse, MatchingCount, PartitionFilter
     from minka.v1.cluster_pb2 import Partition, PartitionTable
 
-MAX_DRAWN = 300  # rows, in a table on a terminal: more of them nobody reads, and they take seconds
+MAX_DRAWN = 300  # rows, in a table on a terminal: nobody reads more of them, and they take seconds
 FEWER = "choose some with --keyspace, --node, --state or --under-replicated, or see all with | less or -o json"
 COUNT_COLUMNS = (
     Column("KEYSPACE", "keyspace"),
@@ -64,7 +64,8 @@ def partitions(
     """List the partitions: state, leader, replicas, size, keys read and written a second.
 
     With --keyspace, one by ranges of keys is drawn: its bounds in order, and how much of --max-bytes each partition
-    has. Exit status 5 when no active controller that a quorum has confirmed says so: then it is what a node remembers.
+    has. Exit status 5 when the list isn't from an active controller that a quorum has confirmed, but from a node's
+    memory.
 
     Examples:
       minkactl partitions --keyspace authors
@@ -113,7 +114,7 @@ def _stream(control: "Control", wanted: "PartitionFilter", form: str) -> Exit:
 
 
 def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
-    """The page of them; of so many that nobody would read them on a terminal, how many there are."""
+    """The page of them, or only their number if they are too many to be read on a terminal."""
     from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_COLUMNS, partition_rows
 
@@ -131,7 +132,7 @@ def _page(control: "Control", wanted: "PartitionFilter", form: str) -> Page:
 
 
 def _too_many(status: "GetStatusResponse", matching: "Sequence[MatchingCount]") -> Page:
-    """How many partitions there are in each state, and what shows them."""
+    """The number of partitions in each state, and the options that show them."""
     from minkactl.documents import enum_name
     from minkactl.survey import unconfirmed
     from minkactl.views import PARTITION_STATE
@@ -164,7 +165,7 @@ def _by_ranges(table: "PartitionTable", keyspace: str) -> bool:
 
 
 def _range_page(control: "Control", wanted: "PartitionFilter") -> Page:
-    """The partitions of a keyspace by ranges with their bounds and bars, which the others are needed for."""
+    """The wanted partitions of a keyspace by ranges, with bounds and bars: these compare them with all the others."""
     from minkactl.range_views import keyspace_named, range_columns, range_rows
     from minkactl.survey import unconfirmed
     from minkactl.views import partition_rows
@@ -287,7 +288,7 @@ def _add(status: "GetStatusResponse", more: "GetStatusResponse") -> None:
 def _split_blockers(
     control: "Control", status: "GetStatusResponse", row: "Partition"
 ) -> "GetSplitBlockersResponse | None":
-    """What the active controller says; None if there is no active controller."""
+    """The active controller's answer; None if there is no active controller."""
     from minka.errors import Code, MinkaError
 
     if not status.from_controller:

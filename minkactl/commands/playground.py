@@ -39,7 +39,7 @@ def complete_local(_: click.Context, __: click.Parameter, incomplete: str) -> li
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Keep the nodes' data there, and go on with what is there. Default: a temporary folder.",
+    help="Keep the nodes' data there, and go on with earlier data. Default: a temporary folder.",
 )
 @click.option("--debug", is_flag=True, expose_value=False, hidden=True)
 @click.pass_context

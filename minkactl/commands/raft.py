@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minka.v1.admin_pb2 import GetStatusResponse
 
 WAIT_S: Final = 30.0  # how long a change may take, unless --timeout says otherwise
-ASK_AGAIN_S: Final = 2.0  # the pause before a request is repeated that was lost: nobody else repeats it
+ASK_AGAIN_S: Final = 2.0  # the pause before a lost request is repeated
 POLL_S: Final = 0.05
 
 NodeArgument: Final = click.argument("node", shell_complete=complete_node)
@@ -105,8 +105,8 @@ def promote(session: Session, node: str, instead_of: str, yes: bool) -> None:
 def add(session: Session, node: str, yes: bool) -> None:
     """Add a voter: the learner NODE gets a seat of its own, as with promote without --instead-of.
 
-    A node becomes a learner by itself when it joins the cluster. An odd number of voters is best: a fourth one makes
-    the majority larger, and the group survives no more failures.
+    A node becomes a learner automatically when it joins the cluster. An odd number of voters is best: a fourth one
+    makes the majority larger, and the group survives no more failures.
 
     Example:
       minkactl raft add ephesus
@@ -228,7 +228,7 @@ def _ask_until(
     is_done: "Callable[[GetStatusResponse], bool]",
     what: str,
 ) -> None:
-    """Ask, and ask again if that was lost, until the active controller's status shows that it is done."""
+    """Ask, again if the request was lost, until the active controller's status shows that it is done."""
     ask()
     asked = time.monotonic()
 

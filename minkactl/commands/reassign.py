@@ -69,7 +69,7 @@ RateLimit = click.option(
     "rate_limit",
     type=options.Size(),
     metavar="BYTES_PER_S",
-    help="Each node ships at most so many bytes a second. Default: no limit. Changed by minkactl operations limit.",
+    help="The most bytes a second that each node ships. Default: no limit. Changed by minkactl operations limit.",
 )
 
 
@@ -128,8 +128,8 @@ def reassign(
 ) -> Exit:
     """Even out the replicas: plan the fewest moves, show them, ask, apply exactly that plan, watch it.
 
-    Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no,
-    6 when what the plan moves has changed since it was made. Ctrl-C while watching leaves the operation running.
+    Exit status 0 when the operation SUCCEEDED or there was nothing to move, 1 when it FAILED or the answer was no, 6
+    when anything that the plan moves has changed since it was made. Ctrl-C while watching leaves the operation running.
 
     Examples:
       minkactl reassign --dry-run
@@ -177,7 +177,7 @@ def _what_next(plan: "Plan", out: Path | None) -> str:
 def read_plan(content: bytes, name: str) -> "Plan":
     """The plan that `reassign --out` or `-o json` wrote.
 
-    Raises MinkaError: INVALID_ARGUMENT for what is no plan, DAMAGED_PLAN for one that is not as it was made.
+    Raises MinkaError: INVALID_ARGUMENT if it isn't a plan, DAMAGED_PLAN if it was changed since it was made.
     """
     from minka.cluster.plan_digest import plan_digest
     from minka.errors import Code, MinkaError
@@ -275,7 +275,7 @@ def _counted(document: dict[str, Any]) -> str:
 
 
 def show_plan(page: Page, form: str, pager: bool) -> None:
-    """Show the plan to the person who is asked; on stderr if another format makes stdout a program's."""
+    """Show the plan to the person who is asked; on stderr if the format is one that a program reads from stdout."""
     if form in TABLES and is_terminal():
         from minkactl.render import plans
 

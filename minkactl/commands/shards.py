@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.pass_session
 def shards(session: Session, shard: str) -> None:
     """List the shards, or show one: what each has of each pallet beside its capacity, its score, version and state;
-    then what moved lately, and why.
+    then the latest moves of duties, with their reasons.
 
     Examples:
       minkactl shards --watch

@@ -39,7 +39,7 @@ SPLIT_COLUMNS = (
 )
 @click.option(
     "--into", "parts", type=click.IntRange(2, 1000), metavar="N",
-    help="Into so many parts of about the same bytes; default 2. Without --partition: the keyspace's only one.",
+    help="The number of parts, of about the same bytes; default 2. Without --partition: of the keyspace's only one.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be split, and stop.")
 @options.queue
@@ -108,7 +108,7 @@ def _even_keys(
 
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
-    """What would be split, and where: a row for each new partition."""
+    """The planned splits: a row for each new partition."""
     from minka.cluster.key_ranges import KeyRange, check_split_point
     from minkactl.keys import key_text
     from minkactl.views import replica_stats

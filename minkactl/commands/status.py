@@ -39,8 +39,8 @@ OPERATION_COLUMNS = (
 def status(session: Session) -> Exit:
     """Show the cluster on one page: health, coordinator, nodes, keyspaces, balance, operations.
 
-    Every node is asked, which takes a second at most if one doesn't answer. What no node that answers can know is shown
-    as not known, with what is remembered. Each problem ends with the commands to type next.
+    Every node is asked, which takes a second at most if one doesn't answer. What no answering node can know is shown as
+    not known, with the last known value. Each problem ends with the commands to type next.
 
     Exit status 5 when it is not healthy, or not known to be: no active controller, a node that FAILED or is heard by
     nobody, a partition OFFLINE, not served by its leader or with fewer replicas in sync than min-insync, fewer nodes
@@ -64,7 +64,7 @@ def status(session: Session) -> Exit:
 
 
 def _import_views() -> None:
-    """Import what makes the page, while the nodes make up their answers."""
+    """Import the modules of the page while the nodes make up their answers."""
     import_module("minkactl.status_views")
     import_module("minkactl.views")
 
@@ -75,13 +75,13 @@ def _narrow(columns: tuple[Column, ...]) -> list[Column]:
 
 
 def problem_listing(problems: list[Row]) -> list[Listing]:
-    """The listing of what is wrong, for a pipe; none if nothing is."""
+    """The listing of the problems, for a pipe; empty without problems."""
     rows = [{**problem, "next": "; ".join(problem["next"])} for problem in problems]
     return [Listing(PROBLEM_COLUMNS, rows)] if rows else []
 
 
 def status_page(asked: "Survey", duties: Row | None = None) -> Page:
-    """The page of what the nodes have said. `duties` is what all pallets add up to; None if that isn't known."""
+    """The page of the nodes' answers. `duties` is the sum of all pallets; None if it isn't known."""
     from minkactl.status_views import status_document
     from minkactl.views import KEYSPACE_COLUMNS, NODE_COLUMNS
     from minkactl.zones import ZONE_COLUMNS

@@ -41,7 +41,7 @@ def version(session: Session) -> None:
 
 
 def _nodes(session: Session) -> tuple[list[dict[str, Any]], str]:
-    """What the nodes said when they registered, and a sentence if that is only remembered. Raises MinkaError."""
+    """The nodes' versions when they registered, and a sentence if these are only remembered. Raises MinkaError."""
     from minkactl.survey import unconfirmed
     from minkactl.views import node_rows
 

@@ -1,4 +1,4 @@
-"""Shows a plan on a terminal: the moves by their reasons, in a pager if they are many; then what they add up to."""
+"""Shows a plan on a terminal: the moves by their reasons, in a pager if they are many; then their sums."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ ROOM_FOR_A_QUESTION: Final = 4  # lines
 
 
 def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool) -> None:
-    """The moves, in a pager if there is to be one and they don't fit on the screen; then what they make of the nodes,
-    and the summary, which thus stay in sight.
+    """The moves, with `pager` in one if they don't fit on the screen; then the nodes before and after, and the summary,
+    which thus stay in sight.
     """
     first, last = moves_by_reason(document, moves, wide), result(document, summary)
     if pager and _height(first) + _height(last) + ROOM_FOR_A_QUESTION > console().height:
@@ -32,7 +32,7 @@ def show(document: Row, moves: Listing, summary: str, *, wide: bool, pager: bool
 
 
 def _height(renderable: RenderableType) -> int:
-    """How many lines of the terminal it takes."""
+    """The number of lines that it takes on the terminal."""
     return len(console().render_lines(renderable, pad=False))
 
 
@@ -60,7 +60,7 @@ def moves_by_reason(document: Row, moves: Listing, wide: bool) -> RenderableType
 
 
 def _split(split: Row) -> Iterator[RenderableType]:
-    """What is split where, and why."""
+    """The keys at which a partition is split, and why."""
     where = f"   {len(split['keys']) + 1} parts, {units.size(split['bytes'])}"
     yield Text.assemble((f"Split {split['partition']}", "bold"), (where, "dim"))
     yield Padding(Text(split["reason"]), (0, 0, 0, 2), expand=False)

@@ -1,4 +1,4 @@
-"""The cluster on one page, and what is wrong with it."""
+"""The cluster on one page, and its problems."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +35,7 @@ def status(document: Row, tables: Sequence[Listing], wide: bool) -> RenderableTy
 
 
 def nodes(found: Sequence[Row], listing: Listing, wide: bool) -> RenderableType:
-    """What is wrong with the nodes, then their table."""
+    """The problems of the nodes, then their table."""
     told = [Group(*problems(found))] if found else []
     return stacked([*told, *([table(listing, wide)] if listing.rows or not found else [])])
 
@@ -81,7 +81,7 @@ def _has_duties(duties: Row | None) -> bool:
 
 
 def _duties(duties: Row) -> Text:
-    """How many duties there are, how many are attached, and the shards by state."""
+    """The numbers of duties and of attached ones, and the shards by state."""
     text = Text(
         f"{duties['duties']:,} in {units.counted(duties['pallets'], 'pallet')}, {duties['attached']:,} attached"
     )

@@ -68,7 +68,7 @@ def drawn(page: Page, wide: bool) -> RenderableType:
 
 
 def stacked(parts: Iterable[RenderableType]) -> Group:
-    """One below the other, with an empty line between."""
+    """The parts below each other, with an empty line between them."""
     lines: list[RenderableType] = []
     for part in parts:
         lines += ["", part] if lines else [part]
@@ -118,7 +118,7 @@ def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
 
 
 def _needs(column: Column, cells: Iterable[Text]) -> int:
-    """How wide the column is if nothing is wrapped."""
+    """The width of the column if nothing is wrapped."""
     return max(len(column.title), *(one.cell_len for one in cells), 0)
 
 
@@ -151,12 +151,12 @@ def noted(shown: RenderableType, text: str) -> Group:
 
 
 def _grid_of(listing: Listing, columns: Sequence[Column], bars: int = 0) -> Table:
-    """The table of these columns. With `bars`, percentages are drawn as bars so many cells long."""
+    """The table of these columns. With `bars`, percentages are drawn as bars of `bars` cells."""
     return _grid(columns, [[_cell_of(row, one, bars) for one in columns] for row in listing.rows])
 
 
 def _least(listing: Listing, column: Column) -> int:
-    """How narrow the column may be: prose may be wrapped, but not within a word."""
+    """The least width of the column: prose may be wrapped, but not within a word."""
     cells = [_cell_of(row, column, 0) for row in listing.rows]
     if column.key not in PROSE:
         return _needs(column, cells)
@@ -205,8 +205,8 @@ def _cell_of(row: Row, column: Column, bars: int) -> Text:
 
 
 def ranges(listing: Listing, wide: bool) -> RenderableType:
-    """The ranges of a keyspace with a bar each; what there is to say of them is beneath. A narrow terminal has shorter
-    bounds, then no number of keys, then no bars. There is no state where it is the one that all should have.
+    """The ranges of a keyspace with a bar each; the notes on them are beneath. A narrow terminal has shorter bounds,
+    then no number of keys, then no bars. States are shown only if one isn't online.
     """
     if wide or not listing.rows:
         return table(listing, wide)
@@ -247,7 +247,7 @@ def _bound(key: str, most: int) -> str:
 
 
 def _notes(row: Row) -> Iterator[Text]:
-    """What there is to say of a range."""
+    """The notes on a range."""
     if row["hot"]:
         text = f" has {row['ops']:,} ops/s, {row['hot']}"
         yield Text.assemble((f"{signs().hot} ", "bold red"), (row["name"], "bold"), text)
@@ -278,7 +278,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> Table:
 
 
 def sentences(rows: Sequence[Row]) -> Table:
-    """What is said about a thing, by subject; each subject is named once."""
+    """The sentences about a thing, by subject; each subject is named once."""
     subjects = [row["about"] for row in rows]
     titles = [name.capitalize() if name not in subjects[:place] else "" for place, name in enumerate(subjects)]
     return record([(title, Text(row["sentence"])) for title, row in zip(titles, rows, strict=True)])

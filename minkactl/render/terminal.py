@@ -35,7 +35,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def _needed(renderable: RenderableType) -> int:
-    """How many cells wide it is at least."""
+    """The least width that it needs, in cells."""
     target = console()
     return Measurement.get(target, target.options.update(max_width=MAX_WIDTH), renderable).minimum
 
@@ -48,7 +48,7 @@ class Screen:
         self._way_out = way_out
 
     def draw(self, renderable: RenderableType) -> None:
-        """Replace what is there. If it is higher than the terminal, say how many lines are missing, and `way_out`."""
+        """Replace the content. If it is higher than the terminal, say how many lines are missing, and `way_out`."""
         self._live.update(self._as_high_as_the_terminal(renderable), refresh=True)
 
     def _as_high_as_the_terminal(self, renderable: RenderableType) -> RenderableType:
@@ -68,6 +68,8 @@ class Screen:
 
 @contextmanager
 def screen(way_out: str) -> Iterator[Screen]:
-    """A Screen, which keeps its last content when it ends. `way_out`: how else what doesn't fit on it can be seen."""
+    """A Screen, which keeps its last content when it ends. `way_out`: the other way to see content that doesn't fit on
+    it.
+    """
     with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         yield Screen(live, way_out)

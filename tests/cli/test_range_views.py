@@ -414,7 +414,7 @@ class TestExplain:
         document = self.document()
         assert document["verdict"] == "no_limits"
         assert self.said("size") == ["2 MiB in about 1,000 keys; the keyspace has no max_bytes."]
-        assert self.said("split") == ["It isn't split by itself: the keyspace has no limits."]
+        assert self.said("split") == ["It isn't split automatically: the keyspace has no limits."]
 
     def test_nothing_is_known(self) -> None:
         del self.status.replicas[:]

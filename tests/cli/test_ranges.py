@@ -84,7 +84,7 @@ def test_keys_in_hex(run: Run) -> None:
     assert run("kv", "delete", "hashes", "0x00ff").exit_code == 0
     assert scanned(run, "hashes") == ["bob"]
     refused = run("kv", "get", "hashes", "0xyz")
-    assert (refused.exit_code, "'0xyz' begins with 0x and is no hex" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "'0xyz' begins with 0x and isn't hex" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -205,10 +205,10 @@ def test_a_mistake_is_named(
     ("rows", "schema", "options", "problem"),
     [
         ([("", "x")], "key string, value string", {}, "empty key"),
-        ([(None, "x")], "key string, value string", {}, "null, which is no key"),
+        ([(None, "x")], "key string, value string", {}, "null, which isn't a key"),
         ([("a", None)], "key string, value string", {}, "named with the option deleteColumn"),
         ([("a",)], "key string", {}, "no column for the value"),
-        ([("a", "b")], "key string, value string", {"deleteColumn": "value"}, "no boolean column"),
+        ([("a", "b")], "key string, value string", {"deleteColumn": "value"}, "isn't a boolean column"),
     ],
 )
 def test_a_row_that_can_not_be_is_refused(

@@ -33,5 +33,5 @@ def data() -> None:
     """Jobs over whole keyspaces and large files, on Spark.
 
     They run on this machine's processors, on a cluster's (--master), or on a Spark Connect server's (--remote). They
-    show how far they are on stderr, and print a report: -o json is one to keep. They need: pip install "minka[spark]".
+    show their progress on stderr, and print a report: keep it with -o json. They need: pip install "minka[spark]".
     """

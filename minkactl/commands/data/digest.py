@@ -32,8 +32,8 @@ COLUMNS = (
 def digest(session: Session, spark: jobs.SparkOptions, source: str, files: jobs.SourceOptions) -> None:
     """Print the digest of the keys and values that a load of SRC would write.
 
-    Two sources whose digests are equal have the same pairs, in whatever order, files and format. It is the number of
-    rows, their bytes, and the XOR and the sum (modulo 2^64) of xxhash64(key, value), which has the seed 42.
+    Two sources whose digests are equal have the same pairs, in any order, files and format. It is the number of rows,
+    their bytes, and the XOR and the sum (modulo 2^64) of xxhash64(key, value), which has the seed 42.
 
     Examples:
       minkactl data digest flights.parquet --key year,month,day,carrier,flight,origin

@@ -36,9 +36,9 @@ COLUMNS: Final = (
 @click.option(
     "--schema", default="", metavar="DDL", help='Columns of the rows: "day DATE, delay DOUBLE". Default: key and value.'
 )
-@click.option("--key", metavar="COLUMNS", callback=jobs.names, help="Those of the schema that are the key.")
-@click.option("--since", metavar="REPORT", help="Only what has changed since the export of this report (-o json).")
-@click.option("--overwrite", is_flag=True, help="Replace what is in DST.")
+@click.option("--key", metavar="COLUMNS", callback=jobs.names, help="The columns of the schema that are the key.")
+@click.option("--since", metavar="REPORT", help="Only the changes since the export of this report (-o json).")
+@click.option("--overwrite", is_flag=True, help="Replace the content of DST.")
 @jobs.spark_options
 @options.common(watch=False)
 @options.pass_session

@@ -71,7 +71,7 @@ class _Rules(TypedDict):
     metavar="COLUMN",
     help="If several rows have one key, the one with the greatest COLUMN counts.",
 )
-@click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="So many rows may be left out.")
+@click.option("--max-bad", type=click.IntRange(0), default=0, show_default=True, help="The most rows to leave out.")
 @click.option("--bad-rows", default="", metavar="DIR", help="A folder for rows that are left out, with the reason.")
 @click.option(
     "--limit",
@@ -105,8 +105,8 @@ def load(
     """Load files into a keyspace.
 
     With --mode ingest the rows of each partition become one file, which is uploaded to all its replicas; nothing is
-    visible until all of them are there, and then all of it, whatever becomes of this process. A load that broke off
-    before goes on with --resume, and what was uploaded isn't made again. minkactl loads lists them.
+    visible until all of them are there; then all of it becomes visible, even if this process has died. A load that
+    broke off before goes on with --resume, and uploaded files aren't made again. minkactl loads lists them.
 
     Examples:
       minkactl data load flights.parquet flights --key year,month,day,carrier,flight,origin

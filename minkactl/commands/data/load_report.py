@@ -70,7 +70,7 @@ def load_report(
 ) -> None:
     """Say which partitions are hot, how even the nodes are, when each is full, and what would help.
 
-    It is by the history that the nodes keep of their load, a week as a rule. Nothing is changed.
+    It reads the history of their load that the nodes keep, usually of a week. Nothing is changed.
 
     Example:
       minkactl data load-report --since 7d --html load.html --plan plan.json

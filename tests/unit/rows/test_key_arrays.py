@@ -158,26 +158,26 @@ def test_what_no_key_can_have_is_refused(columns: list[pa.Array], text: str) -> 
 @pytest.mark.parametrize(
     ("key", "kind", "text"),
     [
-        (encode_key((1,)), pa.string(), "row 1: column 1 is int 1, which is no string"),
-        (encode_key(("a",)), pa.binary(), "row 1: column 1 is str 'a', which is no binary"),
-        (encode_key((2**31,)), pa.int32(), "row 1: column 1 is int 2147483648, which is no int32"),
-        (encode_key((-(2**31) - 1,)), pa.int32(), "which is no int32"),
-        (encode_key((2**63,)), pa.int64(), "which is no int64"),
-        (encode_key((-(2**63) - 1,)), pa.int64(), "which is no int64"),
-        (encode_key((2**64,)), pa.int64(), "which is no int64"),
-        (encode_key((1000,)), pa.decimal128(3, 0), "which is no decimal"),
-        (encode_key((10**38,)), pa.decimal128(38, 0), "which is no decimal"),
-        (encode_key((2**200,)), pa.decimal128(38, 0), "which is no decimal"),
-        (encode_key((1.0,)), pa.float32(), "column 1 is float 1.0, which is no float"),
-        (encode_key((1,)), pa.bool_(), "which is no bool"),
-        (encode_key((1,)), pa.binary(16), "which is no fixed_size_binary"),
-        (encode_key(((),)), pa.int64(), r"column 1 is tuple \(\), which is no int64"),
+        (encode_key((1,)), pa.string(), "row 1: column 1 is int 1, not string"),
+        (encode_key(("a",)), pa.binary(), "row 1: column 1 is str 'a', not binary"),
+        (encode_key((2**31,)), pa.int32(), "row 1: column 1 is int 2147483648, not int32"),
+        (encode_key((-(2**31) - 1,)), pa.int32(), "not int32"),
+        (encode_key((2**63,)), pa.int64(), "not int64"),
+        (encode_key((-(2**63) - 1,)), pa.int64(), "not int64"),
+        (encode_key((2**64,)), pa.int64(), "not int64"),
+        (encode_key((1000,)), pa.decimal128(3, 0), "not decimal"),
+        (encode_key((10**38,)), pa.decimal128(38, 0), "not decimal"),
+        (encode_key((2**200,)), pa.decimal128(38, 0), "not decimal"),
+        (encode_key((1.0,)), pa.float32(), "column 1 is float 1.0, not float"),
+        (encode_key((1,)), pa.bool_(), "not bool"),
+        (encode_key((1,)), pa.binary(16), "not fixed_size_binary"),
+        (encode_key(((),)), pa.int64(), r"column 1 is tuple \(\), not int64"),
         (encode_key((1, 2)), pa.int64(), "row 1: the key has 2 columns, not 1"),
         (b"\x16\x01", pa.int64(), "row 1: no key of columns: byte 2: the key ends"),
         (b"\x16\x00\x01", pa.int64(), "row 1: no key of columns: byte 0: the integer .* longer"),
         (b"\x16\x00\x01", pa.decimal128(38, 0), "row 1: no key of columns: byte 0: the integer .* longer"),
         (b"\x1d\x08" + b"\xff" * 8, pa.decimal128(38, 0), "row 1: no key of columns: byte 0: the integer .* longer"),
-        (b"\x02\xff\x00", pa.string(), "row 1: no key of columns: byte 0: .* no UTF-8"),
+        (b"\x02\xff\x00", pa.string(), "row 1: no key of columns: byte 0: .* isn't UTF-8"),
         (b"\x02a\x00\xff", pa.string(), "row 1: no key of columns: byte 4: the key ends"),
         (b"", pa.string(), "row 1: the key is empty"),
         (b"\xff", pa.string(), "row 1: no key of columns: byte 0: 0xff"),
@@ -212,6 +212,6 @@ def test_dates_and_decimals_keep_their_types() -> None:
 
 def test_text_is_not_taken_for_longer_than_its_key() -> None:
     keys = pa.array([encode_key(("a",)), b"\xffb\x00"], pa.binary())
-    with pytest.raises(MinkaError, match="row 1: no key of columns: byte 0: 0xff is no type"):
+    with pytest.raises(MinkaError, match="row 1: no key of columns: byte 0: 0xff isn't a type"):
         decode_keys(keys, [pa.string()])
     assert decode_keys(keys.slice(0, 1), [pa.string()])[0].to_pylist() == ["a"]

@@ -97,7 +97,7 @@ def test_bytes_are_base64(data: bytes) -> None:
         ({"c": Decimal("NaN")}, r"column c is Decimal\('NaN'\)"),
         ({"c": {1: 2}}, "column c has the key 1, which is int, not str"),
         ({1: 2}, "the row has the key 1, which is int, not str"),
-        ({"c": "\ud800"}, "no UTF-8"),
+        ({"c": "\ud800"}, "isn't UTF-8"),
     ],
 )
 def test_what_no_value_can_have_is_refused(row: Any, text: str) -> None:

@@ -21,7 +21,7 @@ class Clearance:
         self._until = max(self._until, sent_at + seconds)
 
     def holds(self, now: float) -> bool:
-        """Whether the node may serve now."""
+        """True if the node may serve now."""
         return now < self._until
 
     def remaining(self, now: float) -> float:

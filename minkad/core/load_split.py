@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
     @property
     def helps(self) -> bool:
-        """Whether the halves have less to do than the whole."""
+        """True if the halves have less to do than the whole."""
         return self.larger <= MAX_SHARE and self.crossed <= MAX_CROSSED
 
 

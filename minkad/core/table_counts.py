@@ -286,7 +286,7 @@ class TableCounts:
 
 
 def _may_be_uneven(counts: Counter[str], nodes: int) -> bool:
-    """Whether a node has more than the least that counts as uneven, and another one has so many fewer."""
+    """True if a node has more than the least that counts as uneven, and another one has so many fewer."""
     found = [count for node, count in counts.items() if node and count]
     least = min(found) if len(found) >= nodes else 0
     return max(found, default=0) - least >= LEAST_UNEVEN

@@ -130,7 +130,7 @@ class DataPortJudge:
         return last.sequence if last is not None and last.incarnation == request.incarnation else 0
 
     def has_given_up(self, node: str) -> bool:
-        """Whether the node can be failed at once: it serves nothing, has no clearance and gets none."""
+        """True if the node can be failed at once: it serves nothing, has no clearance and gets none."""
         return self._withheld.get(node, False) and bool(self.withheld(node))
 
     def failed(self, node: Node) -> str:
@@ -150,7 +150,7 @@ class DataPortJudge:
 
 
 def _is_silent(node: Node, by: Mapping[str, str], up: int) -> bool:
-    """Whether a data port counts as dead, of which some watchers say so. The rule is the same for a node that FAILED,
+    """True if a data port counts as dead, of which some watchers say so. The rule is the same for a node that FAILED,
     whose own word is missing: else it would fail, register and fail again.
     """
     others = min(WATCHERS, up - is_up(node))

@@ -127,7 +127,7 @@ def _partition_blockers(state: State, rows: Iterable[Partition], node_id: str) -
 
 
 def _is_safe(state: State, node_id: str) -> bool:
-    """Whether there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
+    """True if there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
     rows = chain(state.led_by(node_id), state.partitions_on(node_id))
     return next(_blockers(state, rows, node_id), None) is None
 

@@ -53,7 +53,7 @@ class FailureDetector:
         self._heard[node] = at
 
     def has_heard(self, node: str) -> bool:
-        """Whether the node was ever heard from."""
+        """True if the node was ever heard from."""
         return node in self._heard
 
     def deadline(self, node: str) -> float:
@@ -61,7 +61,7 @@ class FailureDetector:
         return max(self._heard.get(node, self._since) + self.timeout, self.clearances_end)
 
     def is_alive(self, node: str, now: float) -> bool:
-        """Whether the node may still hold a clearance."""
+        """True if the node may still hold a clearance."""
         return now < self.deadline(node)
 
     def silent(self, others: Iterable[str], now: float) -> list[str]:
@@ -71,14 +71,14 @@ class FailureDetector:
         return [node for node in others if now >= self.deadline(node) + patience]
 
     def suspects_itself(self, others: Collection[str], now: float) -> bool:
-        """Whether more than half of the cluster, this node included, has been silent for half of the timeout. Not the
+        """True if more than half of the cluster, this node included, has been silent for half of the timeout. Not the
         whole: nodes that fall silent together reach the whole timeout one after the other.
         """
         quiet = sum(now - self._heard.get(node, self._since) >= self.timeout / 2 for node in others)
         return len(others) + 1 >= FEW and quiet > (len(others) + 1) / 2
 
     def hears_nothing_of_some(self, others: Iterable[str], now: float) -> bool:
-        """Whether a verdict about one of these nodes may be near."""
+        """True if a verdict about one of these nodes may be near."""
         return any(now - self._heard.get(node, self._since) >= self.timeout / 2 for node in others)
 
     def silence(self, node: str, now: float) -> float:

@@ -71,7 +71,7 @@ def _successor(state: State, partition: Partition, change: IsrChange) -> Selecti
 
 
 def _is_unclean(state: State, partition: Partition, change: IsrChange) -> bool:
-    """Whether the change is an unclean election that is allowed: its leader can lead nothing, and nobody else is in
+    """True if the change is an unclean election that is allowed: its leader can lead nothing, and nobody else is in
     sync.
     """
     is_allowed = state.keyspaces[partition.keyspace_id].unclean_election

@@ -68,5 +68,5 @@ def _are_same(one: Sequence[object], other: Sequence[object]) -> bool:
 
 
 def _is_bound(partition: Partition) -> bool:
-    """Whether the partition's leadership is bound to another partition's, by a split or a merge."""
+    """True if the partition's leadership is bound to another partition's, by a split or a merge."""
     return bool(partition.splitting or partition.merge_from or partition.merge_into)

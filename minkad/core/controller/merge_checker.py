@@ -82,7 +82,7 @@ def _splits_itself(keyspace: Keyspace) -> bool:
 
 
 def _is_free(state: State, keyspace: Keyspace) -> bool:
-    """Whether nothing is being moved, and no operation changes the keyspace's ranges."""
+    """True if nothing is being moved, and no operation changes the keyspace's ranges."""
     return not state.moving and not any(
         (Touch.CUTS, keyspace.id) in kind_of(operation).touches(state, operation)
         for operation in state.running_operations()

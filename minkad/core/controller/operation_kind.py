@@ -55,7 +55,7 @@ class Begins(ABC):
 
     @property
     def queue(self) -> bool:
-        """Whether the operation is queued, instead of refused, while others touch the same things."""
+        """True if the operation is queued, instead of refused, while others touch the same things."""
         return False
 
     @property

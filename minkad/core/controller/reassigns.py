@@ -26,7 +26,7 @@ class ApplyPlan(Begins):
 
     @property
     def queue(self) -> bool:
-        """Whether the plan was made to be queued."""
+        """True if the plan was made to be queued."""
         return self.plan.queued
 
     def check(self, state: State) -> Iterator[None]:

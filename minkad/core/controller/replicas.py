@@ -35,14 +35,14 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
 
 
 def _is_confirmation(partition: Partition, node: str, epoch: int) -> bool:
-    """Whether it makes the partition ONLINE that the node hosts it as the row of this partition_epoch says."""
+    """True if it makes the partition ONLINE that the node hosts it as the row of this partition_epoch says."""
     return (
         partition.leader == node and partition.partition_epoch == epoch and partition.state == PARTITION_STATE_ASSIGNED
     )
 
 
 def is_release(partition: Partition, node: str) -> bool:
-    """Whether the node was yet to delete its replica. If it was assigned the partition again meanwhile, it is sent the
+    """True if the node was yet to delete its replica. If it was assigned the partition again meanwhile, it is sent the
     row again.
     """
     return node in partition.removing_replicas and node not in partition.replicas

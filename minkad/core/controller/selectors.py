@@ -43,7 +43,7 @@ class Live:
         return next((node for node in up if node not in self.draining), up[0] if up else None)
 
     def stays(self, node: str) -> bool:
-        """Whether the node is up and not being drained."""
+        """True if the node is up and not being drained."""
         return node in self.up and node not in self.draining
 
 

@@ -43,7 +43,7 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
 
 
 def _serves_nothing(partition: Partition, command: ElectUnclean) -> bool:
-    """Whether the leader's copy is damaged, and nobody else is in sync, to whom it would leave the leadership."""
+    """True if the leader's copy is damaged, and nobody else is in sync, to whom it would leave the leadership."""
     return partition.leader in command.damaged and list(partition.isr) == [partition.leader]
 
 

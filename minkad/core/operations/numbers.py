@@ -21,7 +21,7 @@ def integer(text: bytes) -> int | None:
 
 
 def fits(number: int) -> bool:
-    """Whether it has 64 bits with sign."""
+    """True if it has 64 bits with sign."""
     return -(2**63) <= number < 2**63
 
 

@@ -59,7 +59,7 @@ class Layout:
             self.taken[source] -= size  # it was to come, and does not
 
     def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
-        """Whether the replica may go from the source to the target."""
+        """True if the replica may go from the source to the target."""
         node, size = self.nodes[target], self.sizes.get(partition.id, 0)
         if target in self.replicas[partition.id] or target in partition.removing_replicas:
             return False
@@ -70,7 +70,7 @@ class Layout:
         return any_zone or node.zone not in self.closed_zones(partition.id, source)
 
     def has_room(self, node: str, size: int) -> bool:
-        """Whether the node's disk has room for so many bytes more, and is not low afterwards."""
+        """True if the node's disk has room for so many bytes more, and is not low afterwards."""
         disk = self.disks.get(node)
         if disk is None or not disk.total_bytes:
             return True

@@ -10,7 +10,7 @@ _ROWS_A_STEP: Final = 500
 
 
 def has_leader(partition: Partition) -> bool:
-    """Whether it has a leader from which a replica can be copied."""
+    """True if it has a leader from which a replica can be copied."""
     return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
 

@@ -103,7 +103,7 @@ class _Zones:
                 self._counts[limits.zones[node]] += quota
 
     def may_have_more(self, node: str, *, least: bool = False) -> bool:
-        """Whether the node's zone is to have more replicas than so far; `least`: whether it must."""
+        """True if the node's zone is to have more replicas than so far; `least`: whether it must."""
         if self._limits is None:
             return not least
         return self._counts[self._limits.zones[node]] < (self._limits.least if least else self._limits.most)

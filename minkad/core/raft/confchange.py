@@ -55,12 +55,12 @@ def from_entry(entry: Entry) -> ConfChange | ConfChangeV2 | None:
 
 
 def leaves_joint(change: ConfChangeV2) -> bool:
-    """Whether `change` leaves the joint configuration."""
+    """True if `change` leaves the joint configuration."""
     return change.transition == CONF_CHANGE_TRANSITION_AUTO and not change.changes
 
 
 def enters_joint(change: ConfChangeV2) -> bool:
-    """Whether `change` goes through a joint configuration."""
+    """True if `change` goes through a joint configuration."""
     return change.transition != CONF_CHANGE_TRANSITION_AUTO or len(change.changes) > 1
 
 

@@ -36,7 +36,7 @@ def hup(r: "Raft", why: CampaignType) -> None:
 
 
 def has_unapplied_conf_change(r: "Raft") -> bool:
-    """Whether a configuration change is committed and not applied. What a snapshot has taken the place of is applied,
+    """True if a configuration change is committed and not applied. What a snapshot has taken the place of is applied,
     even if the core has not been told so yet.
     """
     log = r.raft_log

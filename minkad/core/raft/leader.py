@@ -83,7 +83,7 @@ def propose(r: "Raft", entries: list[Entry]) -> None:
 
 
 def _admit_conf_change(r: "Raft", entry: Entry, position: int) -> bool:
-    """Whether the configuration change may be proposed now. One that may not becomes an empty entry."""
+    """True if the configuration change may be proposed now. One that may not becomes an empty entry."""
     change = from_entry(entry)
     assert change is not None, "an entry that is not normal is a configuration change"
     joint = r.tracker.config.joint

@@ -83,14 +83,14 @@ class RaftLog:
         return last, self.term(last)
 
     def match_term(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is in the log, or is the last that the snapshot covers."""
+        """True if the entry (index, term) is in the log, or is the last that the snapshot covers."""
         try:
             return self.term(index) == term
         except (Compacted, Unavailable):
             return False
 
     def is_up_to_date(self, index: int, term: int) -> bool:
-        """Whether a log that ends in (index, term) has at least what this one has, as voters compare them."""
+        """True if a log that ends in (index, term) has at least what this one has, as voters compare them."""
         last, last_term = self.last_entry()
         return (term, index) >= (last_term, last)
 
@@ -204,7 +204,7 @@ class RaftLog:
             self.committed = index
 
     def has_next_committed(self) -> bool:
-        """Whether there are entries to apply."""
+        """True if there are entries to apply."""
         # A snapshot that is not installed yet goes first.
         return self.unstable.snapshot is None and self.applying < self.committed
 

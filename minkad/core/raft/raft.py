@@ -226,7 +226,7 @@ class Raft:
         self.say("INFO", f"node {self.id} is the leader in term {self.term}")
 
     def promotable(self) -> bool:
-        """Whether this node may campaign: a voter that has no snapshot to install."""
+        """True if this node may campaign: a voter that has no snapshot to install."""
         mine = self.tracker.progress.get(self.id)
         return mine is not None and not mine.is_learner and self.raft_log.unstable.snapshot is None
 

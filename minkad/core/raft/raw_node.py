@@ -149,7 +149,7 @@ class RawNode:
     # Out
 
     def has_ready(self) -> bool:
-        """Whether there is work for the driver."""
+        """True if there is work for the driver."""
         r = self.raft
         log = r.raft_log
         return bool(
@@ -187,7 +187,7 @@ class RawNode:
         return ready
 
     def _may_send_at_once(self) -> bool:
-        """Whether what doesn't promise anything (all but `msgs_after_append`) may leave before this Ready is durable.
+        """True if what doesn't promise anything (all but `msgs_after_append`) may leave before this Ready is durable.
 
         A leader may send entries while it writes them itself (Ongaro's thesis, section 10.2.1): it counts itself only
         in `advance`, and a term in which it spoke, and its vote, are not to be forgotten in a crash.

@@ -23,7 +23,7 @@ class ReadOnly:
         self._acked: dict[int, int] = {}  # voter → number of the newest read it confirmed
 
     def full(self) -> bool:
-        """Whether no more reads may wait."""
+        """True if no more reads may wait."""
         return len(self._waiting) >= MAX_WAITING_READS
 
     def add(self, request: Message, commit: int) -> None:

@@ -46,7 +46,7 @@ class Inflights:
             self.bytes -= self._window.popleft()[1]
 
     def full(self) -> bool:
-        """Whether no more may be sent. One message may go over the byte limit, or a large one could never go."""
+        """True if no more may be sent. One message may go over the byte limit, or a large one could never go."""
         return len(self._window) >= self.max_count or self.bytes >= self.max_bytes
 
     def reset(self) -> None:
@@ -85,7 +85,7 @@ class Progress:
         return text
 
     def paused(self) -> bool:
-        """Whether sending MSG_APPs to it is held back."""
+        """True if sending MSG_APPs to it is held back."""
         return self.state is ProgressState.SNAPSHOT or self.flow_paused or self.is_ahead
 
     def become_probe(self) -> None:
@@ -126,7 +126,7 @@ class Progress:
         self.flow_paused = self.inflights.full()
 
     def can_bump_commit(self, commit: int) -> bool:
-        """Whether sending `commit` can move its commit index: it cannot commit beyond what it was sent."""
+        """True if sending `commit` can move its commit index: it cannot commit beyond what it was sent."""
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
@@ -176,7 +176,7 @@ class TrackerConfig:
 
     @property
     def joint(self) -> bool:
-        """Whether two majorities must agree."""
+        """True if two majorities must agree."""
         return bool(self.voters.outgoing)
 
     def conf_state(self) -> ConfState:
@@ -218,7 +218,7 @@ class ProgressTracker:
         return progress.match if progress else None
 
     def quorum_active(self) -> bool:
-        """Whether a quorum was heard since the last check."""
+        """True if a quorum was heard since the last check."""
         active = {id_: progress.recent_active for id_, progress in self.progress.items()}
         return self.config.voters.vote_result(active) is VoteResult.WON
 

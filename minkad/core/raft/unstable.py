@@ -41,7 +41,7 @@ class Unstable:
         return self.entries[self.offset_in_progress - self.offset :]
 
     def has_next_entries(self) -> bool:
-        """Whether `next_entries` has any."""
+        """True if `next_entries` has any."""
         return len(self.entries) > self.offset_in_progress - self.offset
 
     def next_snapshot(self) -> Snapshot | None:

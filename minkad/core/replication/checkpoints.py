@@ -33,7 +33,7 @@ class Checkpoints:
         self._transfers: dict[str, _Transfer] = {}
 
     def __bool__(self) -> bool:
-        """Whether a checkpoint was sent, or is being sent, to any of the followers."""
+        """True if a checkpoint was sent, or is being sent, to any of the followers."""
         return bool(self._transfers)
 
     def begin(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
@@ -85,21 +85,21 @@ class Checkpoints:
         return due
 
     def is_sending(self, node: str) -> bool:
-        """Whether one is on its way."""
+        """True if one is on its way."""
         return node in self._transfers and self._transfers[node].is_sending
 
     def is_catching_up(self, progress: Progress) -> bool:
-        """Whether it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
+        """True if it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
         copy_log = progress.state.retention.copy_log(progress.node_id)
         return self.is_sending(progress.node_id) or (progress.is_replicating and copy_log is not None)
 
     def is_under_way(self, node: str) -> bool:
-        """Whether one is on its way, or the pause after a failure isn't over."""
+        """True if one is on its way, or the pause after a failure isn't over."""
         transfer = self._transfers.get(node)
         return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
 
     def any_under_way(self) -> bool:
-        """Whether any is on its way, or the pause after a failure isn't over."""
+        """True if any is on its way, or the pause after a failure isn't over."""
         return any(self.is_under_way(node) for node in self._transfers)
 
     def tries(self, node: str) -> int:

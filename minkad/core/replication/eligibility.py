@@ -22,14 +22,14 @@ class Eligibility:
         return [n for n in has_everything(self._state.row) if n not in isr and not self.is_given_up(n)]
 
     def is_given_up(self, node: str) -> bool:
-        """Whether the node is not eligible, or no longer: it has lost something, or this leader can't wait for it."""
+        """True if the node is not eligible, or no longer: it has lost something, or this leader can't wait for it."""
         if node in self.lost or node == self._node.id:
             return True
         return self.is_awaited and (node in self.late or self._node.view.is_absent(node))
 
     @property
     def is_awaited(self) -> bool:
-        """Whether this leader serves nothing before the eligible replicas, too, have what may have been acknowledged.
+        """True if this leader serves nothing before the eligible replicas, too, have what may have been acknowledged.
         From then on it takes no write that they would have to have.
         """
         return self._state.high_watermark < self._state.ready_at and self._state.damage is None

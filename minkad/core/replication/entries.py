@@ -80,7 +80,7 @@ _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 
 
 def is_mark(body: bytes) -> bool:
-    """Whether the entry is no write."""
+    """True if the entry is no write."""
     return body.startswith(_MARK)
 
 

@@ -24,7 +24,7 @@ class WriteGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a hand-over has closed it."""
+        """True if a hand-over has closed it."""
         return self._hand_over is not Gate.OPEN
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class HandOver:
             self._ask(now)
 
     def _is_possible(self) -> bool:
-        """Whether the successor is in sync, and no node of the in-sync set is gone: nothing would be committed
+        """True if the successor is in sync, and no node of the in-sync set is gone: nothing would be committed
         before it has left the set, which it can't while the gate is closed.
         """
         isr = self._state.row.isr

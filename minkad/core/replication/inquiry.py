@@ -42,7 +42,7 @@ class Inquiry:
         self._longest_backoff = settings.longest_backoff
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """True if to ask now."""
         return self._request is None and now >= self.due_at
 
     def asked(self, request: object) -> None:

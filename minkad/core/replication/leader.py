@@ -214,7 +214,7 @@ class Leader:
             self._node.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
-        """Whether `check` has nothing to do, and nothing is to be reported, until something happens."""
+        """True if `check` has nothing to do, and nothing is to be reported, until something happens."""
         state, row = self.state, self.state.row
         if self.proposed is not None or self._hand_over is not None or self._joining or self._eligible.lost:
             return False
@@ -225,7 +225,7 @@ class Leader:
         return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
 
     def _is_at_rest(self, node: str, progress: Progress) -> bool:
-        """Whether a follower has everything, or is away and no longer in sync."""
+        """True if a follower has everything, or is away and no longer in sync."""
         if node in self.state.row.isr:
             return progress.is_aligned and not progress.lag
         return not progress.is_replicating and self._node.view.is_absent(node)
@@ -331,7 +331,7 @@ class Leader:
             self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
-        """Whether the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
+        """True if the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
         replaced before it has left: if this leader died meanwhile, it would be elected with nothing.
         """
         if node not in has_everything(self.state.row):
@@ -339,7 +339,7 @@ class Leader:
         return standing != Standing.STORED or common is None or common < self.state.high_watermark
 
     def _is_short(self) -> bool:
-        """Whether the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
+        """True if the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
         log, end = self.state.log, self.state.durable
         if log.base > 0 or end == 0:
             return end == 0
@@ -450,7 +450,7 @@ class Leader:
             self._propose([*state.row.isr, node])
 
     def _may_precede_split(self) -> bool:
-        """Whether a node that joins now might be unable to make the other half of a split. It makes that of a copy from
+        """True if a node that joins now might be unable to make the other half of a split. It makes that of a copy from
         before the marker, and copies are from before it until the leader, which must have applied what it began with,
         comes to the marker.
         """

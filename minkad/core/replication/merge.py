@@ -65,7 +65,7 @@ class Merge:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this node is still to carry out the merge."""
+        """True if this node is still to carry out the merge."""
         epochs = (self.left.row.leader_epoch, self.right.row.leader_epoch)
         return epochs == self._epochs and is_due(self.left, self.right)
 
@@ -188,7 +188,7 @@ class Merge:
         return [None if value is None else first + value for value in write.values]
 
     def _is_near(self, now: float) -> bool:
-        """Whether the end may begin. What the left one has yet to apply prolongs it, so most of that comes before; but
+        """True if the end may begin. What the left one has yet to apply prolongs it, so most of that comes before; but
         there may be no such moment under load.
         """
         if self.right.applied - self._copied > _NEAR:
@@ -265,6 +265,6 @@ class Merge:
 
 
 def is_due(left: Replica, right: Replica) -> bool:
-    """Whether the rows say that the two are to be merged, and both are served here."""
+    """True if the rows say that the two are to be merged, and both are served here."""
     is_pair = (left.row.merge_from, right.row.merge_into) == (right.id, left.id)
     return is_pair and left.is_ready and right.is_ready

@@ -18,7 +18,7 @@ class ClusterView(Protocol):
         """The keyspace, or None before it is known here."""
 
     def is_absent(self, node_id: str) -> bool:
-        """Whether a node has failed, or left."""
+        """True if a node has failed, or left."""
 
     def low_disks(self) -> Collection[str]:
         """The nodes that are short of disk space."""
@@ -57,6 +57,6 @@ class Node:
             self.outbox.put(Apply(state.id))
 
     def is_made(self, partition_id: int) -> bool:
-        """Whether this node has made the child of a split, or has a copy of it."""
+        """True if this node has made the child of a split, or has a copy of it."""
         state = self.states.get(partition_id)
         return state is not None and state.is_made

@@ -73,12 +73,12 @@ class Progress:
 
     @property
     def is_replicating(self) -> bool:
-        """Whether it is known where the node stands, so that entries are sent."""
+        """True if it is known where the node stands, so that entries are sent."""
         return self.stage >= Stage.REPLICATE
 
     @property
     def is_aligned(self) -> bool:
-        """Whether it has said, since entries are sent, that its log is a part of this leader's."""
+        """True if it has said, since entries are sent, that its log is a part of this leader's."""
         return self.stage is Stage.ALIGNED
 
     def probe(self) -> None:
@@ -111,7 +111,7 @@ class Progress:
 
     @property
     def wants_sending(self) -> bool:
-        """Whether there may be something to send that the sender doesn't know about."""
+        """True if there may be something to send that the sender doesn't know about."""
         if self.is_queued:
             return False
         if self.stage < Stage.REPLICATE:
@@ -120,13 +120,13 @@ class Progress:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to send right now."""
+        """True if there is more to send right now."""
         has_room = not self._paused and self.unacknowledged < _UNACKNOWLEDGED_BYTES
         return self.stage >= Stage.REPLICATE and self.next <= self._readable() and has_room
 
     @property
     def is_near(self) -> bool:
-        """Whether it has been sent everything that is durable here, and has acknowledged nearly all of it."""
+        """True if it has been sent everything that is durable here, and has acknowledged nearly all of it."""
         is_sent = self.stage >= Stage.REPLICATE and self.next > self.state.durable
         return is_sent and self.unacknowledged <= _NEAR_BYTES
 

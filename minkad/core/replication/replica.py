@@ -247,7 +247,7 @@ class Replica(ReplicaState):
 
     @property
     def is_to_be_trimmed(self) -> bool:
-        """Whether its log is to say which keys stay."""
+        """True if its log is to say which keys stay."""
         trim = self.trim
         if not trim.has_foreign or trim.is_announced or trim.removed_outside is not None:
             return False

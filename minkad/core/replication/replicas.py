@@ -48,7 +48,7 @@ class Replicas:
     # Rows
 
     def is_new(self, row: Partition) -> bool:
-        """Whether the row is newer than what is known here of its partition."""
+        """True if the row is newer than what is known here of its partition."""
         replica = self.hosted.get(row.id)
         if replica is None:
             departed = self._departed.get(row.id)
@@ -58,7 +58,7 @@ class Replicas:
         return row.partition_epoch > replica.row.partition_epoch
 
     def is_to_be_hosted(self, row: Partition) -> bool:
-        """Whether the row makes this node one of the partition's."""
+        """True if the row makes this node one of the partition's."""
         return role_in(row, self.node.id) is not Role.REMOVED
 
     def adopt(self, row: Partition, now: float) -> Replica | None:

@@ -31,7 +31,7 @@ def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
 
 
 def awaits_child(row: Partition, marker: SplitMarker) -> bool:
-    """Whether a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
+    """True if a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
     gets its leader's checkpoint.
     """
     return row.splitting and row.split_to == marker.child_id

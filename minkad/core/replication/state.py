@@ -144,7 +144,7 @@ class ReplicaState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads, has applied what it had when it began to lead, and knows of no damage."""
+        """True if it leads, has applied what it had when it began to lead, and knows of no damage."""
         is_leading = self.role is Role.LEADER and not self.awaits_data
         return is_leading and self.applied >= self.ready_at and self.damage is None
 
@@ -155,17 +155,17 @@ class ReplicaState:
 
     @property
     def is_usable(self) -> bool:
-        """Whether its log can be continued, and its data is whole or is about to be."""
+        """True if its log can be continued, and its data is whole or is about to be."""
         return self.copy in (Copy.WHOLE, Copy.REBUILDING) and (self.damage is None or self.copy is Copy.REBUILDING)
 
     @property
     def is_complete(self) -> bool:
-        """Whether log and data belong together: no checkpoint has begun to take their place."""
+        """True if log and data belong together: no checkpoint has begun to take their place."""
         return self.copy not in (Copy.REPLACING, Copy.INCOMPLETE)
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a checkpoint is about to take the place of what is here."""
+        """True if a checkpoint is about to take the place of what is here."""
         return self.copy in (Copy.RECEIVING, Copy.REPLACING)
 
     def begin_receiving(self) -> None:
@@ -183,27 +183,27 @@ class ReplicaState:
 
     @property
     def is_in_log(self) -> bool:
-        """Whether its log has all that was ever written to it, so that its data can be made of the log."""
+        """True if its log has all that was ever written to it, so that its data can be made of the log."""
         return self.log.base == 0 and self.is_complete
 
     @property
     def is_made(self) -> bool:
-        """Whether this replica of a child has, durably, what the split gave it, or a copy of that from its leader."""
+        """True if this replica of a child has, durably, what the split gave it, or a copy of that from its leader."""
         return self.log.base > 0 and self.copy is not Copy.MAKING
 
     @property
     def awaits_split(self) -> bool:
-        """Whether this replica of a child is yet to be made of its parent's data."""
+        """True if this replica of a child is yet to be made of its parent's data."""
         return self.row.splitting and not self.row.split_to and not self.is_made
 
     @property
     def is_restructured(self) -> bool:
-        """Whether its range is about to change: it is being split, or merged with another one."""
+        """True if its range is about to change: it is being split, or merged with another one."""
         return bool(self.row.splitting or self.row.merge_from or self.row.merge_into)
 
     @property
     def takes_in_others_keys(self) -> bool:
-        """Whether its data may have, or is getting, keys of another partition that have to stay."""
+        """True if its data may have, or is getting, keys of another partition that have to stay."""
         return bool(self.row.splitting or self.row.merge_from)
 
     # Its data
@@ -262,7 +262,7 @@ class ReplicaState:
         self.high_watermark = max(self.high_watermark, applied)
 
     def _is_marker(self, applied: int) -> bool:
-        """Whether the last applied entry is a split's marker. The child may not be made yet, so the marker is applied
+        """True if the last applied entry is a split's marker. The child may not be made yet, so the marker is applied
         again.
         """
         if applied <= self.log.base:
@@ -289,7 +289,7 @@ class ReplicaState:
 
     @property
     def needs_disk(self) -> bool:
-        """Whether what is appended to an `async` log now has to be on the disk: nothing is there yet, perhaps not even
+        """True if what is appended to an `async` log now has to be on the disk: nothing is there yet, perhaps not even
         that this replica exists, and its data must not be known longer than that.
         """
         return self.is_async and self._synced == 0

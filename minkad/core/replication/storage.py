@@ -72,11 +72,11 @@ class ReplicaData(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something in memory or in an open database."""
+        """True if there is something in memory or in an open database."""
 
     @property
     def is_known(self) -> bool:
-        """Whether `applied` is known: it is open, or was since the node's start."""
+        """True if `applied` is known: it is open, or was since the node's start."""
 
     @property
     def applied(self) -> Position: ...
@@ -85,14 +85,14 @@ class ReplicaData(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is on disk and has to be opened before it is used: see `OpenData`."""
+        """True if it is on disk and has to be opened before it is used: see `OpenData`."""
 
     @property
     def is_attached(self) -> bool:
-        """Whether this child of a split would have nothing, after a crash, without its parent's data."""
+        """True if this child of a split would have nothing, after a crash, without its parent's data."""
 
     def exists(self) -> bool:
-        """Whether the data has a folder on disk, or is attached to its parent's."""
+        """True if the data has a folder on disk, or is attached to its parent's."""
 
     def condemn(self, error: MinkaError) -> None:
         """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""

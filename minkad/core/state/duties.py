@@ -62,7 +62,7 @@ class Assignment(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether no other shard may have the duty, if it isn't synthetic."""
+        """True if no other shard may have the duty, if it isn't synthetic."""
         return self.state != _PREPARING
 
 

@@ -37,7 +37,7 @@ REPLICA_TRANSITIONS: Final[dict[ReplicaStateName, frozenset[ReplicaStateName]]] 
 
 
 def is_up(node: Node | None) -> bool:
-    """Whether the node may serve: it is LIVE, or DRAINING on its way out."""
+    """True if the node may serve: it is LIVE, or DRAINING on its way out."""
     return node is not None and node.state in UP
 
 
@@ -69,7 +69,7 @@ def invalid_replica_changes(
 
 
 def _says_the_same(old: Partition, new: Partition) -> bool:
-    """Whether the replicas are in the same states, by what `_states` reads."""
+    """True if the replicas are in the same states, by what `_states` reads."""
     return (
         old.replicas == new.replicas
         and old.adding_replicas == new.adding_replicas

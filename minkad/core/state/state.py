@@ -182,11 +182,11 @@ class State:
         return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether there was such a partition that was merged into another one, and nothing is left of it."""
+        """True if there was such a partition that was merged into another one, and nothing is left of it."""
         return partition_id < self.next_partition_id and self.row(partition_id) is None
 
     def is_absent(self, node_id: str) -> bool:
-        """Whether the node was here and is gone: it serves nothing before it has registered again."""
+        """True if the node was here and is gone: it serves nothing before it has registered again."""
         node = self.nodes.get(node_id)
         return node is not None and node.state in _ABSENT
 

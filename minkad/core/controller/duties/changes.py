@@ -252,7 +252,7 @@ def _may_hold(one: Assignment) -> bool:
 
 
 def _is_stored(row: Duty, spec: DutySpec) -> bool:
-    """Whether this very request has made the row: each id of a payload is used only once."""
+    """True if this very request has made the row: each id of a payload is used only once."""
     return bool(spec.payload_id) and row.payload_id == spec.payload_id
 
 

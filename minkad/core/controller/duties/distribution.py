@@ -96,7 +96,7 @@ class Distributor:
                 del some[pallet]
 
     def is_waited_for(self, state: State, pallet: str) -> bool:
-        """Whether some duty of the pallet is nowhere, and it isn't known yet that it can't be placed."""
+        """True if some duty of the pallet is nowhere, and it isn't known yet that it can't be placed."""
         return not state.duties.nowhere.get(pallet, {}).keys() <= self.unplaced.get(pallet, {}).keys()
 
     def why_unplaced(self, duty: Duty) -> str:
@@ -162,7 +162,7 @@ class Distributor:
             self._everywhere.update(due)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
-        """Whether many duties wait, and shards have come a moment ago. More shards may come then, and all are to get
+        """True if many duties wait, and shards have come a moment ago. More shards may come then, and all are to get
         their share at once; else the first ones would get everything, and give most of it away again.
         """
         if waits < MANY:
@@ -173,7 +173,7 @@ class Distributor:
         return now_ms - last < JOINED_MS and now_ms - since < AWAITED_MS
 
     def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
-        """Whether these duties are all new, and the last ones were placed a moment ago. More may come then, so that
+        """True if these duties are all new, and the last ones were placed a moment ago. More may come then, so that
         each shard is told about many at once.
         """
         if any(now_ms - duty.created_ms > NEW_MS for duty in duties):
@@ -186,7 +186,7 @@ class Distributor:
 
 
 def _is_full(state: State, now_ms: int) -> bool:
-    """Whether so many duties were given to shards lately and aren't attached yet that the next piece has to wait: more
+    """True if so many duties were given to shards lately and aren't attached yet that the next piece has to wait: more
     than shards and nodes can take in would only delay their heartbeats.
     """
     first_too_many = next(islice(reversed(state.duties.attaching), WINDOW - PIECE, None), None)

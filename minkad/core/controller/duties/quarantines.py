@@ -45,7 +45,7 @@ def _bounded(shards: Mapping[str, Shard], found: list[DutyQuarantine]) -> list[D
 
 
 def _counts(shards: Mapping[str, Shard], one: DutyQuarantine) -> bool:
-    """Whether it keeps the duty from any shard that there is."""
+    """True if it keeps the duty from any shard that there is."""
     if one.shard:
         return one.shard in shards and shards[one.shard].version == one.shard_version
     return any(shard.version == one.shard_version for shard in shards.values())
@@ -85,7 +85,7 @@ def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
 
 
 def _has_failed_enough(state: State, duty: Duty) -> bool:
-    """Whether it has failed with as many versions as can be remembered, all of which run now."""
+    """True if it has failed with as many versions as can be remembered, all of which run now."""
     if len(duty.quarantines) < MAX_QUARANTINES:
         return False
     versions = {one.shard_version for one in duty.quarantines}

@@ -130,7 +130,7 @@ def held_back(state: State, pallet: Pallet, found: list[ShardRoom]) -> str:
 
 
 def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[ShardRoom]) -> bool:
-    """Whether duties of the pallet will leave the shard, which gets none. Those that are kept for it, are stationary or
+    """True if duties of the pallet will leave the shard, which gets none. Those that are kept for it, are stationary or
     have no other place stay, perhaps for very long.
     """
     shard = state.duties.shards[name]

@@ -54,7 +54,7 @@ def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _is_news(row: Duty) -> bool:
-    """Whether the row says of the duty what is over now that it is attached."""
+    """True if the row says of the duty what is over now that it is attached."""
     return row.HasField("suspicion") or (row.stationary and not row.was_attached)
 
 
@@ -128,7 +128,7 @@ def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]
 
 
 def _differs(weight: int, known: int) -> bool:
-    """Whether the weight counts. The SDK decides in the same way what it tells: it doesn't tell a weight again."""
+    """True if the weight counts. The SDK decides in the same way what it tells: it doesn't tell a weight again."""
     return weight != known and abs(weight - known) >= WEIGHT_TOLERANCE * known
 
 

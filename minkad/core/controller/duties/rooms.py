@@ -101,7 +101,7 @@ def _is_last_resort(state: State, name: str) -> bool:
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:
-    """Whether the duty belongs to the share that the canary's version is to have; these are the same duties each
+    """True if the duty belongs to the share that the canary's version is to have; these are the same duties each
     time.
     """
     return crc32(duty_name(duty).encode()) % 100 < canary.percent
@@ -127,7 +127,7 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
 
 
 def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
-    """Whether a duty that is nowhere may be given to a shard: not if that is up to a person after a failure."""
+    """True if a duty that is nowhere may be given to a shard: not if that is up to a person after a failure."""
     return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
 
 

@@ -20,12 +20,12 @@ _SAID: Final = ("node", "version", "grace_ms")
 
 
 def is_registered(shard: Shard | None) -> bool:
-    """Whether the shard's process may have duties."""
+    """True if the shard's process may have duties."""
     return shard is not None and shard.state in REGISTERED
 
 
 def is_process(shard: Shard, incarnation: str) -> bool:
-    """Whether the process of this incarnation is the shard's, and may have duties."""
+    """True if the process of this incarnation is the shard's, and may have duties."""
     return is_registered(shard) and shard.incarnation == incarnation
 
 

@@ -31,12 +31,12 @@ _IS_GIVEN: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 
 
 def is_suspect(row: Duty) -> bool:
-    """Whether the duty is given only to shards that attach nothing else."""
+    """True if the duty is given only to shards that attach nothing else."""
     return row.suspicion.failures >= SUSPECT_FROM
 
 
 def is_quarantined(row: Duty) -> bool:
-    """Whether the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
+    """True if the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
     return is_suspect(row) or bool(row.quarantines)
 
 
@@ -110,7 +110,7 @@ def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) ->
 
 
 def _is_placed(duties: DutyState, row: Duty, now_ms: int) -> bool:
-    """Whether the duty isn't to be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
+    """True if the duty isn't to be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
     if not row.synthetic:
         return duties.holder(row.number) is not None
     return any(_is_trial(one, now_ms) for one in duties.assignments(row.number) if one.state in _IS_GIVEN)

@@ -23,7 +23,7 @@ def lacking_on(state: State, shard: Shard, pallets: Collection[str], *, with_sus
 
 
 def _is_trusted_with(state: State, shard: Shard, pallet: str) -> bool:
-    """Whether the shard is live, or quarantined like every shard that takes the pallet."""
+    """True if the shard is live, or quarantined like every shard that takes the pallet."""
     if shard.state != _S.SHARD_STATE_QUARANTINED:
         return shard.state == _S.SHARD_STATE_LIVE
     others = (one for one in state.duties.shards.values() if one.state == _S.SHARD_STATE_LIVE)

@@ -85,13 +85,13 @@ class DutyLayout:
         return self.limits[shard] - self.used[shard]
 
     def allows(self, duty: PlacedDuty, shard: str) -> bool:
-        """Whether the duty may be there at all, room or not."""
+        """True if the duty may be there at all, room or not."""
         if shard not in self.pools or shard in duty.not_on:
             return False
         return not duty.only_on or duty.only_on == shard
 
     def fits(self, duty: PlacedDuty, shard: str) -> bool:
-        """Whether the duty may go there, and there is room."""
+        """True if the duty may go there, and there is room."""
         return self.allows(duty, shard) and self.measure.size(duty) <= self.free(shard)
 
     def place(self, duty: PlacedDuty, target: str) -> None:

@@ -47,7 +47,7 @@ class ShardRoom:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes duties at all."""
+        """True if it takes duties at all."""
         return self.accepts and self.capacity != 0
 
 

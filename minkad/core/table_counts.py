@@ -170,7 +170,7 @@ class TableCounts:
         self._zones_counted = True
 
     def settle(self, keyspaces: Mapping[int, Keyspace]) -> None:
-        """Add up what has changed since the last time."""
+        """Add up the changes since the last time."""
         changes, self._changes = self._changes, Counter()
         for kind, count in changes.items():
             if count:

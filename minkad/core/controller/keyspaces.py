@@ -162,7 +162,7 @@ def _check_arguments(state: State, command: CreateKeyspace, partition_count: int
     limits = (("max_bytes", command.max_bytes, LEAST_MAX_BYTES), ("max_ops", command.max_ops, LEAST_MAX_OPS))
     for name, limit, least in limits:
         if limit and (command.split_points is None or limit < least):
-            text = f"{name} {limit}: {least} at least, and only of a keyspace by ranges"
+            text = f"{name} {limit}: at least {least}, and only for a keyspace by ranges"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
     if state.keyspace_named(command.name) is not None:
         raise MinkaError(Code.KEYSPACE_EXISTS, f"keyspace {command.name} exists already", keyspace=command.name)
@@ -173,7 +173,7 @@ def check_room(state: State, partitions: int) -> None:
     if len(state.partitions) + partitions > MAX_PARTITIONS_IN_CLUSTER:
         raise MinkaError(
             Code.INVALID_ARGUMENT,
-            f"{partitions} partitions more would make it over {MAX_PARTITIONS_IN_CLUSTER} in the cluster",
+            f"{partitions} more partitions would be too many: the cluster may have {MAX_PARTITIONS_IN_CLUSTER}",
         )
 
 
@@ -183,7 +183,7 @@ def _check_replicas(nodes: Sequence[Node], low: Collection[str], replicas: int, 
     if not 1 <= min_insync <= replicas:
         raise MinkaError(
             Code.INVALID_ARGUMENT,
-            f"{min_insync} replicas in sync at least: 1 to {replicas}, the replicas, are possible",
+            f"min_insync {min_insync}: 1 to {replicas}, the number of replicas, are possible",
         )
     if len(nodes) < replicas:
         but = f" and have room: the disks of {', '.join(sorted(low))} are low" if low else ""
@@ -203,7 +203,7 @@ def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas
     if limit and partitions * replicas > free:
         raise MinkaError(
             Code.TOO_MANY_REPLICAS,
-            f"{partitions} partitions of {replicas} replicas are too many: with {limit} replicas a node at most, "
+            f"{partitions} partitions of {replicas} replicas are too many: with at most {limit} replicas a node, "
             f"{len(nodes)} LIVE nodes have room for {free // replicas} such partitions",
             fits=str(free // replicas),
         )

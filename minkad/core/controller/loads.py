@@ -76,7 +76,7 @@ def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
     if keyspace.name == PAYLOADS_KEYSPACE:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{PAYLOADS_KEYSPACE} is the cluster's own: nothing is loaded into it")
     if len(command.job.encode()) > MAX_JOB_BYTES:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"what is noted of a job has {MAX_JOB_BYTES} bytes at most")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the note about a job may have at most {MAX_JOB_BYTES} bytes")
     known = state.loads.with_id(command.load_id)
     if known is not None:
         if known.keyspace_id == keyspace.id:

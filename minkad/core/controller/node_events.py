@@ -23,9 +23,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
     """1. Partitions that have lost their leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
     3. Each replica on the nodes → OfflineReplica. All three steps make one new row for each partition.
 
-    The isr stays as it is: each of its members has everything. The leader removes nodes that are gone from it when this
-    helps (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others
-    electable. The eligible replicas are in the isr again when one of them has to lead.
+    The isr stays as it is: each of its members has everything. The leader takes absent nodes out of it when this helps
+    (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others electable.
+    The eligible replicas are in the isr again when one of them has to lead.
     """
     live, partitions = Live.of(state).without(*node_ids), state.partitions
     concerned = dict.fromkeys(id_ for node in node_ids for id_ in partitions.led.get(node, ())) | partitions.yielding

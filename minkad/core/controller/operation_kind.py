@@ -111,8 +111,8 @@ class OperationKind:
         return []
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[Due | None]:
-        """For each partition that may need another leader: the partition with this leader, or None if it needs none.
-        Lazy: each is computed when it is asked for.
+        """For each partition that may need another leader: the partition with this leader, or None if there is none for
+        it now. Each is computed when it is asked for.
         """
         return []
 

@@ -97,7 +97,7 @@ class PartitionChange:
         return self
 
     def readmit_eligible(self) -> Self:
-        """The eligible replicas are in sync again; the leader removes the ones that are gone."""
+        """The eligible replicas are in sync again; their leader takes out the absent ones."""
         return self.set_isr([*self._row.isr, *self._row.eligible]).keep_eligible([])
 
     # The replicas: the steps of onPartitionReassignment

@@ -1,4 +1,4 @@
-"""Select the next leader (Kafka Controller Internals: the partition leader selectors).
+"""Selectors of the next leader (Kafka Controller Internals: the partition leader selectors).
 
 Each selector looks at a row and at the nodes that are up, and returns the elected leader and the in-sync set; None if
 no replica can be elected. A node that is up is "live"; a node that is being drained comes last, if it may be elected at

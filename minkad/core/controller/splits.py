@@ -235,7 +235,7 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
 def caps(state: State, row: Partition) -> Iterator[Obstacle]:
     """The limits on splits that a leader proposes; splits that a person asks for don't have these limits."""
     if not _free(state):
-        yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
+        yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, the most at a time", "minkactl operations")
     for node in row.replicas:
         if len(state.partitions.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
             text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and no more are made automatically"

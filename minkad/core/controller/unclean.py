@@ -15,7 +15,7 @@ _NOT_LIVE: Final = "it is not LIVE"
 
 
 def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
-    """Let the node lead the partition, alone in the isr, whether or not its keyspace allows unclean elections.
+    """Let the node lead the partition, alone in the isr, even if its keyspace doesn't allow unclean elections.
 
     Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
     needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row, or is a leader that serves

@@ -65,7 +65,7 @@ def plan_reassign(
     return plan
 
 
-# What is wanted
+# Wishes
 
 
 def _wishes(state: State, request: PlanReassignRequest) -> Wishes:

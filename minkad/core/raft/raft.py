@@ -92,7 +92,7 @@ class Raft:
     def _load_state(self, state: HardState) -> None:
         log = self.raft_log
         assert log.committed <= state.commit <= log.last_index(), (
-            f"commit {state.commit} is not within [{log.committed}, {log.last_index()}]: was the log cut or lost?"
+            f"commit {state.commit} is not within [{log.committed}, {log.last_index()}]: was the log truncated or lost?"
         )
         log.committed = state.commit
         self.term = state.term

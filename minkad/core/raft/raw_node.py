@@ -126,7 +126,7 @@ class RawNode:
         self.raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
 
     def report_snapshot(self, id_: int, ok: bool) -> None:
-        """Report whether the snapshot to node `id_` was delivered. Must be called for each MSG_SNAP."""
+        """Report that the snapshot to node `id_` was delivered, or wasn't. Must be called for each MSG_SNAP."""
         self.raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
 
     def transfer_leader(self, id_: int) -> None:
@@ -265,8 +265,9 @@ class RawNode:
         return taken
 
     def committed_meanwhile(self) -> list[Entry]:
-        """Take what was committed while a Ready is being persisted, to be applied after the Ready's committed entries:
-        only entries that this Ready or an earlier one has handed out, up to the first change of the configuration.
+        """Take the entries committed while a Ready is being persisted, to be applied after the Ready's committed
+        entries: only entries that this Ready or an earlier one has handed out, up to the first change of the
+        configuration.
 
         A quorum of other nodes has them on disk. This node may lose them in a crash, with all that it has applied.
         """

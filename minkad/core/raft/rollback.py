@@ -12,7 +12,7 @@ _PAGE_BYTES = 1 << 20
 
 
 def check_entry(log: RaftLog, index: int, term: int) -> None:
-    """The leader has the entry (index, term). Raises QuorumRolledBack if it can't have what is committed here."""
+    """The leader has the entry (index, term). Raises QuorumRolledBack if it can't have the entries committed here."""
     committed = log.committed
     mine = log.term_or_zero(min(index, committed))
     # Terms never fall along a log: entries after the committed ones have at least the term of these.
@@ -23,7 +23,7 @@ def check_entry(log: RaftLog, index: int, term: int) -> None:
 
 
 def check_append(log: RaftLog, m: Message) -> None:
-    """The leader sends entries. Raises QuorumRolledBack if it can't have what is committed here.
+    """The leader sends entries. Raises QuorumRolledBack if it can't have the entries committed here.
 
     Nodes that have forgotten a term can use its number again. So the entries in the message are compared, too.
     """

@@ -9,7 +9,7 @@ from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress
 
-OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is not kept any more"
+OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is no longer kept"
 AWAY: Final = "the node was away, or its copy can't be used, and the log is not enough"
 
 

@@ -21,7 +21,7 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1)
     """The entries after it have no key of the upper half, which belongs to another partition, the child. The child
     begins with the data from before the marker.
 
-    `partition_epoch` is that of the row that asks for the split.
+    `partition_epoch`: of the row that asks for the split.
     """
 
     child_id: int
@@ -35,7 +35,7 @@ class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2)
 
     start: bytes
     end: bytes
-    partition_epoch: int = 0  # that of the leader's row when it appended the mark
+    partition_epoch: int = 0  # of the leader's row when it appended the mark
     copies_follow: bool = False
 
     @property

@@ -76,7 +76,7 @@ class Follower:
         is_unknown = self.state.data.is_closed and not self.state.data.is_known
         if self._held or (shortens and is_unknown):
             if not self._held:
-                self._node.outbox.put(OpenData(self.state.id))  # so that it is known what is committed for certain
+                self._node.outbox.put(OpenData(self.state.id))  # this shows what is certainly committed
             self._held.append((append, stream, known_at))
             return
         if append.truncate:
@@ -122,7 +122,7 @@ class Follower:
         """
         state = self.state
         try:
-            state.take_over_data()  # so that it is known what is committed for certain
+            state.take_over_data()  # this shows what is certainly committed
         except MinkaError as error:
             if error.code is not Code.CORRUPT_DATA:
                 raise

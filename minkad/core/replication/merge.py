@@ -223,7 +223,7 @@ class Merge:
         self._step, self._end = _Step.DRAIN, self.left.log.end
 
     def _ask(self, now: float) -> None:
-        """Writes wait until the outcome is known: they must not come after what is recorded."""
+        """Ask for the record. Writes wait until the outcome is known: none may come after the recorded merge."""
         if self._partition_epochs() != self._asked_epochs:
             self._thaw()
             self._wait(_Step.PAUSE, now)

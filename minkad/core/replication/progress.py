@@ -175,7 +175,7 @@ class Progress:
         return Append(state.id, self.leader_epoch, prev, self._told, state.ready_at, entries, False, truncate)
 
     def acknowledged(self, ack: Ack) -> Reaction:
-        """The node has answered. Raises INTERNAL for an answer to what was never sent."""
+        """The node has answered. Raises INTERNAL for an answer to a message that was never sent."""
         if ack.leader_epoch != self.leader_epoch:
             return Reaction.NONE
         self.error = ""

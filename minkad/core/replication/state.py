@@ -124,7 +124,7 @@ class ReplicaState:
         offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
         return f"<{self.role.value} of partition {self.id}: {offsets}>"
 
-    # The versions of what is appended
+    # The versions of appended rows
 
     def raise_versions(self, offset: int, floor: int) -> None:
         """This leader has appended an entry, at `offset`, that gives later ones versions above `floor`."""
@@ -140,11 +140,11 @@ class ReplicaState:
         raised = [base for at, base in self._raised if self.applied < at < offset]
         return max([self.data.version_base, *raised])
 
-    # What it is good for
+    # Its use
 
     @property
     def is_ready(self) -> bool:
-        """True if it leads, has applied what it had when it began to lead, and knows of no damage."""
+        """True if it leads, has applied the log that it began with, and doesn't know of any damage."""
         is_leading = self.role is Role.LEADER and not self.awaits_data
         return is_leading and self.applied >= self.ready_at and self.damage is None
 

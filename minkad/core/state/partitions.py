@@ -22,7 +22,7 @@ class Partitions(MutableMapping[int, Partition]):
     """Rows by id. They are kept encoded, in a tenth of the memory of messages; a row that is read is decoded in a third
     of a microsecond. So each reader gets a row of its own, and may change it.
 
-    Each row that is put or removed updates what is found here without a look at the other rows:
+    Each row that is put or removed updates these indexes:
     """
 
     __slots__ = ("_encoded", "_order", "copies", "leaderless", "led", "merging", "of_keyspace", "splitting", "yielding")
@@ -128,7 +128,7 @@ class Partitions(MutableMapping[int, Partition]):
         found = map(self._encoded.get, ids)
         return map(Partition.FromString, [row for row in found if row is not None])
 
-    # What is found by the rows' content
+    # Found by the rows' content
 
     def of(self, keyspace_id: int) -> Iterator[Partition]:
         """The partitions of the keyspace, in the order in which they were made."""

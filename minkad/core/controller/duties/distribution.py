@@ -83,7 +83,7 @@ class Distributor:
         return found
 
     def _forget_pallets(self, state: State) -> None:
-        """Drop what was noted for pallets that are deleted."""
+        """Drop the notes about deleted pallets."""
         noted: tuple[dict[str, Any], ...] = (
             self.unplaced,
             self._room,

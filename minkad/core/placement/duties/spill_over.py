@@ -19,7 +19,7 @@ class SpillOver:
 
     name: ClassVar = "spill_over"
     bound: ClassVar = (
-        "no duty is on a later shard that would fit on an earlier one of which more than 5 % is free, and no shard "
+        "no duty on a later shard would fit on an earlier one with more than 5 % free, and no shard "
         "exceeds its limit, as far as fixed and quarantined duties allow"
     )
     movement: ClassVar = (

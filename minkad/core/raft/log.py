@@ -201,7 +201,7 @@ class RaftLog:
         if index > self.committed:
             last = self.last_index()
             if index > last:
-                raise LogRolledBack(f"cannot commit {index}, the log ends at {last}: was it truncated, damaged or lost?")
+                raise LogRolledBack(f"can't commit {index}, the log ends at {last}: was it truncated, damaged or lost?")
             self.committed = index
 
     def has_next_committed(self) -> bool:

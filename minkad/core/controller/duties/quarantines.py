@@ -102,4 +102,5 @@ def last_failure(duty: Duty) -> str:
     if newest.shard:
         return f"it couldn't be attached on {newest.shard}: {newest.reason}"
     version = newest.shard_version or "none"
-    return f"it couldn't be attached on shards with version {version} of the application, most recently on {newest.reason}"
+    where = f"shards with version {version} of the application, most recently on {newest.reason}"
+    return f"it couldn't be attached on {where}"

@@ -132,6 +132,6 @@ def why(row: Duty, now_ms: int) -> str:
     when = f"in {-(-left // 1000):,} s" if left > 0 else "as soon as one attaches nothing else"
     at_once = f" (at once: minkactl duty retry {duty_name(row)})" if left > 0 else ""
     return (
-        f"{said.failures} shards have failed while they were attaching it, the last one {said.shard}: it is kept away, and "
-        f"tried again alone on one shard {when}{at_once}"
+        f"{said.failures} shards have failed while they were attaching it, the last one {said.shard}: it is kept away, "
+        f"and tried again alone on one shard {when}{at_once}"
     )

@@ -56,9 +56,7 @@ def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
-    """Begin the first queued operation that no longer conflicts with another one. If it has become impossible, it
-    fails.
-    """
+    """Begin the first queued operation that no longer conflicts with others; fail it if it has become impossible."""
     for queued in state.queued_operations():
         operation = Operation()
         operation.CopyFrom(queued)

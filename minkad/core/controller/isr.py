@@ -84,7 +84,7 @@ def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partitio
 
 
 def _eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
-    """The nodes that stay eligible beside the new set (KIP-966): none once the set takes writes again, which are
+    """The nodes that stay eligible beside the new set (KIP-966): none once the set takes writes again, since these are
     committed without them; none during a split, since both halves would need them.
     """
     takes_writes = len(change.isr) >= state.keyspaces[partition.keyspace_id].min_insync

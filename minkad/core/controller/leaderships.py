@@ -1,6 +1,4 @@
-"""Moves leaderships alone, without replicas: from nodes that are DRAINING or whose disks are low, and as operations
-want.
-"""
+"""Moves leaderships without replicas: from nodes that are DRAINING or have low disks, and as operations want."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice

@@ -25,9 +25,7 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
 
 
 class _Chains:
-    """One round of Dinic's algorithm: all chains of the present shortest length, found in one pass over the
-    partitions.
-    """
+    """One round of Dinic's algorithm: all chains of the shortest length now, found in one pass over the partitions."""
 
     def __init__(self, replicas: dict[int, list[str]], leads: Counter[str], quotas: Mapping[str, int]) -> None:
         self._replicas = replicas

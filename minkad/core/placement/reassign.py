@@ -142,7 +142,7 @@ def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str
 def _in_order(
     state: State, sizes: Mapping[int, int], layout: Layout, steps: Sequence[Step], reordered: Sequence[int]
 ) -> list[Move]:
-    """A move for each step; a partition's last move gives it its final order. Moves that only change an order come
+    """A move for each step; a partition's last one gives it its final order. Moves that only change an order come
     last.
     """
     last = {step.partition_id: i for i, step in enumerate(steps)}

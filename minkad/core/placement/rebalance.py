@@ -99,10 +99,9 @@ class Rebalance:
 
     @property
     def minimum(self) -> int:
-        """The least number of moves that leave each node with as many replicas as the steps do: those that have to
-        leave.
+        """The least number of moves that leave each node with as many replicas as the steps do.
 
-        It isn't counted by the shares: zones, capacities and other replicas may keep nodes from theirs.
+        It doesn't follow from the shares: zones, capacities and other replicas may keep nodes from theirs.
         """
         return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 

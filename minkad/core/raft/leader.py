@@ -273,8 +273,7 @@ def _handle_snapshot_status(r: "Raft", m: Message, progress: Progress) -> None:
     if m.reject:
         progress.pending_snapshot = 0  # before become_probe, which would start from there
     progress.become_probe()
-    # If the snapshot arrived, its MSG_APP_RESP comes soon; if not, the next heartbeat's answer is early enough to
-    # retry.
+    # If it arrived, its MSG_APP_RESP comes soon; if not, the next heartbeat's answer is early enough to retry.
     progress.flow_paused = True
     r.say("DEBUG", f"node {r.id}: the snapshot to {m.from_id} {'failed' if m.reject else 'arrived'}: {progress}")
 
@@ -354,8 +353,7 @@ def _handle_read_index(r: "Raft", m: Message) -> None:
 
 def _start_reads(r: "Raft", requests: list[Message]) -> None:
     commit = r.raft_log.committed
-    # An only voter has nobody to ask. A leader that was removed and still leads isn't a voter, even if one voter is
-    # left.
+    # An only voter has nobody to ask. A leader that was removed and still leads isn't a voter, even if one is left.
     alone = r.tracker.config.voters.ids() == {r.id}
     # While leadership is handed over, the next leader may lead already, despite a lease.
     if alone or (r.config.read_only_option is ReadOnlyOption.LEASE_BASED and r.lead_transferee == NONE):

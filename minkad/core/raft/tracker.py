@@ -46,9 +46,7 @@ class Inflights:
             self.bytes -= self._window.popleft()[1]
 
     def full(self) -> bool:
-        """True if no more may be sent. One message may exceed the byte limit; otherwise a large one could never be
-        sent.
-        """
+        """True if no more may be sent. One message may exceed the byte limit; else a large one would never be sent."""
         return len(self._window) >= self.max_count or self.bytes >= self.max_bytes
 
     def reset(self) -> None:

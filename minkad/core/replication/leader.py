@@ -140,7 +140,7 @@ class Leader:
             self._matched(progress, now)
 
     def disconnected(self, progress: Progress, reason: str, now: float) -> None:
-        """The stream to a follower broke. Messages may be lost, so on the next stream the follower is asked where it
+        """The stream to a follower broke. Messages may be lost, so on the next one the follower is asked where it
         stands.
         """
         self._stir()
@@ -214,7 +214,7 @@ class Leader:
             self._node.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
-        """True if `check` has nothing to do, and nothing is to be reported, until something happens."""
+        """True if `check` has nothing to do, and nothing to report, until something happens."""
         state, row = self.state, self.state.row
         if self.proposed is not None or self._hand_over is not None or self._joining or self._eligible.lost:
             return False

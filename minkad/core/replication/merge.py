@@ -163,9 +163,7 @@ class Merge:
         return True
 
     def _copy_entries(self) -> None:
-        """Copy the next entries of the right one's log as one entry: a round of replication for each would take
-        long.
-        """
+        """Copy the next entries of the right one's log as one: a round of replication for each would take long."""
         right = self.right
         keys: list[bytes] = []
         values: list[bytes | None] = []

@@ -103,7 +103,7 @@ class Progress:
         self.unacknowledged = 0
 
     def pause(self, pause: bool) -> bool:
-        """`pause`: send no entries, since the node has no room for them and is not in sync. Returns True if this has
+        """`pause`: send no entries, since the node has no room for them and isn't in sync. Returns True if this
         changed.
         """
         was, self._paused = self._paused, pause

@@ -130,7 +130,7 @@ class Retention:
         return min([base, *self._needed.values(), self._base_for_changes(flushed, log_base)])
 
     def _base_for_changes(self, flushed: int, log_base: int) -> int:
-        """The offset of the last flush after which at least `change_bytes` were applied; the log's base if none is
+        """The offset of the last flush after which `change_bytes` or more were applied; the log's base if none is
         known.
         """
         if not self._change_bytes:

@@ -262,8 +262,8 @@ class ReplicaState:
         self.high_watermark = max(self.high_watermark, applied)
 
     def _is_marker(self, applied: int) -> bool:
-        """True if the last applied entry is a split's marker. Perhaps the child isn't made yet, so it is applied
-        again.
+        """True if the last applied entry is a split's marker: it is applied again, since the child may not be made
+        yet.
         """
         if applied <= self.log.base:
             return False

@@ -34,9 +34,7 @@ class ReplicaLog(Protocol):
         """Stage an entry, and return its offset."""
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, at most `max_bytes` of them, but at least one. Raises CORRUPT_DATA,
-        STORAGE_FAILED.
-        """
+        """The entries start..end, up to `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def readable(self, start: int, stored: int) -> int:
         """The offset up to which entries from `start` on can be read, if those up to `stored` are on disk."""
@@ -57,9 +55,7 @@ class ReplicaLog(Protocol):
         """(first offset, leader_epoch) of the leaderships along the log."""
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log equals this one; None if there is none in the part that both still
-        have.
-        """
+        """The offset up to which another log equals this one; None if there is none in the part that both have."""
 
     def keep_tail(self, keep: bool) -> None:
         """`keep`: the last entries stay in memory, to be sent or applied."""

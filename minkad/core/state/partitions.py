@@ -32,7 +32,7 @@ class Partitions(MutableMapping[int, Partition]):
         # by keyspace by ranges: the first keys of its partitions, and their ids, in order; none while it has only one
         self._order: dict[int, list[tuple[bytes, int]]] = {}
         self.copies: dict[str, Ids] = {}
-        """By node: partitions that name it as a replica, or as a node that has to delete its copy. Tombstones count,
+        """By node: partitions with the node as a replica, or as one that has to delete its copy. Tombstones count,
         too.
         """
         self.led: dict[str, Ids] = {}
@@ -120,7 +120,7 @@ class Partitions(MutableMapping[int, Partition]):
         return list(self._encoded.values())
 
     def decoded(self, ids: Iterable[int] | None = None) -> Iterator[Partition]:
-        """The rows of these partitions, as far as they exist, or all rows, as of now. Each is decoded when it is asked
+        """The rows of these partitions, as far as they exist, or all rows, as of now. Each is decoded when asked
         for.
         """
         if ids is None:

@@ -12,9 +12,7 @@ from minkad.core.placement.duties.snapshot import DutyMove, DutyPlan, PlacedDuty
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A balancer's measure of duties (number or weight), and the shards' limits in it. Shards not named are
-    unlimited.
-    """
+    """A balancer's measure of duties (number or weight), and the shards' limits in it. Others have none."""
 
     by_count: bool = False
     limits: Mapping[str, int] | None = None

@@ -11,7 +11,7 @@ Totals = tuple[Mapping[str, int], Mapping[str, int]]  # the number of duties, an
 
 
 class Reasons:
-    """Each sentence is made once for all duties that share it. `limits` are numbers of duties if `by_count`, else
+    """Each sentence is made once for all duties that share it. `limits`: numbers of duties if `by_count`, else
     weights.
     """
 

@@ -1,1 +1,1 @@
-"""What the cluster decides, without I/O, clock or randomness: state and commands in, records and plans out."""
+"""The cluster's decisions, without I/O, clock or randomness: state and commands in, records and plans out."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-CLOCK_RATIO: Final = 1.1  # how much faster than another one a node's clock may run
+CLOCK_RATIO: Final = 1.1  # a node's clock may run this many times as fast as another one's
 
 
 @dataclass(slots=True)
@@ -13,15 +13,15 @@ class Clearance:
     _until: float = float("-inf")
 
     def grant(self, sent_at: float, seconds: float) -> None:
-        """Take the clearance that the active controller gave for the heartbeat that this node sent at `sent_at`.
+        """Take the clearance that the active controller gave for this node's heartbeat of `sent_at`.
 
-        The node counts from when it sent the heartbeat, the controller from when it received it. So the node's
-        clearance ends before the controller may act on its silence.
+        The node counts from when it sent the heartbeat, the controller from when it received the heartbeat. So the
+        node's clearance ends before the controller may act on its silence.
         """
         self._until = max(self._until, sent_at + seconds)
 
     def holds(self, now: float) -> bool:
-        """Whether the node may serve now."""
+        """True if the node may serve now."""
         return now < self._until
 
     def remaining(self, now: float) -> float:
@@ -29,7 +29,7 @@ class Clearance:
         return max(0.0, self._until - now)
 
     def lapsed(self, now: float) -> float | None:
-        """For how many seconds there has been none; None while it holds, and when there has never been any."""
+        """The seconds since the clearance ended; None while it holds, and if there never was any."""
         return now - self._until if float("-inf") < self._until <= now else None
 
     def revoke(self) -> None:

@@ -1,5 +1,5 @@
-"""Finds the key at which to split a partition that is too busy: one that best halves its latest operations and that the
-fewest scans cross, as CockroachDB's load-based splitting does (pkg/kv/kvserver/split: the unweighted finder).
+"""Finds the key at which to split a partition that is too busy. It best halves the latest operations, and the fewest
+scans cross it, as in CockroachDB's load-based splitting (pkg/kv/kvserver/split: the unweighted finder).
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from minka.cluster.key_ranges import KeyRange, readable
 
-# An operation: its key twice, or the start and end of a scan ("": it had no bound). Equal spans are all counted.
+# An operation: its key twice, or the start and end of a scan ("": no bound). Equal spans all count.
 Span = tuple[bytes, bytes]
 
 MIN_SPANS: Final = 100
@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 class Cut(NamedTuple):
-    """A key, and the shares of the load that are only below it, only from it on, and on both sides."""
+    """A key, and the shares of the load only below it, only from it on, and on both sides."""
 
     key: bytes
     below: float
@@ -34,13 +34,13 @@ class Cut(NamedTuple):
 
     @property
     def helps(self) -> bool:
-        """Whether the halves have less to do than the whole."""
+        """True if each half has clearly less to do than the whole."""
         return self.larger <= MAX_SHARE and self.crossed <= MAX_CROSSED
 
 
 @dataclass(frozen=True, slots=True)
 class NoCut:
-    """Why no key is proposed, as the end of a sentence; "": too little is known yet."""
+    """The reason why no key is proposed, as the end of a sentence; "": too little is known yet."""
 
     reason: str
 

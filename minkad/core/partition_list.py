@@ -1,4 +1,4 @@
-"""Which partitions a person asks for, in their order, some rows at a time."""
+"""The partitions that a person asks for, in their order, some rows at a time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ _Test = Callable[[Partition], bool]
 
 
 class PartitionList:
-    """The rows that fit, as they are when it is made: those of keyspaces by hash in the order of their ids, then those
-    by ranges, keyspace by keyspace, in the order of their keys.
+    """The rows that match, as of its creation: first the partitions of keyspaces by hash in the order of their ids,
+    then those by ranges, keyspace by keyspace, in the order of their keys.
     """
 
     def __init__(self, state: State, wanted: PartitionFilter, limit: int) -> None:
-        """At most `limit` rows are listed, and the others only counted; 0: no limit."""
+        """At most `limit` rows are listed, the others only counted; 0: no limit."""
         self._by_ranges = {one.id for one in state.keyspaces.values() if is_by_ranges(one)}
         self._candidates = _candidates(state, wanted)
         self._tests = list(_tests(state, wanted))
@@ -26,7 +26,7 @@ class PartitionList:
         self._counts: Counter[tuple[int, PartitionState.ValueType]] = Counter()  # by keyspace and state
 
     def pieces(self) -> Iterator[Sequence[Partition]]:
-        """The rows; a piece takes a millisecond or two, and may have none."""
+        """The rows in pieces; a piece takes a millisecond or two, and may be empty."""
         later: defaultdict[int, list[Partition]] = defaultdict(list)
         for some in slices(self._candidates, ROWS_A_PIECE):
             fits = [row for row in some if all(test(row) for test in self._tests)]
@@ -41,7 +41,7 @@ class PartitionList:
                 yield self._within_limit(ordered)
 
     def counts(self) -> list[MatchingCount]:
-        """How many fit, once all pieces were taken."""
+        """The numbers of matching rows, once all pieces were taken."""
         return [
             MatchingCount(keyspace_id=keyspace, state=state, partitions=count)
             for (keyspace, state), count in sorted(self._counts.items())
@@ -65,7 +65,7 @@ def _candidates(state: State, wanted: PartitionFilter) -> Iterator[Partition]:
 
 
 def _tests(state: State, wanted: PartitionFilter) -> Iterator[_Test]:
-    """What a row has to fit."""
+    """The tests that a matching row passes."""
     if state.incomplete:
         incomplete = frozenset(state.incomplete)
         yield lambda row: row.keyspace_id not in incomplete

@@ -1,4 +1,4 @@
-"""What the partitions of a table add up to, kept up to date by the rows that change."""
+"""Sums over the partitions of a table, kept up to date by the rows that change."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,16 +9,16 @@ from minka.v1.admin_pb2 import KeyspaceCounts, NodeCounts, NodeShare, NotInSync,
 from minka.v1.cluster_pb2 import Keyspace, Node, NodeState, Partition, PartitionState
 from minkad.core.state import ROWS_A_PIECE, slices
 
-MAX_NOT_IN_SYNC: Final = 1000  # sets of nodes that lack somewhere, in a summary; the others are added up
+MAX_NOT_IN_SYNC: Final = 1000  # sets of nodes that lack in some isr, in a summary; the rest is added up
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
 _ASSIGNED: Final = PartitionState.PARTITION_STATE_ASSIGNED
 _SERVED: Final = (_ASSIGNED, _ONLINE)
-LEAST_UNEVEN: Final = 4  # partitions; where nodes differ by fewer, what each has of a keyspace isn't told
+LEAST_UNEVEN: Final = 4  # partitions; if nodes differ by fewer, their numbers for a keyspace aren't told
 _NO_SIZE: Final = (0, 0)
 
 
 class _Kind(NamedTuple):
-    """What is counted of a row. Many rows have the same."""
+    """The counted content of a row. Many rows have the same."""
 
     keyspace_id: int
     state: PartitionState.ValueType
@@ -56,7 +56,7 @@ def _kind_of(row: Partition) -> _Kind:
 class TableCounts:
     """Counts of partitions, by node, by keyspace, and of all.
 
-    A row costs as much as reading it; what many rows have in common is added up once for all of them, by `settle`.
+    To count a row costs as much as to read it. What many rows have in common is added up once for all, by `settle`.
     """
 
     def __init__(self) -> None:
@@ -69,9 +69,9 @@ class TableCounts:
         self.elections = 0  # that were seen: it never falls
         self.unclean_elections = 0
         self.by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node, by the field of NodeCounts
-        self.unconfirmed: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: who has yet to confirm
+        self.unconfirmed: dict[tuple[int, int], str] = {}  # by partition and leader_epoch: the leader
         self._kinds: dict[int, _Kind] = {}  # by partition
-        self._shared: dict[_Kind, tuple[_Kind, int]] = {}  # how many partitions are of a kind
+        self._shared: dict[_Kind, tuple[_Kind, int]] = {}  # the number of partitions of a kind
         self._changes: Counter[_Kind] = Counter()  # since `settle`
         self._sizes: dict[int, tuple[int, int]] = {}  # by partition: keys and bytes, if there are any
         self._states: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by keyspace, by state
@@ -81,18 +81,18 @@ class TableCounts:
         self._if_elected: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._of_keyspace: defaultdict[int, tuple[int, int]] = defaultdict(lambda: _NO_SIZE)  # keys and bytes
         self._bytes: Counter[str] = Counter()  # by node
-        self._not_in_sync: Counter[frozenset[str]] = Counter()  # under-replicated partitions, by what lacks
+        self._not_in_sync: Counter[frozenset[str]] = Counter()  # under-replicated partitions, by the nodes that lack
         self._min_insync: dict[int, int] = {}  # by keyspace
         self._zones: dict[str, str] = {}  # by node
         self._zones_counted = True  # by these zones, all of it
-        self._offline_without: Counter[str] = Counter()  # by zone: partitions that only it keeps from being OFFLINE
-        self._refusing_without: Counter[str] = Counter()  # and from being under min-insync
+        self._offline_without: Counter[str] = Counter()  # by zone: partitions that would be OFFLINE without it
+        self._refusing_without: Counter[str] = Counter()  # and those that would be under min-insync
 
     def __len__(self) -> int:
         return len(self._kinds)
 
     def leader(self, partition_id: int) -> str | None:
-        """Which node leads the partition; None if it isn't counted."""
+        """The node that leads the partition; None if it isn't counted."""
         kind = self._kinds.get(partition_id)
         return None if kind is None else kind.leader
 
@@ -101,7 +101,7 @@ class TableCounts:
         return list(self._kinds.keys() - present.keys())
 
     def put(self, partition_id: int, row: Partition | None) -> None:
-        """Count the row instead of the one that was counted for this partition; None: there is none any longer."""
+        """Count this row for the partition, instead of the previous one; None: the partition is gone."""
         old = self._kinds.get(partition_id)
         new = None if row is None else _kind_of(row)
         if old == new:
@@ -120,7 +120,7 @@ class TableCounts:
         self._kinds[partition_id] = self._share(new)
         if size is not None:
             self.put_size(partition_id, *size)
-        # Each election makes a leader_epoch one more, and so does each merge.
+        # Each election adds one to a leader_epoch, and so does each merge.
         self.elections += new.leader_epoch - (old.leader_epoch if old is not None else 0)
         self.unclean_elections += new.unclean_elections - (old.unclean_elections if old is not None else 0)
 
@@ -139,7 +139,7 @@ class TableCounts:
         self._changes[kind] -= 1
 
     def put_size(self, partition_id: int, keys: int, bytes_: int) -> None:
-        """Count what the leader says of the partition, if that is counted."""
+        """Count the size that the leader reports, if the partition is counted."""
         kind, old = self._kinds.get(partition_id), self._sizes.get(partition_id, _NO_SIZE)
         if kind is None or old == (keys, bytes_):
             return
@@ -154,8 +154,8 @@ class TableCounts:
             self._bytes[node] += more_bytes
 
     def place(self, zones: Mapping[str, str]) -> Iterator[None]:
-        """Count by these zones of the nodes from now on. If a node has come into another zone, all is counted again, a
-        piece at each step; the table must not be counted in between.
+        """Count by these zones of the nodes from now on. If a node has changed its zone, all is counted again, a piece
+        at each step; the table must not be counted in between.
         """
         if self._zones_counted and all(self._zones.get(node, zone) == zone for node, zone in zones.items()):
             self._zones |= zones
@@ -170,7 +170,7 @@ class TableCounts:
         self._zones_counted = True
 
     def settle(self, keyspaces: Mapping[int, Keyspace]) -> None:
-        """Add up what has changed since the last time."""
+        """Add up the changes since the last time."""
         changes, self._changes = self._changes, Counter()
         for kind, count in changes.items():
             if count:
@@ -228,7 +228,7 @@ class TableCounts:
         self._if_elected[kind.keyspace_id][elected] += count
 
     def summary(self, nodes: Iterable[Node], keyspaces: Iterable[Keyspace]) -> TableSummary:
-        """All of that for these nodes and keyspaces, in their order."""
+        """All counts for these nodes and keyspaces, in their order."""
         nodes, keyspaces = list(nodes), list(keyspaces)
         live = sum(node.state == NodeState.NODE_STATE_LIVE for node in nodes)
         movable, needed = Counter[str](), Counter[str]()
@@ -286,7 +286,7 @@ class TableCounts:
 
 
 def _may_be_uneven(counts: Counter[str], nodes: int) -> bool:
-    """Whether a node has more than the least that counts as uneven, and another one has so many fewer."""
+    """True if a node has at least LEAST_UNEVEN more than another one."""
     found = [count for node, count in counts.items() if node and count]
     least = min(found) if len(found) >= nodes else 0
     return max(found, default=0) - least >= LEAST_UNEVEN

@@ -1,4 +1,4 @@
-"""Partitions that aren't served although their state doesn't say so, and those that no unclean election can save."""
+"""Partitions that aren't served although their state doesn't show it, and those that no unclean election can save."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -10,11 +10,11 @@ from minka.v1.cluster_pb2 import Node, Partition, PartitionState
 from minka.v1.coordinator_pb2 import DamagedReplica
 from minkad.core.state import is_up
 
-MAX_LEADERS: Final = 100  # damaged ones that are named; all are counted
+MAX_LEADERS: Final = 100  # damaged leaders that are named; all are counted
 
 
 def has_copy(row: Partition, nodes: Mapping[str, Node], damaged: Collection[str] = ()) -> bool:
-    """True if a node that is up has a copy that may lead; those of the nodes `damaged` may not."""
+    """True if a node that is up has a copy that may lead; copies on the nodes `damaged` may not."""
     return any(is_up(nodes.get(node)) and node not in damaged for node in kept_replicas(row))
 
 
@@ -63,8 +63,8 @@ class UnservedCounts:
             )
 
     def unconfirmed(self, leaders: Mapping[tuple[int, int], str], lasting: Collection[tuple[int, int]]) -> None:
-        """Count the partitions whose leaders, by partition and leader_epoch, have not confirmed for long. Those with
-        damaged leaders are counted before.
+        """Count the partitions whose leaders, by partition and leader_epoch, have not confirmed for long. Partitions
+        with damaged leaders were counted before.
         """
         waiting = [one for one in lasting if one in leaders and one[0] not in self._damaged]
         self._found.unconfirmed = len(waiting)

@@ -372,9 +372,9 @@ class TestExplain:
         assert "By hand it can't be split either: it has no leader." in self.said("split", document)
 
     def test_what_is_in_the_way_of_its_leader_alone(self) -> None:
-        self.blockers.caps.add(reason="16 splits are under way, which is the most", remedy="minkactl operations")
+        self.blockers.caps.add(reason="16 splits are under way, the most at a time", remedy="minkactl operations")
         self.status.replicas[0].bytes = 40 * MIB
-        assert self.said("split") == ["It is too large, and 16 splits are under way, which is the most."]
+        assert self.said("split") == ["It is too large, and 16 splits are under way, the most at a time."]
         self.status.replicas[0].bytes = MIB
         assert self.said("split") == ["It isn't split: it is neither too large nor too busy."]
 

@@ -1,4 +1,4 @@
-"""The controller: it turns a command into records or a refusal. Its functions are pure; the time is an argument."""
+"""The controller turns a command into records or a refusal. Its functions are pure; the time is an argument."""
 
 from minkad.core.controller.balancer import View
 from minkad.core.controller.balancers import BALANCERS

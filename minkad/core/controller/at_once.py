@@ -1,4 +1,4 @@
-"""Records that are committed together or not at all, however many they are."""
+"""Any number of records that are committed together or not at all."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ ROWS_A_STEP: Final = 250  # moves or migrations; they take a few milliseconds to
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """The records of one Raft entry, piece by piece. Each piece has to be applied before the next is asked for; one
-    without records has only checked something. A refusal comes before the first record, and no other command may be
-    decided in between.
+    """The records of one Raft entry, piece by piece. Each piece has to be applied before the next is asked for; a piece
+    without records was only a check. A refusal comes before the first record. No other command may be decided in
+    between.
     """
 
     pieces: Iterator[Sequence[Record]]

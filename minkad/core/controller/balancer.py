@@ -1,4 +1,4 @@
-"""The interface of balancers, which find out what is to be done automatically. `balancers.py` lists all of them."""
+"""The interface of balancers, which find work to be done automatically. `balancers.py` lists them."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from minkad.core.state import State
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a balancer decides by. `now`: seconds of the active controller's monotonic clock."""
+    """The input of a balancer. `now`: seconds of the active controller's monotonic clock."""
 
     state: State
-    stats: Callable[[], Collection[ReplicaStats]]  # what the leaders last reported
+    stats: Callable[[], Collection[ReplicaStats]]  # the last reports of the leaders
     now: float
-    disks: Mapping[str, DiskSpace] = field(default_factory=dict)  # what the nodes last reported
-    merge_after: float = 0.0  # neighbours that are small and cold for so many seconds are merged; 0: never
-    abandon_loads_after: float = 0.0  # loads that nobody has touched for so many seconds are aborted; 0: never
+    disks: Mapping[str, DiskSpace] = field(default_factory=dict)  # the last reports of the nodes
+    merge_after: float = 0.0  # seconds for which neighbours are small and cold before they are merged; 0: never
+    abandon_loads_after: float = 0.0  # seconds after which an untouched load is aborted; 0: never
 
 
 class Balancer(Protocol):
-    """Is asked at each tick of an active controller; a new controller begins with new balancers."""
+    """Asked at each tick of an active controller; a new controller begins with new balancers."""
 
     def due(self, view: View) -> Command | None:
-        """The command that is due; None if none is, or if it isn't time to look."""
+        """The command that is due; None if none is, or it isn't time to look."""

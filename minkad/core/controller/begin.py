@@ -1,4 +1,4 @@
-"""How an operation begins. Operations that touch different things run side by side; others are refused, or queued."""
+"""Begins operations. Operations that touch different things run side by side; others are refused, or queued."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def begin(state: State, command: Begins, now_ms: int) -> AtOnce:
     """Record the operation and its migrations, before anything is done. Raises what the command and the kind raise, and
-    OPERATION_RUNNING if another one touches the same things and this one is not to be queued.
+    OPERATION_RUNNING if another operation touches the same things and this one isn't to be queued.
     """
     return AtOnce(_begin(state, command, now_ms))
 
@@ -56,7 +56,7 @@ def _begin(state: State, command: Begins, now_ms: int) -> Iterator[list[Record]]
 
 
 def begin_queued(state: State, command: BeginQueued, now_ms: int) -> list[Record]:
-    """Begin the first queued operation that nothing conflicts with any longer. One that has become impossible fails."""
+    """Begin the first queued operation that no longer conflicts with others; fail it if it has become impossible."""
     for queued in state.queued_operations():
         operation = Operation()
         operation.CopyFrom(queued)
@@ -90,7 +90,7 @@ def _result_of(steps: Steps[T]) -> T:
 def _begun(
     state: State, operation: Operation, migrations: Sequence[Migration], usage: Usage, now_ms: int
 ) -> Steps[tuple[Operation, Sequence[Migration], Sequence[Record]]]:
-    """The operation as it begins, all of its migrations, and what else is to be recorded."""
+    """The operation as it begins, all of its migrations, and the other records."""
     operation.state = _S.OPERATION_STATE_RUNNING
     found = yield from kind_of(operation).begin(state, operation, usage, now_ms)
     moves = [*migrations, *found.migrations]
@@ -108,7 +108,7 @@ def _begun(
 
 
 class Conflict(NamedTuple):
-    """`operation` has not ended, and touches the same things as another one, which is to begin after it."""
+    """`operation` has not ended and touches the same things as another one, which has to begin after it."""
 
     operation: Operation
     text: str
@@ -144,7 +144,7 @@ def _is_moved_by(state: State, other: Operation, touched: Touched) -> bool:
 
 
 def _both_wait(state: State, queued: Operation, moves: Collection[Placed]) -> Iterator[Placed]:
-    """What a queued operation, none of whose migrations has ended, is to move as well."""
+    """The things that a queued operation, none of whose migrations has ended, is to move as well."""
     theirs = state.migrations[queued.id]
     if len(moves) <= len(theirs):
         return (thing for thing in moves if (thing, 0) in theirs)
@@ -152,9 +152,7 @@ def _both_wait(state: State, queued: Operation, moves: Collection[Placed]) -> It
 
 
 def described(state: State, operation: Operation) -> str:
-    """A description of an operation by which a person knows it: operation 7 (split flights, asked for by
-    admin@host).
-    """
+    """A description of an operation for people: operation 7 (split flights, asked for by admin@host)."""
     by = "automatic" if operation.automatic else f"asked for by {operation.requested_by or 'somebody unknown'}"
     return f"operation {operation.id} ({kind_of(operation).told(state, operation)}, {by})"
 

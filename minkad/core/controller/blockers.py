@@ -1,4 +1,4 @@
-"""What keeps an operation's steps from going on, and what a person can do about it."""
+"""The blockers of an operation's steps, with their remedies."""
 
 from collections.abc import Iterable
 from itertools import chain, islice
@@ -21,9 +21,9 @@ PENDING_LOOKED_AT: Final = 500  # migrations of one operation; they take some mi
 def blockers_of(
     state: State, operation: Operation, at_most: int = MAX_BLOCKERS, now_ms: int | None = None
 ) -> list[Blocker]:
-    """One blocker for each thing that is held up, or one for the whole operation, which has not ended; `at_most` so
-    many. Of the migrations that have not begun, only the next ones are looked at. They say for how long they have
-    waited if it is known what time it is: `now_ms`, a Unix time.
+    """One blocker for each thing that is held up, or one for the whole operation, which has not ended; at most
+    `at_most`. Of the migrations that have not begun, only the next ones are looked at. With `now_ms`, a Unix time, they
+    say how long they have waited.
     """
     if operation.state == OperationState.OPERATION_STATE_QUEUED:
         return [_what_comes_first(state, operation)]
@@ -49,7 +49,7 @@ def _what_comes_first(state: State, operation: Operation) -> Blocker:
 
 
 def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
-    """What keeps this partition from being split now. Raises UNKNOWN_PARTITION."""
+    """The reasons why this partition can't be split now. Raises UNKNOWN_PARTITION."""
     row = state.partitions.get(partition_id)
     if row is None:
         raise MinkaError(Code.UNKNOWN_PARTITION, f"partition {partition_id} does not exist")
@@ -62,8 +62,8 @@ def split_blockers(state: State, partition_id: int) -> GetSplitBlockersResponse:
 
 
 def what_blocks(state: State, migration: Migration, now_ms: int | None = None) -> Blocker | None:
-    """What the migration waits for, and since when if `now_ms` is given; None if it waits only for its turn or for
-    bytes to be copied.
+    """The blocker for which the migration waits, and since when if `now_ms` is given; None if it waits only for its
+    turn or for bytes to be copied.
     """
     mover = mover_of(migration)
     if migration.state == MigrationState.MIGRATION_STATE_PENDING:

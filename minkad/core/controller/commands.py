@@ -22,7 +22,7 @@ from minkad.core.state import Placed
 
 @dataclass(frozen=True, slots=True)
 class CreateCluster:
-    """The first active controller of a new cluster records the cluster that its configuration describes."""
+    """The first active controller of a new cluster records the cluster of its configuration."""
 
     cluster: Cluster
     voters: Sequence[Node]
@@ -30,8 +30,8 @@ class CreateCluster:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A process registers. `holder_alive`: the process that is registered with this node id may hold a clearance.
-    `log_unchecked`: the node is a member of the Raft group, and its log may yet turn out to be an older copy.
+    """A process registers. `holder_alive`: the process registered with this node id may hold a clearance.
+    `log_unchecked`: the node is a member of the Raft group, and its log may still turn out to be an older copy.
     """
 
     node: Node
@@ -63,9 +63,9 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace:
-    """A person wants a new keyspace. 0 for `replicas` and `min_insync`: a default by the size of the cluster.
+    """A person wants a new keyspace. `replicas` and `min_insync` 0: a default by the size of the cluster.
 
-    `split_points`: it is partitioned by ranges that begin there, and `partition_count` and `hash` are not used.
+    `split_points`: its ranges begin there, and `partition_count` and `hash` are not used.
     """
 
     name: str
@@ -79,13 +79,13 @@ class CreateKeyspace:
     max_bytes: int = 0  # a partition with more is split, in a keyspace by ranges; 0: no limit
     max_ops: int = 0  # the same for operations a second
     max_replicas_per_node: int = 0  # counted over all keyspaces; 0: no limit
-    low_disks: Collection[str] = ()  # nodes that are to have no replica
+    low_disks: Collection[str] = ()  # nodes that get no replica
 
 
 @dataclass(frozen=True, slots=True)
 class ReportReplicas:
-    """A node's answers to the rows it was sent: the partitions that it hosts as the rows of these partition_epochs say,
-    and those of which nothing is left there.
+    """A node's answers to the rows that it was sent: the partitions that it hosts by their rows at these
+    partition_epochs, and the partitions of which it has nothing left.
     """
 
     node_id: str
@@ -95,7 +95,7 @@ class ReportReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ControllerFailover:
-    """A new active controller goes on with what its predecessor left undone."""
+    """A new active controller goes on with the work of its predecessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
-    """A person accepts what is lost when this node leads a partition that nobody else can lead. `partition_epoch`:
-    that of the row that the person saw. `damaged`: the nodes that have reported their copies of it as damaged.
+    """A person accepts the loss if this node leads a partition that nobody else can lead. `partition_epoch`: of the row
+    that the person saw. `damaged`: the nodes that have reported their copies of it as damaged.
     """
 
     partition_id: int
@@ -144,7 +144,7 @@ class ControlledShutdown:
 
 @dataclass(frozen=True, slots=True)
 class PauseOperation:
-    """A person wants no further migration of an operation to begin, or wants it to go on (`paused` false)."""
+    """A person wants an operation to begin no further migrations, or (`paused` false) to go on."""
 
     operation_id: int
     paused: bool
@@ -152,7 +152,7 @@ class PauseOperation:
 
 @dataclass(frozen=True, slots=True)
 class LimitOperation:
-    """A person wants an operation to send no more than this many bytes a second from each node; 0: no limit."""
+    """A person wants an operation to send at most this many bytes a second from each node; 0: no limit."""
 
     operation_id: int
     rate_limit: int
@@ -198,7 +198,7 @@ class ProposeSplit:
 
 @dataclass(frozen=True, slots=True)
 class FinishMerge:
-    """The leader of two partitions says that the first has all that the second has, and writes to the second wait."""
+    """The leader of two partitions says that the first has all data of the second, and writes to the second wait."""
 
     node_id: str
     partition_id: int
@@ -214,7 +214,7 @@ class FinishSplit:
     node_id: str
     partition_id: int
     leader_epoch: int
-    partition_epoch: int  # that of the row with this in-sync set
+    partition_epoch: int  # of the row with this in-sync set
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class CommitLoad:
 
 @dataclass(frozen=True, slots=True)
 class AbortLoad:
-    """A job or a person wants nothing of a load to be taken in."""
+    """A job or a person wants a load not to be taken in."""
 
     load_id: str
     requested_by: str

@@ -1,9 +1,9 @@
-"""Nodes that send heartbeats and serve nothing: their data ports don't answer.
+"""Finds nodes that send heartbeats and serve nothing: their data ports don't answer.
 
 Clients, followers and the coordinator's log all use the data port, heartbeats don't. So each node asks its own data
-port, at the address that clients use, and those of some others, and its heartbeats say which ones don't answer. A node
-is judged by most of the others that watch it, since it may not reach its own address itself. If there is only one, that
-one may be cut off, so a node that is up has to say it, too.
+port, at the address that clients use, and those of some other nodes. Its heartbeats say which ones don't answer. A node
+is judged by the majority of the others that watch it, since it may not reach its own address. A single watcher may be
+cut off itself, so then a node that is up has to say it, too.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,8 +20,8 @@ WATCHERS: Final = 3  # other nodes that watch a data port
 
 
 def watched_by(nodes: Iterable[Node], own: str) -> list[Node]:
-    """The nodes whose data ports the node `own` watches: its own, and those of the nodes before it by name, up to the
-    third that is up. Those that FAILED are watched, too, so that it is seen when they are back.
+    """The nodes whose data ports the node `own` watches: itself, and the nodes before it by name, up to the third that
+    is up. FAILED nodes are watched, too, so that their return is seen.
     """
     ring = sorted((node for node in nodes if node.data_address and _is_watched(node)), key=lambda node: node.id)
     at = next((number for number, node in enumerate(ring) if node.id == own), None)
@@ -42,7 +42,7 @@ def _is_watched(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """What those who watch a data port say, and the time since which most of them do."""
+    """The words of a data port's watchers, and the time since which most of them say that it doesn't answer."""
 
     reason: str
     since: float
@@ -52,21 +52,21 @@ class Unanswered:
 class DataPortJudge:
     """Times are seconds of the active controller's monotonic clock.
 
-    For `grace` seconds after a process has registered nothing is held against it: what the watchers say is of the
-    process before.
+    For `grace` seconds after a process has registered, it isn't judged: the watchers still speak of the process before.
     """
 
     grace: float
-    _said: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by watcher: what it gets instead of an answer
+    # by watcher, by node: what the watcher gets instead of an answer
+    _said: dict[str, Mapping[str, str]] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
     _silent: dict[str, Unanswered] = field(default_factory=dict)
-    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: the last one with a clearance
-    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that is heard: whether it has no clearance left
-    _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed since it served nothing
+    _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last one that got a clearance
+    _withheld: dict[str, bool] = field(default_factory=dict)  # by node that is heard: True if it has no clearance left
+    _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed because it served nothing
     _is_suspect: bool = False
 
     def note(self, watcher: str, said: Mapping[str, str]) -> None:
-        """Keep which data ports don't answer a node, and what it gets instead, as its last heartbeat says."""
+        """Note the data ports that don't answer a node, and what it gets instead, by its last heartbeat."""
         if said:
             self._said[watcher] = said
         else:
@@ -79,7 +79,7 @@ class DataPortJudge:
         self._failed.pop(node, None)
 
     def turn(self, nodes: Mapping[str, Node], now: float) -> Collection[str]:
-        """Judge by what was said. `nodes`: the table's. Returns those whose data ports don't answer."""
+        """Judge by the watchers' words. `nodes`: the table's. Returns the nodes whose data ports don't answer."""
         if not self._said and not self._silent:
             return ()
         self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
@@ -101,12 +101,12 @@ class DataPortJudge:
         return found.keys()
 
     def unanswered(self, node: str) -> Unanswered | None:
-        """What is wrong with the node's data port."""
+        """The problem of the node's data port; None if it has none."""
         return self._silent.get(node)
 
     def withheld(self, node: str) -> str:
-        """Why the node is to have no clearance, in a sentence; "" if it may. While more than half of the nodes are
-        silent, the fault is elsewhere, and nobody could take over.
+        """The reason, in a sentence, why the node gets no clearance; "" if it may get one. While more than half of the
+        nodes are silent, the fault is elsewhere, and nobody could take over.
         """
         found = self._silent.get(node)
         return found.reason if found is not None and not self._is_suspect else ""
@@ -118,8 +118,8 @@ class DataPortJudge:
         self._withheld.pop(request.node_id, None)
 
     def withheld_from(self, request: HeartbeatRequest) -> None:
-        """A heartbeat is answered without a clearance. That the node says it has none counts once it has taken all
-        answers that brought one: heartbeats don't wait for the answers to those before, so some may be on their way.
+        """A heartbeat is answered without a clearance. The node's word that it has none counts only once it has taken
+        in all answers that brought one. Heartbeats don't wait for earlier answers, so some may be on their way.
         """
         has_taken_all = request.answered_sequence >= self._last_granted(request)
         self._withheld[request.node_id] = request.without_clearance and has_taken_all
@@ -130,19 +130,19 @@ class DataPortJudge:
         return last.sequence if last is not None and last.incarnation == request.incarnation else 0
 
     def has_given_up(self, node: str) -> bool:
-        """Whether the node can be failed at once: it serves nothing, has no clearance and gets none."""
+        """True if the node can be failed at once: it serves nothing, and neither has a clearance nor gets one."""
         return self._withheld.get(node, False) and bool(self.withheld(node))
 
     def failed(self, node: Node) -> str:
-        """The node fails now. Returns the reason if it is heard, and serves nothing; "" if it is silent."""
+        """The node fails now. Returns the reason if it is heard but serves nothing; "" if it is silent."""
         reason = self.withheld(node.id) if node.id in self._withheld else ""
         if reason:
             self._failed[node.id] = process_of(node)
         return reason
 
     def refuse_unserving(self, node: Node) -> None:
-        """Raises NOT_SERVING for a process that failed since it served nothing, until its data port answers. Another
-        process of the node may serve, since it listens anew.
+        """Raises NOT_SERVING for a process that failed because it served nothing, until its data port answers. Another
+        process of the node may serve, since it listens again.
         """
         is_same = self._failed.get(node.id) == process_of(node)
         if is_same and (reason := self.withheld(node.id)):
@@ -150,8 +150,8 @@ class DataPortJudge:
 
 
 def _is_silent(node: Node, by: Mapping[str, str], up: int) -> bool:
-    """Whether a data port counts as dead, of which some watchers say so. The rule is the same for a node that FAILED,
-    whose own word is missing: else it would fail, register and fail again.
+    """True if a data port counts as dead by the words of its watchers. The rule is the same for a node that FAILED,
+    whose own word is missing: otherwise it would fail, register and fail again.
     """
     others = min(WATCHERS, up - is_up(node))
     if others == 1 and is_up(node) and node.id not in by:

@@ -1,4 +1,4 @@
-"""The only entry point: it turns a command into records, or raises a refusal (MinkaError)."""
+"""The only entry point: turns a command into records, or raises a refusal (MinkaError)."""
 
 from collections.abc import Iterable
 
@@ -63,11 +63,10 @@ from minkad.core.state import State
 
 
 def decide(state: State, command: Command, now_ms: int) -> list[Record]:
-    """The records that follow from the command, all at once. `state` is only read; `now_ms` is Unix time in
-    milliseconds.
+    """All records that follow from the command. `state` is only read; `now_ms` is Unix time in milliseconds.
 
     An empty list means that there is nothing to change: every command can be repeated. Raises MinkaError if the command
-    is refused; nothing has changed then.
+    is refused; then nothing has changed.
     """
     found = facts(state, command, now_ms)
     if isinstance(found, list):
@@ -80,10 +79,10 @@ def decide(state: State, command: Command, now_ms: int) -> list[Record]:
 
 
 def facts(state: State, command: Command, now_ms: int) -> Iterable[Record]:  # noqa: C901 - one case a command
-    """The same records, but as an iterator where they may change thousands of rows: each has to be applied to `state`
+    """The same records, but as an iterator if they may change thousands of rows. Each has to be applied to `state`
     before the next is asked for, and no other command may be decided in between. A new controller can go on from the
-    state after each of them, except those that are recorded together (`AtOnce`). A refusal is raised at the latest when
-    the first record is asked for.
+    state after each record, except for records that are committed together (`AtOnce`). A refusal is raised at the
+    latest when the first record is asked for.
     """
     match command:
         case CreateCluster():

@@ -1,7 +1,8 @@
 """Drains: a node is relieved of its work gracefully (Kafka Controller Internals: shutdownBroker).
 
 A node that is DRAINING goes on serving. Its leaderships go to other replicas in sync (step 1, `schedule`). When it says
-that it has stopped, what it still leads gets other leaders (steps 2 and 3, `node_events.on_node_failure`).
+that it has stopped, the partitions that it still leads get other leaders (steps 2 and 3,
+`node_events.on_node_failure`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,7 +50,9 @@ def controlled_shutdown(state: State, command: ControlledShutdown, now_ms: int) 
 
 
 def leaderships_to_move(state: State, node_id: str, live: Live) -> Iterator[Due | None]:
-    """For each partition that the node leads: with its next leader, or None if no other node could lead it."""
+    """For each partition that the node leads: the partition with its next leader, or None if no other node can lead
+    it.
+    """
     for id_ in list(state.partitions.led.get(node_id, ())):
         row = state.partitions.get(id_)
         is_led = row is not None and row.leader == node_id
@@ -63,9 +66,7 @@ def running_drain(state: State, node_id: str) -> Operation | None:
 
 
 def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] = ()) -> list[Record]:
-    """The records by which a node stays after all, and keeps its leaderships, apart from those of the partitions
-    `but`.
-    """
+    """The records by which a node stays after all, and keeps its leaderships, except those of the partitions `but`."""
     node = state.nodes.get(node_id)
     if node is None or node.state != _DRAINING:
         return []
@@ -78,8 +79,8 @@ def undrained(state: State, node_id: str, now_ms: int, but: Collection[Placed] =
 
 
 def blockers(state: State, node_id: str) -> Iterator[list[Blocker]]:
-    """What would be hurt if the node stopped now, a few hundred partitions at a time; it is safe to stop if there is
-    nothing.
+    """The things that would be hurt if the node stopped now, a few hundred partitions at a time. If there are none, it
+    is safe to stop.
     """
     yield list(_shard_blockers(state, node_id))
     for rows in slices(state.partitions_on(node_id), ROWS_A_STEP):
@@ -87,7 +88,7 @@ def blockers(state: State, node_id: str) -> Iterator[list[Blocker]]:
 
 
 def shards_on(state: State, node_id: str) -> Iterator[tuple[str, int]]:
-    """The shards on the node's machine that have duties, and how many, not counting synthetic ones."""
+    """The shards on the node's machine that have duties, and their number, without synthetic ones."""
     for name, shard in sorted(state.duties.shards.items()):
         held = sum(load.duties for load in state.duties.loads.get(name, {}).values())
         if shard.node == node_id and held:
@@ -127,14 +128,14 @@ def _partition_blockers(state: State, rows: Iterable[Partition], node_id: str) -
 
 
 def _is_safe(state: State, node_id: str) -> bool:
-    """Whether there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
+    """True if there are no `blockers`. Partitions that the node leads are looked at first: they block the longest."""
     rows = chain(state.led_by(node_id), state.partitions_on(node_id))
     return next(_blockers(state, rows, node_id), None) is None
 
 
 @dataclass(frozen=True, slots=True)
 class _WaysOut:
-    """What moves replicas away from a node: there have to be as many other nodes as the keyspace has replicas. Those
+    """Commands that move replicas away from a node. They need as many other nodes as the keyspace has replicas. Nodes
     that are down count as far as they keep what they have.
     """
 
@@ -149,7 +150,7 @@ class _WaysOut:
         return cls(node_id, targets, max((one.replicas for one in state.keyspaces.values()), default=0))
 
     def remedy(self, keyspace: Keyspace) -> str:
-        """The command; "" if there are too few nodes for any."""
+        """The command; "" if there are too few nodes."""
         if self.most_replicas <= self.targets:
             return f"minkactl drain {self.node_id} --decommission"
         if keyspace.replicas <= self.targets:
@@ -176,7 +177,7 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live, ways_out
 @dataclass(frozen=True, slots=True)
 class DrainNode(Begins):
     """A person wants a node to lead nothing, and with `decommission` to have nothing. `sizes`: by partition id. `plan`:
-    where the node's replicas go, made beforehand because that takes long; it counts if it still holds.
+    where the node's replicas go. It is made beforehand, since that takes long, and is used if it still holds.
     """
 
     node_id: str
@@ -191,7 +192,7 @@ class DrainNode(Begins):
 
     @property
     def usage(self) -> Usage:
-        """What the nodes have reported, by which it is planned where the node's replicas go."""
+        """The nodes' reports, by which it is planned where the node's replicas go."""
         return Usage(self.sizes, self.disks, self.plan)
 
     def operation(self, state: State) -> Operation:
@@ -210,7 +211,7 @@ class DrainNode(Begins):
 
 
 class Drains(OperationKind):
-    """The node stops leading, and with `decommission` all that it holds moves to other nodes."""
+    """The node stops leading, and with `decommission` all its replicas move to other nodes."""
 
     def told(self, state: State, operation: Operation) -> str:
         """The command's name, and the node's."""
@@ -218,7 +219,7 @@ class Drains(OperationKind):
         return f"drain {operation.drain.node}{flag}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
-        """The node is DRAINING from now on; for a decommission, it is planned where its replicas go."""
+        """The node is DRAINING from now on. For a decommission, plan where its replicas go."""
         drain = operation.drain
         node = _node(state, drain.node)
         migrations: list[Migration] = []
@@ -242,8 +243,9 @@ class Drains(OperationKind):
         return [(Touch.DRAINS, operation.drain.node)]
 
     def blockers(self, state: State, operation: Operation) -> Iterator[Blocker]:
-        """What would be hurt if the node stopped now. A decommission waits for its own migrations, and for those of
-        other operations that move something off the node. What nobody moves, since no node can take it, is named.
+        """The things that would be hurt if the node stopped now. A decommission waits for its own migrations, and for
+        those of other operations that move something off the node. Replicas that nobody moves, since no node can take
+        them, are named.
         """
         node = operation.drain.node
         if operation.drain.decommission:
@@ -272,8 +274,9 @@ class Drains(OperationKind):
 
 
 def _still_holds(state: State, plan: Plan, node_id: str) -> Steps[bool]:
-    """Whether what the plan moves is as it was, and it leaves nothing on the node but what others move. Nothing new
-    comes to a node that is down, so what stays there is what no node could take.
+    """True if the things that the plan moves haven't changed, and it leaves on the node only things that other
+    operations move. Nothing new comes to a node that is down, so there the plan may leave replicas that no node could
+    take.
     """
     for number, move in enumerate(plan.moves):
         if number % ROWS_A_STEP == 0:
@@ -310,20 +313,20 @@ def _moved_by_others(state: State, operation: Operation) -> Iterator[Blocker]:
 
 
 def _left_behind(state: State, node_id: str) -> Iterator[Partition]:
-    """The partitions of which the node keeps its replica: no operation moves it."""
+    """The partitions whose replica stays on the node: no operation moves it."""
     rows = (p for p in state.partitions_on(node_id) if node_id in p.replicas)
     return (row for row in rows if Placed.partition(row.id) not in state.moving)
 
 
 def _nothing_moves(state: State, node_id: str, plan: Plan) -> MinkaError:
-    """The refusal of a decommission that could do nothing."""
+    """The refusal of a decommission that couldn't move anything."""
     if any(row.leader for row in _left_behind(state, node_id)):
         return MinkaError(Code.NOT_ENOUGH_NODES, "; ".join(plan.notes), node=node_id)
     return MinkaError(Code.NO_SOURCE, _all_that_stays(state, node_id), node=node_id)
 
 
 def _stays(state: State, node_id: str) -> Iterator[Blocker]:
-    """What nobody moves off the node, why, and what helps."""
+    """The replicas that nobody moves off the node, why, and the remedies."""
     live = {node.id for node in state.nodes.values() if node.state == _LIVE}
     for row in _left_behind(state, node_id):
         name, have = partition_name(state.keyspaces, row), has_everything(row)
@@ -351,7 +354,7 @@ def _all_that_stays(state: State, node_id: str) -> str:
 def _decommissioned(state: State, node: Node) -> End | None:
     held = [p.id for p in state.partitions_on(node.id) if node.id in p.replicas]
     if any(Placed.partition(partition_id) in state.moving for partition_id in held):
-        return None  # another operation moves it, and not to a node that is being drained
+        return None  # another operation moves it, to a node that isn't being drained
     if held:
         return End(_all_that_stays(state, node.id), failed=True)
     if is_up(node) and any(state.partitions_on(node.id)):

@@ -1,4 +1,4 @@
-"""The end of a graceful change of leader: the old leader takes no more writes, and the new one has all of them."""
+"""The end of a graceful change of leader: the old leader takes no more writes, and the new one has all writes."""
 
 from minka.errors import Code, MinkaError
 from minka.v1.records_pb2 import Record

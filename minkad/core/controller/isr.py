@@ -1,4 +1,4 @@
-"""Changes of in-sync sets: leaders ask for them, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
+"""Changes of in-sync sets, at the leaders' request, by compare-and-set (KIP-497: AlterPartition, formerly AlterIsr)."""
 
 from minka.cluster.in_sync import has_everything
 from minka.errors import Code, MinkaError
@@ -13,13 +13,13 @@ from minkad.core.state import State, is_up, other_half
 
 
 def alter_isr(state: State, command: AlterIsr) -> list[Record]:
-    """Record the changes that `isr_refusal` does not refuse. When a leader leaves the set itself, since its copy can't
-    be used, another replica of the set is elected; where unclean elections are allowed, another one that it names.
+    """Record the changes that `isr_refusal` does not refuse. If a leader itself leaves the set, since its copy can't be
+    used, another replica of the set is elected; if unclean elections are allowed, perhaps another one that it names.
     """
     rows: dict[int, Partition] = {}
     for change in command.changes:
         if change.partition_id not in rows and isr_refusal(state, command.node_id, change) is None:
-            # Proposing the same set is a change, too: after it no older request can succeed.
+            # Proposing the same set is a change, too: no older request can succeed after it.
             partition = state.partitions[change.partition_id]
             rows[partition.id] = _with_isr(state, partition, change)
             if partition.splitting and not _is_unclean(state, partition, change):
@@ -29,7 +29,7 @@ def alter_isr(state: State, command: AlterIsr) -> list[Record]:
 
 
 def isr_refusal(state: State, node_id: str, change: IsrChange) -> Code | None:
-    """Why the node may not make this change; None if it may."""
+    """The code by which the node's change is refused; None if it may make the change."""
     partition = state.partitions.get(change.partition_id)
     if partition is None:
         return Code.UNKNOWN_PARTITION
@@ -59,7 +59,7 @@ def check_caller(state: State, node_id: str) -> None:
 
 
 def _successor(state: State, partition: Partition, change: IsrChange) -> Selection | None:
-    """The next leader when the leader leaves the set because its copy can't be used; None if there is none."""
+    """The next leader if the leader leaves the set because its copy can't be used; None if there is none."""
     live = Live.of(state).without(partition.leader)
     row = Partition()
     row.CopyFrom(partition)
@@ -71,9 +71,7 @@ def _successor(state: State, partition: Partition, change: IsrChange) -> Selecti
 
 
 def _is_unclean(state: State, partition: Partition, change: IsrChange) -> bool:
-    """Whether the change is an unclean election that is allowed: its leader can lead nothing, and nobody else is in
-    sync.
-    """
+    """True if the change is an allowed unclean election: its leader can't lead, and nobody else is in sync."""
     is_allowed = state.keyspaces[partition.keyspace_id].unclean_election
     return is_allowed and not set(change.isr) & set(partition.isr)
 
@@ -86,8 +84,8 @@ def _with_isr(state: State, partition: Partition, change: IsrChange) -> Partitio
 
 
 def _eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
-    """Who stays eligible beside the new set (KIP-966): nobody once the set takes writes again, since these become
-    committed without them; nor while the partition is split, since both halves would need them.
+    """The nodes that stay eligible beside the new set (KIP-966): none once the set takes writes again, since these are
+    committed without them; none during a split, since both halves would need them.
     """
     takes_writes = len(change.isr) >= state.keyspaces[partition.keyspace_id].min_insync
     return [] if takes_writes or partition.splitting else list(change.eligible)

@@ -27,12 +27,12 @@ from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
 from minkad.core.state.names import PAYLOADS_KEYSPACE, keyspace_name_problem
 
-MAX_PARTITIONS: Final = 131_072  # of a keyspace; they are in one Raft entry, of some MiB
+MAX_PARTITIONS: Final = 131_072  # of a keyspace; all are in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 262_144
 MAX_REPLICAS: Final = 9
 DEFAULT_REPLICAS: Final = 3  # if the cluster has as many nodes
-LEAST_MAX_BYTES: Final = 64 * 1024  # smaller partitions would be too many
-LEAST_MAX_OPS: Final = 100  # the same; and with fewer operations the sample says too little about where to split
+LEAST_MAX_BYTES: Final = 64 * 1024  # a smaller limit would make too many partitions
+LEAST_MAX_OPS: Final = 100  # the same; and a sample of fewer operations hardly shows where to split
 
 
 def live_nodes(state: State) -> list[Node]:
@@ -49,7 +49,7 @@ def create(state: State, command: CreateKeyspace, now_ms: int) -> list[Record]:
 
 
 class Creation:
-    """A keyspace that is to be created, however large. `prepare` does most of the work and needs no state; `records`
+    """A keyspace of any size that is to be created. `prepare` does most of the work and needs no state; `records`
     checks again, since the state may have changed in between.
     """
 
@@ -95,8 +95,8 @@ class Creation:
                 yield
 
     def records(self, state: State, now_ms: int) -> Iterator[Record]:
-        """The records, for one Raft entry, to be applied one by one: the keyspace is complete after the last. Raises
-        the refusal of the request.
+        """The records, for one Raft entry, to be applied one by one. The keyspace is complete after the last one.
+        Raises the refusal of the request.
         """
         self._check(state)
         live = Live.of(state)
@@ -136,15 +136,15 @@ class Creation:
 
 
 def default_replicas(state: State) -> int:
-    """The number of replicas by default: 3 in a cluster of three nodes or more, else 1. Nodes that are not LIVE count,
-    so that a node that is down for a while doesn't leave a keyspace with one replica for good. In a cluster of two,
-    neither node can decide anything without the other, so a second replica would not keep a partition online.
+    """The default number of replicas: 3 in a cluster of at least three nodes, else 1. Nodes that aren't LIVE count:
+    otherwise, because of a node that is down for a while, a keyspace would have one replica for good. In a cluster of
+    two, neither node can decide anything without the other, so a second replica would not keep a partition online.
     """
     return DEFAULT_REPLICAS if len(state.nodes) >= DEFAULT_REPLICAS else 1
 
 
 def default_min_insync(replicas: int) -> int:
-    """A majority of three replicas or more. 1 of two: else no write would be taken while one of them is down."""
+    """A majority of three or more replicas. 1 of two: otherwise writes would stop while one of them is down."""
     return replicas // 2 + 1 if replicas > 2 else 1
 
 
@@ -162,18 +162,18 @@ def _check_arguments(state: State, command: CreateKeyspace, partition_count: int
     limits = (("max_bytes", command.max_bytes, LEAST_MAX_BYTES), ("max_ops", command.max_ops, LEAST_MAX_OPS))
     for name, limit, least in limits:
         if limit and (command.split_points is None or limit < least):
-            text = f"{name} {limit}: {least} at least, and only of a keyspace by ranges"
+            text = f"{name} {limit}: at least {least}, and only for a keyspace by ranges"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
     if state.keyspace_named(command.name) is not None:
         raise MinkaError(Code.KEYSPACE_EXISTS, f"keyspace {command.name} exists already", keyspace=command.name)
 
 
 def check_room(state: State, partitions: int) -> None:
-    """Raises INVALID_ARGUMENT unless the cluster may have so many more partitions."""
+    """Raises INVALID_ARGUMENT if the cluster can't have this number of additional partitions."""
     if len(state.partitions) + partitions > MAX_PARTITIONS_IN_CLUSTER:
         raise MinkaError(
             Code.INVALID_ARGUMENT,
-            f"{partitions} partitions more would make it over {MAX_PARTITIONS_IN_CLUSTER} in the cluster",
+            f"{partitions} more partitions would be too many: the cluster may have {MAX_PARTITIONS_IN_CLUSTER}",
         )
 
 
@@ -183,7 +183,7 @@ def _check_replicas(nodes: Sequence[Node], low: Collection[str], replicas: int, 
     if not 1 <= min_insync <= replicas:
         raise MinkaError(
             Code.INVALID_ARGUMENT,
-            f"{min_insync} replicas in sync at least: 1 to {replicas}, the replicas, are possible",
+            f"min_insync {min_insync}: 1 to {replicas}, the number of replicas, are possible",
         )
     if len(nodes) < replicas:
         but = f" and have room: the disks of {', '.join(sorted(low))} are low" if low else ""
@@ -203,7 +203,7 @@ def _check_fits(state: State, command: CreateKeyspace, partitions: int, replicas
     if limit and partitions * replicas > free:
         raise MinkaError(
             Code.TOO_MANY_REPLICAS,
-            f"{partitions} partitions of {replicas} replicas are too many: with {limit} replicas a node at most, "
+            f"{partitions} partitions of {replicas} replicas are too many: with at most {limit} replicas a node, "
             f"{len(nodes)} LIVE nodes have room for {free // replicas} such partitions",
             fits=str(free // replicas),
         )

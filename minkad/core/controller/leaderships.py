@@ -1,6 +1,4 @@
-"""Leaderships that go elsewhere while nothing else of the partition moves: those of nodes that are DRAINING or whose
-disks are low, and those that an operation wants elsewhere.
-"""
+"""Moves leaderships without replicas: from nodes that are DRAINING or have low disks, and as operations want."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -17,22 +15,24 @@ from minkad.core.controller.rows import partitions_changed
 from minkad.core.controller.selectors import Live
 from minkad.core.state import State
 
-AT_ONCE: Final = 64  # on their way from one node to another, outside of reassignments
+AT_ONCE: Final = 64  # under way from one node to another, outside of reassignments
 LOOK: Final = 1000  # partitions; they take about two milliseconds
 
 
 class Leaderships:
-    """Goes round all partitions in question, LOOK at a time: a node may lead tens of thousands that nobody else can."""
+    """Goes round all partitions in question, LOOK at a time: a node may lead tens of thousands that nobody else can
+    lead.
+    """
 
     def __init__(self) -> None:
-        self.is_through = True  # whether a whole round, in which nothing has changed, has found nothing
+        self.is_through = True  # True if a whole round without changes has found nothing
         self._round: Iterator[Due | None] | None = None
         self._begun_at = -1  # the revision
-        self._begun_with: list[object] = []  # the nodes and the operations, each a row or made of rows: never changed
+        self._begun_with: list[object] = []  # the nodes and operations; rows are never mutated
         self._has_found = False
 
     def next_steps(self, state: State, live: Live) -> list[Record]:
-        """Appoint successors, as many as there is room for, for leaders that this look finds."""
+        """Appoint successors for the leaders that this look finds, as far as there is room."""
         free = AT_ONCE - len(state.partitions.yielding)
         if free <= 0:
             self.is_through = True
@@ -68,5 +68,5 @@ def _are_same(one: Sequence[object], other: Sequence[object]) -> bool:
 
 
 def _is_bound(partition: Partition) -> bool:
-    """Whether the partition's leadership is bound to another partition's, by a split or a merge."""
+    """True if the partition's leadership is bound to another partition's, by a split or a merge."""
     return bool(partition.splitting or partition.merge_from or partition.merge_into)

@@ -1,4 +1,4 @@
-"""Moves that spread load: when the controller makes one automatically, and how it is recorded."""
+"""Moves that spread load: the controller makes them automatically, as operations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
-SETTLE_S: Final = 2.0  # pause after a move, until most of the reported load is from after it
+SETTLE_S: Final = 2.0  # pause after a move, until most of the reported load is newer than it
 AFTER_FAILURE_S: Final = 60.0  # the same if a person or a problem has ended the move
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadLoad(Begins):
-    """The nodes are not equally busy: a partition is to have these replicas, the first of which is to lead it. One copy
-    is made, or (`source` and `target` empty) none.
+    """The nodes' load is uneven: a partition is to have these replicas, the first of which leads it. One copy is made,
+    or none (`source` and `target` empty).
     """
 
     partition_id: int
@@ -50,7 +50,7 @@ class SpreadLoad(Begins):
 
 
 class LoadBalancer:
-    """Makes one move at a time, when the nodes' load has been uneven for a while. Times are seconds of the active
+    """Makes one move at a time, if the nodes' load has been uneven for a while. Times are seconds of the active
     controller's monotonic clock.
     """
 
@@ -58,7 +58,7 @@ class LoadBalancer:
         self._looked_at = float("-inf")
         self._since: float | None = None
         self._rest_until = float("-inf")
-        self._move = 0  # the id of the last move's operation, until that has ended; 0: none
+        self._move = 0  # the id of the last move's operation, until it has ended; 0: none
 
     def due(self, view: View) -> SpreadLoad | None:
         """The move that is due; None if there is none."""
@@ -77,7 +77,7 @@ class LoadBalancer:
         self._since = now if self._since is None else self._since
         if now - self._since < SUSTAINED_S:
             return None
-        self._since = now  # if no move helps, the next try follows after as long
+        self._since = now  # if no move helps, the next try comes after the same time
         shift = best_shift(state, ops, {one.partition_id: one.bytes for one in reported}, view.disks)
         if shift is None:
             return None

@@ -1,8 +1,8 @@
-"""Loads: how they begin, how they are committed, and how they end.
+"""The beginning, the commit and the end of loads.
 
-A commit checks that each file was made for a partition as it is now. From then on no partition of the keyspace is split
-or merged until all parts are taken in, so a part belongs to a partition and needs no range of its own. Partitions may
-still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
+A commit checks that each file was made for a partition as it is now. From then on the keyspace's partitions are not
+split or merged until all parts are taken in. So a part belongs to a partition and doesn't need a range of its own.
+Partitions may still be moved. Keyspaces are never deleted, so a load's keyspace always exists.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,8 +67,8 @@ def load_with(state: State, load_id: str) -> Load:
 
 
 def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
-    """Begin a load, which is STAGING then, unless there is one with this id already. Raises UNKNOWN_KEYSPACE,
-    INVALID_ARGUMENT, LOAD_EXISTS, TOO_MANY_LOADS.
+    """Begin a load, in state STAGING, unless it exists already. Raises UNKNOWN_KEYSPACE, INVALID_ARGUMENT, LOAD_EXISTS,
+    TOO_MANY_LOADS.
     """
     keyspace = state.keyspace_named(command.keyspace)
     if keyspace is None:
@@ -76,7 +76,7 @@ def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
     if keyspace.name == PAYLOADS_KEYSPACE:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{PAYLOADS_KEYSPACE} is the cluster's own: nothing is loaded into it")
     if len(command.job.encode()) > MAX_JOB_BYTES:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"what is noted of a job has {MAX_JOB_BYTES} bytes at most")
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the note about a job may have at most {MAX_JOB_BYTES} bytes")
     known = state.loads.with_id(command.load_id)
     if known is not None:
         if known.keyspace_id == keyspace.id:
@@ -102,7 +102,7 @@ def begin(state: State, command: BeginLoad, now_ms: int) -> list[Record]:
 
 
 def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
-    """Note that a job still works on a load that is STAGING; other loads don't change. Raises UNKNOWN_LOAD."""
+    """Note that a job still works on a load in state STAGING; other loads don't change. Raises UNKNOWN_LOAD."""
     load = load_with(state, command.load_id)
     if load.state != _S.LOAD_STATE_STAGING:
         return []
@@ -114,7 +114,7 @@ def touch(state: State, command: TouchLoad, now_ms: int) -> list[Record]:
 
 
 def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
-    """Abort a load: nothing of it will be taken in. Raises UNKNOWN_LOAD, LOAD_ENDED once it is committed."""
+    """Abort a load: it will not be taken in. Raises UNKNOWN_LOAD, and LOAD_ENDED once it is committed."""
     load = load_with(state, command.load_id)
     if load.state == _S.LOAD_STATE_ABORTED:
         return []
@@ -125,7 +125,7 @@ def abort(state: State, command: AbortLoad, now_ms: int) -> list[Record]:
 
 
 def abort_abandoned(state: State, command: AbortAbandoned, now_ms: int) -> list[Record]:
-    """Abort the loads that are STAGING and that nobody has touched for so long."""
+    """Abort the loads in state STAGING that nobody has touched for `after_ms`."""
     return [
         _aborted(load, f"nobody has gone on with it for {(now_ms - load.touched_ms) // 1000} s", now_ms)
         for load in state.loads.unended()
@@ -151,8 +151,8 @@ def _changed(load: Load, change: Callable[[Load], None]) -> Record:
 
 
 class Commit:
-    """The commit of a load: all of its files are recorded at once, or it is refused. `check` has to be run through
-    first, on the same state.
+    """The commit of a load: all of its files are recorded at once, or it is refused. Exhaust `check` first, on the same
+    state.
     """
 
     def __init__(self, command: CommitLoad) -> None:
@@ -160,7 +160,7 @@ class Commit:
 
     def check(self, state: State) -> Iterator[None]:
         """Raises UNKNOWN_LOAD, LOAD_ENDED, RANGES_CHANGING, INVALID_ARGUMENT, and STALE_LOAD, which names some of the
-        partitions that the files were cut for.
+        partitions for which the files were made.
         """
         load = load_with(state, self._command.load_id)
         if load.state == _S.LOAD_STATE_ABORTED:
@@ -207,7 +207,7 @@ def _check_each_once(files: Sequence[LoadFile]) -> None:
 
 def _check_at_rest(state: State, keyspace: Keyspace) -> None:
     """Raises RANGES_CHANGING while a partition is being split or merged: its rows may be in another one's log, or in
-    two.
+    two logs.
     """
     for id_ in (*state.partitions.splitting, *state.partitions.merging):
         row = state.partitions[id_]
@@ -240,8 +240,8 @@ def _part(load: Load, file: LoadFile) -> LoadPart:
 
 
 def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
-    """Record the parts that leaders have taken in; with the last part the load is DONE. The word of a node that no
-    longer leads the partition doesn't count: the present leader reports the part, too.
+    """Record the parts that leaders have taken in; with the last part the load is DONE. Reports of a node that no
+    longer leads the partition don't count: the present leader reports the part, too.
     """
     by_load: dict[int, dict[int, None]] = {}
     for one in command.parts:
@@ -270,14 +270,14 @@ class AbandonedLoads:
     """A balancer that aborts the loads of jobs that have died, so that nobody has to clean up after them."""
 
     def due(self, view: View) -> AbortAbandoned | None:
-        """The command whenever a load is STAGING; `abort_abandoned` decides which loads are due."""
+        """The command, if any load is STAGING; `abort_abandoned` decides which loads are due."""
         after = int(view.abandon_loads_after * 1000)
         staged = (load.state == _S.LOAD_STATE_STAGING for load in view.state.loads.unended())
         return AbortAbandoned(after) if after and any(staged) else None
 
 
 def load_blockers(state: State, load: Load) -> Iterator[Blocker]:
-    """What keeps parts of a committed load from being taken in, as far as the table says."""
+    """The reasons why parts of a committed load aren't taken in, as far as the table shows them."""
     for part in state.loads.parts.get(load.number, {}).values():
         row = state.partitions.get(part.partition_id)
         if part.done or row is None or row.leader:
@@ -286,5 +286,5 @@ def load_blockers(state: State, load: Load) -> Iterator[Blocker]:
 
 
 def blocker(state: State, row: Partition, reason: str, remedy: str = "") -> Blocker:
-    """A blocker: why a partition can't take in its part yet."""
+    """A blocker that says why a partition can't take in its part yet."""
     return Blocker(partition_id=row.id, partition=partition_name(state.keyspaces, row), reason=reason, remedy=remedy)

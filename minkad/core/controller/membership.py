@@ -1,4 +1,4 @@
-"""Nodes: how they register, leave gracefully and fail (Fixed Partitions: "Tracking Cluster Membership")."""
+"""Nodes register, leave gracefully and fail (Fixed Partitions: "Tracking Cluster Membership")."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -22,13 +22,13 @@ def create_cluster(state: State, command: CreateCluster) -> list[Record]:
 
 
 def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
-    """Make this process the node's present one; the partitions that the node has are to be led and followed again."""
+    """Make this process the node's present one; the node's partitions are to be led and followed again."""
     if (old := _predecessor(state, command)) is not None and old.incarnation == command.node.incarnation:
         return
     node = command.node
     if old is not None:
-        # If an older copy of the data directory registered, the newest copy, started after it, would look like a
-        # process of the same start. But the leader can't reach a node that has moved before it has registered.
+        # If an older copy of the data directory registered, the newest copy, started later, would look like a process
+        # of the same start. But a node that has moved must register first: until then the leader can't reach it.
         if command.log_unchecked and old.address == node.address:
             raise MinkaError(Code.LOG_UNCHECKED, f"the Raft log of node {node.id} has not been found whole yet")
         yield from _replaced(state, old, now_ms)
@@ -44,7 +44,7 @@ def register(state: State, command: Register, now_ms: int) -> Iterator[Record]:
 
 
 def _replaced(state: State, old: Node, now_ms: int) -> Iterator[Record]:
-    """The records that end the process before this one. From the first of them on that process gets no clearance."""
+    """The records that end the previous process. From the first of them on, it gets no clearance."""
     rows = on_process_end(state, old.id)
     first = next(rows, None)
     if first is not None:
@@ -103,7 +103,7 @@ def _refuse_impostor(old: Node, command: Register, live: bool) -> None:
 
 
 def process_of(node: Node) -> str:
-    """The part that the incarnations of one process have in common: it may register several times."""
+    """The common part of the incarnations of one process, which may register several times."""
     return node.incarnation.partition(".")[0]
 
 
@@ -117,8 +117,8 @@ def leave(state: State, command: Leave, now_ms: int) -> Iterator[Record]:
 
 
 def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
-    """The nodes' clearances are over; their partitions get other leaders or go offline. The nodes fail together: none
-    of them is elected because another one failed a moment before.
+    """The nodes' clearances are over; their partitions get other leaders or go offline. The nodes fail together, so
+    that none of them is elected because another one failed a moment before.
     """
     nodes = [node for name in command.reasons if is_up(node := state.nodes.get(name)) and node is not None]
     failed = [node_in_state(n, NodeState.NODE_STATE_FAILED, command.reasons[n.id], now_ms) for n in nodes]
@@ -127,7 +127,7 @@ def fail(state: State, command: FailNodes, now_ms: int) -> Iterator[Record]:
 
 def remove(state: State, command: RemoveNode) -> list[Record]:
     """Remove a node from the cluster. Raises UNKNOWN_NODE, and NODE_IN_USE while it is up or has a replica. Copies that
-    it has yet to delete can't come back: the node is refused with its old data directory.
+    it has yet to delete can't come back: a node with its old data directory is refused.
     """
     node = state.nodes.get(command.node_id)
     if node is None:

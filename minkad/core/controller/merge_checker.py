@@ -1,8 +1,8 @@
-"""Merges automatically those neighbours in keyspaces by ranges that stay small and cold.
+"""Automatically merges neighbours in keyspaces by ranges that stay small and cold.
 
-Two neighbours are merged only if together they have to double before they would be split again, and have been so small
-for a while, so that no partition is split and merged again and again. A bound that a person chose stays: a person may
-divide a keyspace before it is filled (CockroachDB keeps a manual split until it is taken back).
+Two neighbours are merged only if together they would have to double before they are split again, and have been that
+small for a while. So partitions aren't split and merged again and again. A bound that a person chose stays: a person
+may divide a keyspace before filling it (CockroachDB keeps a manual split until it is taken back).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from minkad.core.controller.splits import obstacle
 from minkad.core.state import State
 
 INTERVAL_S: Final = 1.0
-SHARE: Final = 0.5  # of one partition's limits, which two together may have at most
+SHARE: Final = 0.5  # of one partition's limits; two together may have at most this
 MAX_BYTES: Final = 64 * 1024 * 1024  # of two together, if the keyspace has no limit of bytes
 AT_ONCE: Final = 16  # bounds in one operation
 PAIRS_A_LOOK: Final = 1000  # they take about two milliseconds
@@ -29,8 +29,8 @@ _Pair = tuple[int, int, int, int]  # ids and generations
 
 
 class MergeChecker:
-    """Looks at all pairs once a second, at PAIRS_A_LOOK each time it is asked; with more pairs a round takes longer.
-    Times are seconds of the active controller's monotonic clock. A new controller counts from the beginning.
+    """Looks at all pairs once a second, PAIRS_A_LOOK each time it is asked; with more pairs a round takes longer. Times
+    are seconds of the active controller's monotonic clock. A new controller counts from zero.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MergeChecker:
         self._since: dict[_Pair, float] = {}
 
     def due(self, view: View) -> Merge | None:
-        """The merges in one keyspace of neighbours that have been small and cold for long enough; None if there are
+        """The merges, in one keyspace, of neighbours that have been small and cold for long enough; None if there are
         none.
         """
         for merge in self._round:
@@ -51,7 +51,7 @@ class MergeChecker:
         return None
 
     def _look(self, view: View) -> Iterator[Merge | None]:
-        """One round: None after each piece of it, at its end what is due."""
+        """One round. Yields None after each piece, and at the end the merge that is due."""
         state, since, looked = view.state, dict[_Pair, float](), 0
         due: Merge | None = None
         keyspaces = [keyspace for keyspace in state.keyspaces.values() if _splits_itself(keyspace)]
@@ -82,7 +82,7 @@ def _splits_itself(keyspace: Keyspace) -> bool:
 
 
 def _is_free(state: State, keyspace: Keyspace) -> bool:
-    """Whether nothing is being moved, and no operation changes the keyspace's ranges."""
+    """True if nothing is being moved, and no operation changes the keyspace's ranges."""
     return not state.moving and not any(
         (Touch.CUTS, keyspace.id) in kind_of(operation).touches(state, operation)
         for operation in state.running_operations()

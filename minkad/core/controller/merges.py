@@ -1,10 +1,10 @@
-"""Merges of neighbours in a keyspace by ranges: the partition on the left of the bound remains and gets the range of
-the one on its right, which is removed.
+"""Merges of neighbours in a keyspace by ranges: the partition on the left of the bound remains, and gets the range of
+the one on the right, which is removed.
 
-Its leader copies the right one's data through its own log, so it reaches the replicas as all writes do; for that one
-node has to lead both. So first both get a replica on one node (by a migration, if they have none), then this node gets
-both leaderships, then both rows say that they are being merged, and in the end the leader reports that all is copied.
-If the leader is lost in between, the next one begins to copy again.
+The left one's leader copies the right one's data through its own log, so the data reaches the replicas as all writes
+do. For this, one node has to lead both. So first both get a replica on one node (by a migration, if needed). Then this
+node gets both leaderships. Then both rows say that they are being merged. In the end the leader reports that all is
+copied. If the leader is lost in between, the next one begins to copy again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Begins):
-    """A person wants each partition that begins at one of these keys to be merged into the one before it. `sizes`:
-    bytes by partition id.
+    """A person wants each partition that begins at one of these keys to be merged into the partition before it.
+    `sizes`: bytes by partition id.
     """
 
     keyspace: str
@@ -99,10 +99,10 @@ def _refuse_large(keyspace: Keyspace, pairs: list[Pair], command: Merge) -> None
 
 
 def _bring_together(pairs: Iterable[Pair]) -> Iterator[Migration]:
-    """A migration for each pair that has no node in common: one replica of the right one goes to the leader of the left
+    """A migration for each pair without a common node: one replica of the right one goes to the leader of the left
     one.
     """
-    first: dict[int, Partition] = {}  # by partition: the one into which it is merged in the end
+    first: dict[int, Partition] = {}  # by partition: the one into which it is merged at last
     for left, right in pairs:
         into = first[right.id] = first.get(left.id, left)
         if set(into.replicas) & set(right.replicas):
@@ -129,7 +129,7 @@ class Merges(OperationKind):
         return f"merge {state.keyspaces[operation.merge.keyspace_id].name}"
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
-        """Neighbours that have no node in common are brought together."""
+        """Bring neighbours without a common node together."""
         yield from ()
         return Beginning(list(_bring_together(_pairs(state, operation))))
 
@@ -163,7 +163,7 @@ class Merges(OperationKind):
         return partitions_changed(rows.values())
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What the merges wait for."""
+        """The reasons why the merges wait."""
         found, moving, live = [], _to_be_moved(state, operation), Live.of(state)
         for pair in _pairs(state, operation):
             if pair.right.id in moving or (reason := _obstacle(state, pair, live)) is None:
@@ -175,7 +175,7 @@ class Merges(OperationKind):
         return found
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
-        """Give up the merges that have begun; their leaders remove what was copied."""
+        """Give up the merges that have begun; their leaders remove the copied data."""
         rows = []
         for left, right in _pairs(state, operation):
             if left.merge_from == right.id:
@@ -183,8 +183,8 @@ class Merges(OperationKind):
         return partitions_changed(rows)
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """The operation ends when all is merged, or when the pairs that are left have no node in common, since their
-        migrations have ended without success.
+        """The operation ends when all pairs are merged, or when the rest have no node in common, since their migrations
+        have ended without success.
         """
         merge = operation.merge
         if not operation.cancelled:
@@ -207,7 +207,7 @@ def _to_be_moved(state: State, operation: Operation) -> set[int]:
 
 
 def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
-    """Why the two can't be merged now, or their leaderships can't be brought together."""
+    """The reason why the two can't be merged now, or their leaderships can't be brought together; None if they can."""
     left, right = pair
     for row in pair:
         name = partition_name(state.keyspaces, row)
@@ -224,7 +224,7 @@ def _obstacle(state: State, pair: Pair, live: Live) -> str | None:
 
 
 def _under_one_leader(pair: Pair, live: Live) -> list[Partition]:
-    """The rows, with successors, by which one node is to lead both; none if there is no such node."""
+    """The rows, with successors, by which one node is to lead both; empty if no node can."""
     left, right = pair
     common = [node for node in left.isr if node in right.isr]
     leaders = [node for node in (left.leader, right.leader) if node in common]
@@ -243,10 +243,10 @@ def _begin(pair: Pair) -> list[Partition]:
 
 
 def finish(state: State, command: FinishMerge, now_ms: int) -> list[Record]:
-    """Record that the left partition has the range of the right one, unless that is recorded already.
+    """Record that the left partition has the range of the right one, unless this is recorded already.
 
-    Raises UNKNOWN_PARTITION, and NOT_LEADER and STALE_EPOCH with the rows: both have to be as the leader knew them, so
-    that nothing can have been written to the right one since its write gate was closed.
+    Raises UNKNOWN_PARTITION, and NOT_LEADER and STALE_EPOCH with the rows. Both rows have to be as the leader knew
+    them; then nothing can have been written to the right one since its write gate was closed.
     """
     left, right = state.partitions.get(command.partition_id), state.partitions.get(command.merged_id)
     if left is None:
@@ -301,7 +301,7 @@ def _no_moves(state: State, right: Partition, into: int, now_ms: int) -> list[Re
 
 
 def rows_after(state: State, command: FinishMerge) -> list[Partition]:
-    """The remaining partition, and the last row of the one that is gone."""
+    """The row of the remaining partition, and the last row of the one that is gone."""
     gone = state.tombstones.get(command.merged_id) or Partition(
         id=command.merged_id,
         partition_epoch=command.merged_epoch + 1,

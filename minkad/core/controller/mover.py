@@ -1,4 +1,4 @@
-"""The interface of movers, which bring a placed thing to where an operation wants it. `movers.py` lists them."""
+"""The interface of movers, which move placed things as operations want. `movers.py` lists them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from minkad.core.state import State
 
 @dataclass(frozen=True, slots=True)
 class MigrationCaps:
-    """How many partitions may be copied at once: in or out of one node, and in the cluster."""
+    """The numbers of partitions that may be copied at once: in or out of one node, and in the cluster."""
 
     per_node: int
     cluster: int
 
 
 class Most(NamedTuple):
-    """How many things of a kind may be under way at once: to and from one host, and in the cluster."""
+    """The numbers of things of a kind that may be under way at once: to and from one host, and in the cluster."""
 
     per_host: int
     cluster: int
@@ -34,21 +34,21 @@ class Mover(Protocol):
         """A thing's name, for people: flights/7."""
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """Why the migration can never begin; None if it can."""
+        """The reason why the migration can never begin; None if it can."""
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """Why the migration can't begin yet; None if it can."""
+        """The reason why the migration can't begin yet; None if it can."""
 
     def most(self, state: State, migration: Migration, caps: MigrationCaps) -> Most:
-        """How many migrations like this one may be under way at once."""
+        """The numbers of migrations like this one that may be under way at once."""
 
     def hosts(self, state: State, migration: Migration, live: Live) -> list[str]:
-        """The hosts that have work with the migration now, or will have; none if there is nothing to do, or if one of
-        them is gone.
+        """The hosts that have work with the migration, now or later; none if there is nothing to do, or one of them is
+        gone.
         """
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """By host: how many things keep it busy besides the migrations that are under way."""
+        """By host: the number of things that keep it busy besides the migrations under way."""
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
         """The first steps of these migrations, which are PENDING."""
@@ -57,12 +57,12 @@ class Mover(Protocol):
         """The next steps of these migrations, which have begun; none while they have to wait."""
 
     def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
-        """What holds up a migration that has begun, for how long if `now_ms` is known, and what a person can do about
-        it; "" for nothing.
+        """The reason why a migration that has begun waits (with `now_ms`, for how long), and the remedy; "" for
+        none.
         """
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """Why a migration that is COPYING or PREPARING can't be undone without loss; None if it can."""
+        """The reason why a COPYING or PREPARING migration can't be undone without loss; None if it can."""
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Undo a migration that is COPYING or PREPARING, and that `refusal_to_go_back` does not refuse."""
+        """Undo a COPYING or PREPARING migration that `refusal_to_go_back` doesn't refuse."""

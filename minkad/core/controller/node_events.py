@@ -1,4 +1,4 @@
-"""What follows for partitions when a node goes or comes, and when a new controller begins (Kafka Controller Internals:
+"""Changes of partitions when a node goes or comes, and when a new controller begins (Kafka Controller Internals:
 onBrokerFailure, onBrokerStartup, onControllerFailover).
 """
 
@@ -23,9 +23,9 @@ def on_node_failure(state: State, node_ids: Collection[str]) -> Iterator[Record]
     """1. Partitions that have lost their leader → OfflinePartition. 2. They → OnlinePartition, by the offline selector.
     3. Each replica on the nodes → OfflineReplica. All three steps make one new row for each partition.
 
-    The isr stays as it is: each of its members has everything. The leader takes the nodes that are gone out of it when
-    that helps (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others
-    electable. Those that are eligible are in the isr again when one of them has to lead.
+    The isr stays as it is: each of its members has everything. The leader takes absent nodes out of it when this helps
+    (`isr.alter_isr`). A leader whose own failure nobody has noticed yet can't do so, which keeps the others electable.
+    The eligible replicas are in the isr again when one of them has to lead.
     """
     live, partitions = Live.of(state).without(*node_ids), state.partitions
     concerned = dict.fromkeys(id_ for node in node_ids for id_ in partitions.led.get(node, ())) | partitions.yielding
@@ -41,10 +41,10 @@ def _without_nodes(state: State, partition: Partition, node_ids: Collection[str]
 
 
 def on_process_end(state: State, node_id: str) -> Iterator[Record]:
-    """A process is to be replaced by another one, perhaps before anybody has noticed that it ended. Another replica in
-    sync leads what it led, or none does until the new process is there. In an `async` keyspace, what was only in memory
-    may be lost: there the replica is not in sync before it has caught up, and requests that rely on the old process are
-    refused, since the partition_epoch has grown.
+    """A process is to be replaced by another one, perhaps before anybody has noticed its end. Its partitions are led by
+    other replicas in sync, or by none until the new process is there. In an `async` keyspace, writes that were only in
+    memory may be lost. There the replica isn't in sync until it has caught up, and requests that rely on the old
+    process are refused, since the partition_epoch has grown.
     """
     live, led = Live.of(state), state.partitions.led.get(node_id, {})
     others = (id_ for id_ in list(_volatile_on(state, node_id)) if id_ not in led)
@@ -85,9 +85,9 @@ def _restarted(state: State, partition: Partition, node_id: str, live: Live) -> 
 
 
 def on_controller_failover(state: State) -> Iterator[Record]:
-    """Each OfflinePartition and NewPartition → OnlinePartition, and so do partitions whose leader is not up, which the
-    last controller has not come to. Every node is sent all its rows again, and what was under way (reassignments,
-    preferred elections, drains) goes on from the rows.
+    """Each OfflinePartition and NewPartition → OnlinePartition. So does each partition whose leader isn't up, if the
+    last controller didn't get to it. Every node is sent all its rows again. Reassignments, preferred elections and
+    drains go on from the rows.
     """
     live = Live.of(state)
     down = [node for node in state.partitions.led if node not in live.up]

@@ -1,4 +1,4 @@
-"""The interface of the kinds of operations. `operation_kinds.py` lists all of them."""
+"""The interface of the kinds of operations. `operation_kinds.py` lists them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Touch(Enum):
-    """What an operation does to a thing, so that no other one may do it at the same time."""
+    """The ways in which an operation touches a thing; only one operation may do so at a time."""
 
     MOVES = "move"
     LEADS = "elect the leader of"
@@ -26,20 +26,20 @@ class Touch(Enum):
 
 
 Due = tuple[Partition, str]  # a partition that is to get another leader, and that leader
-Steps = Generator[list[Record], None, T]  # a few milliseconds of work each, without a record
+Steps = Generator[list[Record], None, T]  # of a few milliseconds each, without records
 Touched = tuple[Touch, Placed | int | str]  # to a thing, or to a partition, keyspace or node by its id
 
 
 class Beginning(NamedTuple):
-    """What is recorded when an operation begins: its migrations, and what changes at once."""
+    """The records when an operation begins: its migrations, and immediate changes."""
 
     migrations: Sequence[Migration] = ()
     records: Sequence[Record] = ()
 
 
 class Usage(NamedTuple):
-    """What nodes have reported: bytes by partition id, and their disks. `plan`: what was planned by that before, if
-    anything.
+    """The reports of nodes: bytes by partition id, and their disks. `plan`: a plan made from them beforehand, if
+    any.
     """
 
     sizes: Mapping[int, int]
@@ -55,16 +55,16 @@ class Begins(ABC):
 
     @property
     def queue(self) -> bool:
-        """Whether the operation is queued, instead of refused, while others touch the same things."""
+        """True if the operation is queued, instead of refused, while others touch the same things."""
         return False
 
     @property
     def usage(self) -> Usage:
-        """What the nodes had reported when the command was given."""
+        """The reports of the nodes when the command was given."""
         return NOTHING_KNOWN
 
     def check(self, state: State) -> Iterator[None]:
-        """Check what is much, before `operation` is asked for, a part of it at each step. Raises MinkaError."""
+        """Do long checks in steps, before `operation` is asked for. Raises MinkaError."""
         yield from ()
 
     @abstractmethod
@@ -80,48 +80,48 @@ class Begins(ABC):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The outcome of an operation, besides that of its migrations."""
+    """The outcome of an operation, besides the outcomes of its migrations."""
 
     outcome: str = ""
     failed: bool = False
 
 
 class OperationKind:
-    """What operations of a kind do besides their migrations. By default, that is nothing."""
+    """The work of operations of one kind besides their migrations. By default there is none."""
 
-    shifts_load: ClassVar[bool] = True  # while one runs, the nodes' load is not what it will be
+    shifts_load: ClassVar[bool] = True  # the nodes' load is different once one of them has ended
 
     def told(self, state: State, operation: Operation) -> str:
         """The operation as the command that began it: drain cyrene --decommission."""
         return (operation.WhichOneof("kind") or "").replace("_", "-")
 
     def begin(self, state: State, operation: Operation, usage: Usage, now_ms: int) -> Steps[Beginning]:
-        """What follows when the operation begins; this may set fields of `operation`. Raises MinkaError if it can't
+        """The changes when the operation begins; this may set fields of `operation`. Raises MinkaError if it can't
         begin.
         """
         yield from ()
         return Beginning()
 
     def touches(self, state: State, operation: Operation) -> Iterable[Touched]:
-        """What no other operation may touch while this one runs, besides the things that it still has to move."""
+        """Things that no other operation may touch while this one runs, besides those that it still has to move."""
         return ()
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """The next records of an operation that runs; none while it has to wait. No row is changed twice."""
+        """The next records of a running operation; none while it has to wait. Each row is changed at most once."""
         return []
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> Iterable[Due | None]:
-        """For each partition that may have to get another leader: with that leader, or None if it hasn't. They are read
-        as they are asked for.
+        """For each partition that may need another leader: the partition with this leader, or None if there is none for
+        it now. Each is computed when it is asked for.
         """
         return []
 
     def blockers(self, state: State, operation: Operation) -> Iterable[Blocker]:
-        """What an operation that runs waits for; the first of them are asked for."""
+        """The reasons why a running operation waits; only the first of them are asked for."""
         return []
 
     def cancelled(self, state: State, operation: Operation, but: Collection[Placed], now_ms: int) -> list[Record]:
-        """What follows when the operation is cancelled. `but`: the things whose rows change anyway."""
+        """The changes when the operation is cancelled. `but`: the things whose rows change anyway."""
         return []
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:

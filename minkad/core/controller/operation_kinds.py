@@ -22,7 +22,7 @@ OPERATION_KINDS: Final[Mapping[str, OperationKind]] = {
 
 
 def kind_of(operation: Operation) -> OperationKind:
-    """The operation's kind, which says what it does besides its migrations."""
+    """The operation's kind, which defines its work besides its migrations."""
     name = operation.WhichOneof("kind")
     assert name is not None, operation
     return OPERATION_KINDS[name]

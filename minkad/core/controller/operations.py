@@ -1,4 +1,4 @@
-"""Operations that run: how they are paused, limited and cancelled, and how they end."""
+"""Running operations are paused, limited and cancelled, and end."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -39,7 +39,7 @@ def unended(state: State, operation_id: int) -> Operation:
 
 
 def pause(state: State, command: PauseOperation) -> list[Record]:
-    """Begin no further migration of the operation, or begin them again; migrations that are under way go on."""
+    """Begin no further migrations of the operation, or begin them again; migrations under way go on."""
     operation = unended(state, command.operation_id)
     if operation.paused == command.paused:
         return []
@@ -61,11 +61,11 @@ def limit(state: State, command: LimitOperation) -> list[Record]:
 
 
 def cancel(state: State, command: CancelOperation, now_ms: int) -> AtOnce:
-    """Cancel an operation: migrations that have not begun don't begin, those that are copying go back to OAR, those
+    """Cancel an operation: migrations that have not begun never begin, those that are copying go back to OAR, and those
     that are removing old replicas are completed.
 
-    Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas of OAR are alive; then all goes
-    on.
+    Raises UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas of OAR are alive; then everything
+    goes on.
     """
     operation = unended(state, command.operation_id)
     if operation.cancelled:
@@ -97,15 +97,15 @@ def _cancelled(
 
 
 def _dropped(migrations: Iterable[Migration], reason: str, now_ms: int) -> Iterator[list[Record]]:
-    """The records by which those of the migrations that have not begun never will."""
+    """The records that cancel the migrations that have not begun."""
     waiting = [one for one in migrations if one.state == _M.MIGRATION_STATE_PENDING]
     for some in slices(waiting, ROWS_A_STEP):
         yield [migration_in_state(one, _M.MIGRATION_STATE_CANCELLED, now_ms, reason) for one in some]
 
 
 def cancel_migration(state: State, command: CancelMigration, now_ms: int) -> list[Record]:
-    """Give up one migration: the thing stays where it was, and what is in its new place is removed. Nothing happens if
-    that isn't safe, or if it is being removed from its old place already.
+    """Give up one migration: the thing stays where it was, and its copy in the new place is removed. Nothing happens if
+    this isn't safe, or if the thing is being removed from its old place already.
     """
     live = Live.of(state)
     for (thing, _), migration in state.migrations.get(command.operation_id, {}).items():
@@ -152,7 +152,7 @@ def give_up(
     now_ms: int,
     ends: OperationState.ValueType = OperationState.OPERATION_STATE_FAILED,
 ) -> Iterator[list[Record]]:
-    """End a queued operation before it has begun. The records, piece by piece; they belong into one Raft entry."""
+    """End a queued operation before it has begun. Yields the records piece by piece, for one Raft entry."""
     yield from _dropped(state.migrations[operation.id].values(), reason, now_ms)
 
     def change(row: Operation) -> None:

@@ -14,9 +14,9 @@ from minkad.core.controller.selectors import Selection
 
 
 class PartitionChange:
-    """A copy of a row, changed step by step. The consequences of a step for other fields are drawn here: a node that is
-    in sync is no longer joining, only a node that is in sync can succeed the leader, and only a replica that stays can
-    be eligible. (In Kafka's KRaft: PartitionChangeBuilder.)
+    """A copy of a row, changed step by step. Each step also updates the fields that depend on it: a node that is in
+    sync is no longer joining, only a node that is in sync can succeed the leader, and only a replica that stays can be
+    eligible. (In Kafka's KRaft: PartitionChangeBuilder.)
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -42,8 +42,8 @@ class PartitionChange:
     # The leader
 
     def elect(self, selection: Selection | None) -> Self:
-        """→ OnlinePartition with the node that was selected; → OfflinePartition if no node can lead. In that case the
-        isr stays as it is: each of its replicas has everything.
+        """→ OnlinePartition with the selected node; → OfflinePartition if no node can lead. Then the isr stays as it
+        is: each of its replicas has everything.
         """
         row = self._row
         if selection is not None:
@@ -86,7 +86,7 @@ class PartitionChange:
         return self
 
     def leave_isr(self, node: str) -> Self:
-        """The node's replica, which isn't the leader's, may lack what is committed."""
+        """The node's replica, which isn't the leader's, may lack committed entries."""
         assert node != self._row.leader, self._row
         self.keep_eligible([other for other in self._row.eligible if other != node])
         return self.set_isr([other for other in self._row.isr if other != node])
@@ -97,7 +97,7 @@ class PartitionChange:
         return self
 
     def readmit_eligible(self) -> Self:
-        """Who is eligible is in sync again: its leader takes out those who are gone."""
+        """The eligible replicas are in sync again; their leader takes out the absent ones."""
         return self.set_isr([*self._row.isr, *self._row.eligible]).keep_eligible([])
 
     # The replicas: the steps of onPartitionReassignment
@@ -112,7 +112,7 @@ class PartitionChange:
         return self
 
     def remove_old_replicas(self) -> Self:
-        """Steps 8 and 9: what is in OAR and not in RAR is to be deleted."""
+        """Steps 8 and 9: the replicas in OAR and not in RAR are to be deleted."""
         row = self._row
         return self._remove([node for node in row.replicas if node not in row.target_replicas])
 
@@ -123,7 +123,7 @@ class PartitionChange:
         return self
 
     def go_back_to(self, original: Sequence[str]) -> Self:
-        """AR = OAR again, and what the new replicas have is to be deleted."""
+        """AR = OAR again; the copies of the new replicas are to be deleted."""
         row = self._row
         self._remove([node for node in row.replicas if node not in original])
         row.replicas[:] = original
@@ -157,12 +157,12 @@ class PartitionChange:
         return self
 
     def merge_from(self, right_id: int) -> Self:
-        """The partition is to get what its neighbour on the right has."""
+        """The partition is to get the range of its neighbour on the right."""
         self._row.merge_from = right_id
         return self
 
     def merge_into(self, left_id: int) -> Self:
-        """The partition is to become part of its neighbour on the left."""
+        """The partition is to become a part of its neighbour on the left."""
         self._row.merge_into = left_id
         return self
 
@@ -173,8 +173,8 @@ class PartitionChange:
         return self
 
     def grow_to(self, end_key: bytes, generation: int) -> Self:
-        """The partition has all that its neighbour had. At the new leader_epoch followers learn again how far the
-        leader is: what came through the log is a part of their range only now.
+        """The partition has its neighbour's range. At the new leader_epoch followers learn again how far the leader is:
+        the data that came through the log is a part of their range only now.
         """
         row = self._row
         row.end_key, row.generation = end_key, generation
@@ -194,8 +194,8 @@ class PartitionChange:
 
 
 def election(partition: Partition, selection: Selection | None) -> list[Partition]:
-    """The rows by which the selected node leads, or no node does. An eligible one is elected from the isr, into which
-    it is taken before.
+    """The rows by which the selected node leads, or no node does. An eligible node is first taken into the isr, then
+    elected from it.
     """
     if selection is None or selection.unclean or not partition.isr or selection.leader in partition.isr:
         return [PartitionChange(partition).elect(selection).row()]
@@ -204,8 +204,8 @@ def election(partition: Partition, selection: Selection | None) -> list[Partitio
 
 
 def elect(row: Partition, selection: Selection) -> None:
-    """The selected node is to lead at a new leader_epoch; the partition is ASSIGNED until the node has acknowledged
-    that.
+    """The selected node is to lead at a new leader_epoch. The partition is ASSIGNED until the node has acknowledged
+    this.
     """
     row.leader = selection.leader
     row.leader_epoch += 1

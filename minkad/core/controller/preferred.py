@@ -24,7 +24,7 @@ class ElectLeaders(Begins):
     queue: bool = False
 
     def operation(self, state: State) -> Operation | None:
-        """An operation on the partitions whose preferred leader can lead and does not; None if there are none."""
+        """An operation on the partitions whose preferred leader can lead but doesn't; None if there are none."""
         partitions = due(state, self.partitions)
         if not partitions:
             return None
@@ -33,7 +33,7 @@ class ElectLeaders(Begins):
 
 
 def due(state: State, partitions: Collection[int]) -> list[int]:
-    """The ids of those partitions whose preferred leader can lead and does not."""
+    """The ids of the partitions whose preferred leader can lead but doesn't."""
     live = Live.of(state)
     return [p.id for p in _named(state, partitions) if preferred_successor(p, live)]
 
@@ -42,11 +42,11 @@ class Elections(OperationKind):
     """Affected partitions → OnlinePartition, by the preferred replica selector."""
 
     def touches(self, state: State, operation: Operation) -> list[Touched]:
-        """The leaderships of its partitions, but for those that were merged into others since."""
+        """The leaderships of its partitions, except those that were merged into others since."""
         return [(Touch.LEADS, partition.id) for partition in _affected(state, operation)]
 
     def leaderships(self, state: State, operation: Operation, live: Live) -> Iterator[Due | None]:
-        """Those that are still to get their preferred leader."""
+        """The partitions that have yet to get their preferred leader."""
         for id_ in () if operation.cancelled else operation.elect_leaders.partitions:
             row = state.partitions.get(id_)
             successor = None if row is None else preferred_successor(row, live)
@@ -71,7 +71,7 @@ def _affected(state: State, operation: Operation) -> list[Partition]:
 
 
 def preferred_successor(partition: Partition, live: Live) -> str | None:
-    """The preferred leader, if it can lead and does not. A partition that is being reassigned is left alone."""
+    """The preferred leader, if it can lead but doesn't. A partition that is being reassigned is left alone."""
     if not partition.leader or partition.target_replicas:
         return None
     selection = preferred_replica_partition_leader_selector(partition, live)
@@ -88,7 +88,7 @@ def chosen(state: State, keyspaces: Collection[str], partitions: Collection[int]
 
 
 def skipped(state: State, partitions: Collection[int]) -> list[Blocker]:
-    """The partitions that another replica leads although it isn't preferred, and why the preferred one can't lead."""
+    """The partitions that aren't led by their preferred leader, and the reasons why it can't lead."""
     live = Live.of(state)
     found = []
     for partition in _named(state, partitions):

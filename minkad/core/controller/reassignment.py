@@ -1,5 +1,5 @@
-"""Moving a partition from its old assigned replicas (OAR) to new ones (RAR), step by step
-(Kafka Controller Internals: onPartitionReassignment).
+"""Moves a partition from its old assigned replicas (OAR) to new ones (RAR), step by step (Kafka Controller Internals:
+onPartitionReassignment).
 
 Each step is a record of its own, and the next step is read from the row alone. So a new active controller goes on where
 the last one stopped:
@@ -41,7 +41,7 @@ class PartitionMover:
         return f"partition {id_}" if partition is None else partition_name(state.keyspaces, partition)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The replicas aren't as an earlier migration, which was cancelled, was to leave them."""
+        """The replicas aren't as expected: an earlier migration was cancelled."""
         replicas = state.partitions[migration.partition_id].replicas
         if migration.source and migration.source not in replicas:
             return f"{migration.source} no longer holds a replica of it"
@@ -124,7 +124,7 @@ class PartitionMover:
         ]
 
     def waits_for(self, state: State, migration: Migration, now_ms: int | None) -> tuple[str, str]:
-        """It waits for a replica that has the data, or that is to be in sync."""
+        """It waits for a replica that has the data, or that has to be in sync."""
         partition = state.partitions[migration.partition_id]
         if not has_leader(partition):
             return _offline(partition), f"start {' or '.join(has_everything(partition))}"
@@ -138,7 +138,7 @@ class PartitionMover:
         return "", ""
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """Replicas in sync must not be dropped if too few of the original ones are in sync."""
+        """Replicas in sync must not be dropped if too few of the original replicas are in sync."""
         partition, original = state.partitions[migration.partition_id], migration.original_replicas
         if all(node in original for node in partition.isr):
             return None
@@ -151,8 +151,8 @@ class PartitionMover:
         return f"of its former replicas {', '.join(original)} {alive} is alive and in sync, and {needed} must be"
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:
-        """Go back to OAR. A leader that is not in OAR hands over first (→ CANCELLING), since it may serve until then;
-        then the copies of the new replicas are removed (→ CANCELLED).
+        """Go back to OAR. A leader that isn't in OAR hands over first (→ CANCELLING), since it may serve until then.
+        Then the copies of the new replicas are removed (→ CANCELLED).
         """
         partition, original = state.partitions[migration.partition_id], migration.original_replicas
         if not partition.leader or partition.leader in original:
@@ -178,11 +178,11 @@ class PartitionMover:
 
 
 def missing_in_sync(partition: Partition, original: Collection[str], up: Collection[str]) -> list[str]:
-    """The nodes of RAR that the migration waits for: those that have not joined the isr, or are gone, so that the
-    leader is about to take them out of it.
+    """The nodes of RAR for which the migration waits: they have not joined the isr, or are gone, so the leader will
+    soon remove them from it.
 
-    A replica that was there before (`original`) and is down is not waited for, as long as RAR has no fewer live
-    replicas in sync than OAR: one dead node doesn't keep another one from being replaced.
+    A replica that was there before (`original`) and is down isn't waited for if RAR has at least as many live replicas
+    in sync as OAR: a dead node doesn't prevent the replacement of another one.
     """
     in_sync = [node for node in partition.isr if node in up]
     missing = [node for node in partition.target_replicas if node not in in_sync]
@@ -207,8 +207,8 @@ def _added_by(partition: Partition, target: Sequence[str]) -> list[str]:
 
 
 def _next_leader(partition: Partition, migration: Migration, live: Live) -> str | None:
-    """Step 6: the next leader by RAR; None if the leader stays. A mere change of order is meant to make the first
-    replica lead.
+    """Step 6: the next leader by RAR; None if the leader stays. If only the order changes, the first replica is to
+    lead.
     """
     selection = None
     if partition.leader not in partition.target_replicas:

@@ -1,4 +1,4 @@
-"""A plan that people have seen becomes an operation with exactly its moves."""
+"""Makes a plan that people have seen an operation with exactly its moves."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ class ApplyPlan(Begins):
 
     @property
     def queue(self) -> bool:
-        """Whether the plan was made to be queued."""
+        """True if the plan was made to be queued."""
         return self.plan.queued
 
     def check(self, state: State) -> Iterator[None]:
-        """Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN if something that the plan moves has
-        changed since it was made.
+        """Raises DAMAGED_PLAN, CLUSTER_MISMATCH, INVALID_ARGUMENT, and STALE_PLAN if a thing that the plan moves has
+        changed since the plan was made.
         """
         _check_plan(state, self.plan)
         yield
@@ -56,7 +56,7 @@ class ApplyPlan(Begins):
 
 
 def migrations_of(plan: Plan) -> Iterator[Migration]:
-    """The plan's moves as migrations, one each, in the same order."""
+    """The plan's moves as migrations, one for each, in the same order."""
     places = Counter[int]()
     for move in plan.moves:
         if move.HasField("duty"):

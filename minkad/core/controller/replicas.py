@@ -1,4 +1,4 @@
-"""What follows from the answers of nodes that were sent rows."""
+"""Records the answers of nodes to the rows that they were sent."""
 
 from minka.v1.cluster_pb2 import (
     PARTITION_STATE_ASSIGNED,
@@ -12,8 +12,8 @@ from minkad.core.state import State
 
 
 def report(state: State, command: ReportReplicas) -> list[Record]:
-    """A partition whose leader hosts it goes from ASSIGNED to ONLINE. A node that has deleted its replica no longer has
-    anything of the partition (OfflineReplica → NonExistentReplica).
+    """A partition whose leader hosts it goes from ASSIGNED to ONLINE. A node that has deleted its replica has nothing
+    of the partition left (OfflineReplica → NonExistentReplica).
     """
     node = command.node_id
     rows: dict[int, Partition] = {}
@@ -35,14 +35,14 @@ def report(state: State, command: ReportReplicas) -> list[Record]:
 
 
 def _is_confirmation(partition: Partition, node: str, epoch: int) -> bool:
-    """Whether it makes the partition ONLINE that the node hosts it as the row of this partition_epoch says."""
+    """True if the partition becomes ONLINE because the node hosts it by its row of this partition_epoch."""
     return (
         partition.leader == node and partition.partition_epoch == epoch and partition.state == PARTITION_STATE_ASSIGNED
     )
 
 
 def is_release(partition: Partition, node: str) -> bool:
-    """Whether the node was yet to delete its replica. If it was assigned the partition again meanwhile, it is sent the
-    row again.
+    """True if the node still had to delete its replica. If it was assigned the partition again meanwhile, it is sent
+    the row again.
     """
     return node in partition.removing_replicas and node not in partition.replicas

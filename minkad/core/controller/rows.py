@@ -7,7 +7,7 @@ from minka.v1.cluster_pb2 import Migration, MigrationState, Node, NodeState, Ope
 from minka.v1.records_pb2 import PartitionsChanged, Record
 from minkad.core.state import other_half
 
-ROWS_A_RECORD: Final = 50  # where thousands change; they take about a millisecond to decide, and one to apply
+ROWS_A_RECORD: Final = 50  # if thousands change; they take about a millisecond to decide, and one to apply
 
 
 def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: int, *, emptied: bool = False) -> Record:
@@ -20,13 +20,13 @@ def node_in_state(node: Node, state: NodeState.ValueType, reason: str, now_ms: i
 
 
 def partitions_changed(rows: Iterable[Partition]) -> list[Record]:
-    """One record for all these rows; none if there are none."""
+    """One record for all these rows; none if there are no rows."""
     record = Record(partitions_changed=PartitionsChanged(partitions=rows))
     return [record] if record.partitions_changed.partitions else []
 
 
 def together(records: Iterable[Record]) -> list[Record]:
-    """The same facts with all changed rows of partitions, each of another one, in one record."""
+    """The same facts with all changed rows of partitions, at most one a partition, in one record."""
     changed, others = Record(), list[Record]()
     for record in records:
         if record.HasField("partitions_changed"):
@@ -37,8 +37,8 @@ def together(records: Iterable[Record]) -> list[Record]:
 
 
 def in_pieces(rows: Iterable[Partition]) -> Iterator[Record]:
-    """The same in as many records as it takes, each valid on its own: the halves of a split change together, and a
-    partition that has two rows has them in two records. The rows are read as the records are asked for.
+    """The same in several records, each valid alone: the halves of a split change together, and two rows of one
+    partition are in two records. Rows are read only when records are asked for.
     """
     piece: list[Partition] = []
     last = 0  # the partition of the row before
@@ -88,8 +88,8 @@ def operation_with(operation: Operation, change: Callable[[Operation], None]) ->
 
 
 def rows_in(record: Record) -> int:
-    """The work of deciding and applying the record, in rows of partitions; a duty's row, or an assignment of it, counts
-    as a fifth of one.
+    """The work of deciding and applying the record, in rows of partitions. A duty's row or assignment counts as a
+    fifth.
     """
     changed = record.duties_changed
     duties = len(record.assignments_changed.duties) + len(changed.duties) + len(changed.removed)

@@ -1,4 +1,4 @@
-"""The next steps of everything that is under way, which the controller takes automatically.
+"""The next steps of all things under way, which the controller takes automatically.
 
 It reads the rows alone, so a new active controller goes on where the last one stopped (Kafka Controller Internals:
 onControllerFailover, 3. and 4.).
@@ -26,22 +26,22 @@ _PENDING: Final = MigrationState.MIGRATION_STATE_PENDING
 
 
 class Scheduler:
-    """The scheduler of one active controller. Next steps are read from the rows alone; it remembers only when it
-    needn't look again.
+    """The scheduler of one active controller. It reads next steps from the rows alone, and remembers only when it need
+    not look again.
     """
 
     def __init__(self) -> None:
-        self._quiet: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
-        self._begun: object = None  # at which revision no more migrations may begin
-        self._live: tuple[object, Live] = (None, Live(frozenset()))  # at which revision of the nodes
+        self._quiet: tuple[object, int] = (None, 0)  # the revision at which there was nothing to do, and the time
+        self._begun: object = None  # the revision at which no more migrations may begin
+        self._live: tuple[object, Live] = (None, Live(frozenset()))  # with the revision of the nodes
         self._waiting = _Waiting()
         self._leaderships = Leaderships()
 
     def next_steps(
         self, state: State, caps: MigrationCaps, now_ms: int, low_disks: Collection[str] = ()
     ) -> list[Record]:
-        """The next records; none if there is nothing to do. No row is changed twice in them. `low_disks`: the nodes
-        that can't take writes for want of space, so that others are to lead.
+        """The next records; none if there is nothing to do. They change each row at most once. `low_disks`: the nodes
+        that lack the space for writes, so others should lead.
         """
         beside = caps, tuple(low_disks)
         seen, (quiet, at) = (state.revision, *beside), self._quiet
@@ -53,8 +53,8 @@ class Scheduler:
         if seen != self._begun:
             self._waiting.look(seen)
             records, never = _begin_migrations(state, self._waiting, caps, live, now_ms)
-            # Migrations that begin leave the others less room. After one that is cancelled, the thing's next one may
-            # begin; and some may not have been looked at.
+            # Migrations that begin leave less room for others. After a cancelled one, the thing's next migration may
+            # begin; and some migrations may not have been looked at.
             again = never or self._waiting.is_cut
             self._begun = None if again else (state.revision + len(records), *beside)
             if records or never:
@@ -91,15 +91,15 @@ def _by_kind(migrations: Iterable[Migration]) -> dict[str, list[Migration]]:
 
 
 class _Waiting:
-    """The migrations that have not begun. A look goes through WAITING_A_LOOK of an operation's at most; the next one
+    """The migrations that have not begun. A look goes through at most WAITING_A_LOOK of an operation; the next look
     goes on from there.
     """
 
     def __init__(self) -> None:
-        self.is_cut = False  # whether the last look was not through with an operation
+        self.is_cut = False  # True if the last look didn't get to the end of an operation
         self._revision: object = None
         self._from: dict[int, int] = {}  # by operation: the place where the next look begins
-        self._left: dict[int, int] = {}  # by operation: how many have not been looked at since the revision
+        self._left: dict[int, int] = {}  # by operation: the number not looked at since the revision
 
     def look(self, revision: object) -> None:
         """Begin a look."""
@@ -108,7 +108,7 @@ class _Waiting:
         self.is_cut = False
 
     def of(self, state: State, operation: Operation) -> Iterator[Migration]:
-        """The operation's, in the order of its plan; after the last comes the first."""
+        """The operation's migrations, in the order of its plan; after the last comes the first."""
         unended = state.unended.get(operation.id, {})
         begin = self._from.pop(operation.id, 0)
         left = self._left.get(operation.id, len(unended))
@@ -124,8 +124,8 @@ class _Waiting:
 def _begin_migrations(
     state: State, not_begun: _Waiting, caps: MigrationCaps, live: Live, now_ms: int
 ) -> tuple[list[Record], list[Record]]:
-    """The records by which migrations begin, and those by which migrations that can never begin are cancelled. Each
-    time the next one is taken from the operation with the fewest under way, in the order of its plan.
+    """The records that begin migrations, and that cancel migrations that can never begin. Each time, the next migration
+    is taken from the operation with the fewest under way, in the order of its plan.
     """
     waiting = {o.id: not_begun.of(state, o) for o in state.moving_operations() if not o.paused}
     if not waiting:
@@ -153,8 +153,8 @@ def unfinished(state: State, operation: Operation) -> Iterator[Migration]:
 
 
 class _Load:
-    """How many migrations are under way, by host, by kind of thing, and by operation. Those that wait for a host that
-    is gone don't count.
+    """The numbers of migrations under way, by host, by kind of thing, and by operation. Migrations that wait for a host
+    that is gone don't count.
     """
 
     def __init__(self, state: State, caps: MigrationCaps, live: Live) -> None:
@@ -168,8 +168,8 @@ class _Load:
             self.add(migration)
 
     def next_with_room(self, waiting: Iterator[Migration]) -> Migration | None:
-        """The operation's next migration whose hosts have room; None if there is none, or no more things of this kind
-        may move in the cluster.
+        """The operation's next migration whose hosts have room; None if there is none, or the cluster can't move more
+        things of this kind.
         """
         state, live, busy = self._state, self._live, self._busy
         if (migration := next(waiting, None)) is None:

@@ -1,6 +1,6 @@
-"""Which zones the voters sit in: none has two more of them than another one in which a live node could vote.
+"""Spreads the voters over zones: no zone has two voters more than another one in which a live node could vote.
 
-With three voters and three zones, the end of a zone is so never the end of the quorum.
+So with three voters and three zones, the loss of a zone never costs the quorum.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ class SeatMove:
 
 
 class Seats:
-    """The voters and those that could be: LIVE learners that have the log. `match`: by raft id, the index up to which
-    each member has the leader's log.
+    """The voters, and the nodes that could be voters: LIVE learners that have the log. `match`: by raft id, the index
+    up to which each member has the leader's log.
     """
 
     def __init__(self, conf: ConfState, nodes: Collection[Node], match: Mapping[int, int]) -> None:
@@ -39,12 +39,12 @@ class Seats:
         return node is not None and node.state == NodeState.NODE_STATE_LIVE and self._match.get(raft_id, 0) > 0
 
     def _taken(self, but: int = 0) -> Counter[str]:
-        """How many voters each zone has, without this one."""
+        """The number of voters in each zone, without this one."""
         return Counter(self._nodes[v].zone for v in self._voters if v != but and v in self._nodes)
 
     def best(self, instead_of: int = 0) -> int | None:
-        """The learner that is to vote, instead of this voter: of the zone with the fewest voters, and there the one
-        that has most of the log. One that lags far behind another one comes last.
+        """The learner that is to vote, instead of this voter: in the zone with the fewest voters, the one with most of
+        the log. A learner that lags far behind another one comes last.
         """
         taken, most = self._taken(instead_of), max(map(self._has, self._candidates), default=0)
 
@@ -58,9 +58,9 @@ class Seats:
         return self._match.get(raft_id, 0)
 
     def move(self, leader: int, live_before_ms: int | None = None) -> SeatMove | None:
-        """The move of a seat that evens out the zones; None if they are even, or while a voter is down: then a quorum
-        has none to spare. `leader` keeps its seat. With `live_before_ms` a node counts only if it has been LIVE since
-        then (Unix ms), so that seats don't follow one that comes and goes.
+        """The move of a seat that evens out the zones; None if they are even, or while a voter is down: then the quorum
+        has no voter to spare. `leader` keeps its seat. With `live_before_ms` a node counts only if it has been LIVE
+        since then (Unix ms), so that seats don't follow a node that comes and goes.
         """
         if not all(is_up(self._nodes.get(voter)) for voter in self._voters):
             return None

@@ -1,8 +1,8 @@
-"""How the next leader is selected (Kafka Controller Internals: the partition leader selectors).
+"""Selectors of the next leader (Kafka Controller Internals: the partition leader selectors).
 
-Each selector looks at a row and at the nodes that are up, and returns the leader and the in-sync set that the election
-gives; None if no replica can be elected. A node that is up is "live"; one that is being drained comes last, if it may
-be elected at all.
+Each selector looks at a row and at the nodes that are up, and returns the elected leader and the in-sync set; None if
+no replica can be elected. A node that is up is "live"; a node that is being drained comes last, if it may be elected at
+all.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,8 +15,8 @@ from minkad.core.state import State, is_up
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The nodes that are up, and those of them that lead only if no other node can, since they are being drained or
-    their disks are low.
+    """The nodes that are up. Some of them (`draining`) lead only if no other node can: they are being drained, or their
+    disks are low.
     """
 
     up: frozenset[str]
@@ -34,7 +34,7 @@ class Live:
         return Live(self.up - {*nodes}, self.draining - {*nodes})
 
     def only(self, nodes: Collection[str]) -> "Live":
-        """The same with none but these nodes."""
+        """The same with only these nodes."""
         return Live(self.up.intersection(nodes), self.draining.intersection(nodes))
 
     def first(self, candidates: Iterable[str]) -> str | None:
@@ -43,7 +43,7 @@ class Live:
         return next((node for node in up if node not in self.draining), up[0] if up else None)
 
     def stays(self, node: str) -> bool:
-        """Whether the node is up and not being drained."""
+        """True if the node is up and not being drained."""
         return node in self.up and node not in self.draining
 
 
@@ -57,8 +57,8 @@ class Selection:
 
 
 def offline_partition_leader_selector(row: Partition, live: Live, *, allow_unclean: bool) -> Selection | None:
-    """New leader: a live replica in the isr; if there is none, an eligible one, and all that are eligible are in the
-    isr again; if `allow_unclean` is set, any other one that isn't being added, which is alone in the isr then.
+    """New leader: a live replica in the isr. Otherwise an eligible one, and all eligible ones are in the isr again.
+    Otherwise, with `allow_unclean`, any other one that isn't being added, which is then alone in the isr.
     """
     assigned = _assigned(row)
     in_sync = [node for node in assigned if node in row.isr]
@@ -95,7 +95,9 @@ def preferred_replica_partition_leader_selector(row: Partition, live: Live) -> S
 
 
 def controlled_shutdown_leader_selector(row: Partition, live: Live, shutting_down: Collection[str]) -> Selection | None:
-    """New leader: a live replica in the isr that is not being shut down. New isr: the current one without those."""
+    """New leader: a live replica in the isr that is not being shut down. New isr: the current one without such
+    nodes.
+    """
     candidates = [n for n in _assigned(row) if n in row.isr and n not in shutting_down and live.stays(n)]
     if not candidates:
         return None
@@ -108,6 +110,6 @@ def preferred_leader(row: Partition) -> str:
 
 
 def _assigned(row: Partition) -> list[str]:
-    """The replicas in their order, those that stay before those that a reassignment removes."""
+    """The replicas in their order; those that stay come before those that a reassignment removes."""
     staying = [node for node in row.target_replicas if node not in row.removing_replicas]
     return list(dict.fromkeys([*staying, *(n for n in row.replicas if n not in row.removing_replicas)]))

@@ -2,9 +2,9 @@
 
 One record makes two rows of one: the parent keeps its id and the lower half, the child is new and has the upper half,
 on the same nodes and with the same leader. As soon as the leader knows the rows, it serves the halves separately; the
-child once its leader has made it of the parent's data. Until the whole in-sync set has made it, both rows are
-`splitting`: the halves have one leadership, and neither is moved. No node joins the in-sync set once the parent's
-leader has made the child: from a copy of the parent that is later than that, a node can't make the child.
+child once it has made it from the parent's data. Until the whole in-sync set has made the child, both rows are
+`splitting`: the halves have one leadership, and neither is moved. Once the parent's leader has made the child, nodes
+can't join the in-sync set: from a later copy of the parent, a node can't make the child.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from minkad.core.state import State, other_half, partition_name, range_of
 
 MAX_KEYS = 1000  # in one operation
 SPLITS_AT_ONCE = 16  # in the cluster
-MAX_PARTITIONS_A_NODE = 5000  # replicas; a partition on a node with so many isn't split automatically
+MAX_PARTITIONS_A_NODE = 5000  # replicas; partitions on a node with this many aren't split automatically
 
 _HAS_LEADER = (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
@@ -91,8 +91,8 @@ class Splits(OperationKind):
         return [(Touch.CUTS, operation.split.keyspace_id)]
 
     def next_steps(self, state: State, operation: Operation) -> list[Record]:
-        """The splits that can be made now. A partition can have only one split at a time, so one that is to be split at
-        several keys is first split near the middle of them.
+        """The splits that can be made now. A partition can have only one split at a time. If it is to be split at
+        several keys, it is first split near the middle key.
         """
         split = operation.split
         if not split.keys or operation.paused or operation.cancelled:
@@ -117,7 +117,7 @@ class Splits(OperationKind):
         return [*records, _with_progress(operation, done, made)] if done else records
 
     def blockers(self, state: State, operation: Operation) -> list[Blocker]:
-        """What the splits wait for."""
+        """The reasons why the splits wait."""
         found = []
         for key in operation.split.keys:
             row = state.partitions.at(operation.split.keyspace_id, key)
@@ -129,7 +129,7 @@ class Splits(OperationKind):
         return found
 
     def end(self, state: State, operation: Operation, live: Live) -> End | None:
-        """The operation ends when all splits are done; when it is cancelled, as soon as those that have begun are
+        """The operation ends when all splits are done; if it is cancelled, as soon as the splits that have begun are
         done.
         """
         split = operation.split
@@ -142,8 +142,8 @@ class Splits(OperationKind):
 
 
 def propose(state: State, command: ProposeSplit) -> list[Record]:
-    """The split that a leader asks for, at once or not at all; the leader asks again later. Nothing if it is made
-    already.
+    """The record of the split that a leader asks for; none if it is made already. It is made at once or refused; then
+    the leader asks again later.
 
     Raises UNKNOWN_PARTITION, NOT_LEADER and STALE_GENERATION with the row, INVALID_ARGUMENT, SPLIT_REFUSED.
     """
@@ -169,7 +169,7 @@ def propose(state: State, command: ProposeSplit) -> list[Record]:
 
 
 def _free(state: State) -> int:
-    """How many more splits may begin."""
+    """The number of additional splits that may begin."""
     return max(0, SPLITS_AT_ONCE - len(state.partitions.splitting) // 2)
 
 
@@ -199,7 +199,7 @@ def split_at(row: Partition, key: bytes, child_id: int, *, keeps_start: bool = F
 
 
 class Obstacle(NamedTuple):
-    """Why something can't be done now, and what helps."""
+    """A reason why something can't be done now, and the remedy."""
 
     reason: str
     remedy: str
@@ -212,7 +212,7 @@ def obstacle(state: State, row: Partition, *, ignore_merge: bool = False) -> str
 
 
 def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> Iterator[Obstacle]:
-    """Why a partition can't be split or merged now. `ignore_merge`: its merge may be under way."""
+    """The reasons why a partition can't be split or merged now. `ignore_merge`: its merge may be under way."""
     keyspace = state.keyspaces[row.keyspace_id]
     watch = f"minkactl partitions --keyspace {keyspace.name} --watch"
     missing = [node for node in row.replicas if node not in row.isr]
@@ -233,9 +233,9 @@ def obstacles(state: State, row: Partition, *, ignore_merge: bool = False) -> It
 
 
 def caps(state: State, row: Partition) -> Iterator[Obstacle]:
-    """The limits of splits that a leader proposes; splits that a person asks for don't have them."""
+    """The limits on splits that a leader proposes; splits that a person asks for don't have these limits."""
     if not _free(state):
-        yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, which is the most", "minkactl operations")
+        yield Obstacle(f"{SPLITS_AT_ONCE} splits are under way, the most at a time", "minkactl operations")
     for node in row.replicas:
         if len(state.partitions.copies.get(node, ())) >= MAX_PARTITIONS_A_NODE:
             text = f"{node} has {MAX_PARTITIONS_A_NODE:,} partitions, and no more are made automatically"
@@ -255,7 +255,7 @@ def finish(state: State, command: FinishSplit) -> list[Record]:
         name = partition_name(state.keyspaces, child)
         text = f"{name} is led by {child.leader or 'nobody'} at leader_epoch {child.leader_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
-    if child.partition_epoch != command.partition_epoch:  # its leader may not know the whole in-sync set yet
+    if child.partition_epoch != command.partition_epoch:  # its leader may not know the present in-sync set yet
         text = f"partition {child.id} is at epoch {child.partition_epoch}, its leader knows {command.partition_epoch}"
         raise MinkaError(Code.STALE_EPOCH, text, partitions=[child])
     halves = (state.partitions[other_half(child)], child)

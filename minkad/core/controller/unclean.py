@@ -1,4 +1,4 @@
-"""A loss that a person accepts: a replica that may lack what was acknowledged leads (KIP-460: UNCLEAN elections)."""
+"""A loss that a person accepts: a replica that may lack acknowledged writes leads (KIP-460: UNCLEAN elections)."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _NOT_LIVE: Final = "it is not LIVE"
 
 
 def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
-    """Let the node lead the partition, alone in the isr, whatever its keyspace says about unclean elections.
+    """Let the node lead the partition, alone in the isr, even if its keyspace doesn't allow unclean elections.
 
     Raises UNKNOWN_PARTITION; STALE_EPOCH if the row isn't the one that the person saw; LEADER_EXISTS while it isn't
     needed; INELIGIBLE_REPLICA if the node is not LIVE, or has no whole copy by the row, or is a leader that serves
@@ -43,7 +43,7 @@ def elect_unclean(state: State, command: ElectUnclean) -> list[Record]:
 
 
 def _serves_nothing(partition: Partition, command: ElectUnclean) -> bool:
-    """Whether the leader's copy is damaged, and nobody else is in sync, to whom it would leave the leadership."""
+    """True if the leader's copy is damaged, and no other replica is in sync that could take over the leadership."""
     return partition.leader in command.damaged and list(partition.isr) == [partition.leader]
 
 

@@ -1,4 +1,4 @@
-"""The voters: how the Raft configuration becomes what it should be, by one safe change at a time."""
+"""Chooses the voters: brings the Raft configuration to its target, by one safe change at a time."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ MAX_VOTERS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class VoterSettings:
-    """How many voters there are to be, and for how many milliseconds one may be gone before a learner replaces it. A
-    node has to be there for as long before a seat moves to it because of its zone.
+    """The wanted number of voters, and the milliseconds that one may be gone before a learner replaces it. A node has
+    to be LIVE for the same time before a seat moves to it because of its zone.
     """
 
     voters: int
@@ -30,12 +30,12 @@ def next_membership_change(
     settings: VoterSettings,
     now_ms: int,
 ) -> ConfChangeV2 | None:
-    """The next change of the Raft configuration; None if it is as it should be, or while a change is under way.
+    """The next change of the Raft configuration; None if it is right, or while a change is under way.
 
-    A node that was removed is no member. Every LIVE node has the log: one that is not a member becomes a learner. While
+    A removed node stops being a member. Every LIVE node gets the log: if it isn't a member, it becomes a learner. While
     there are fewer voters than wanted, the best LIVE learner is promoted: one in a zone with few voters. A voter that
     has been gone for `replace_after_ms` is replaced by the best LIVE learner and becomes a learner itself, in one joint
-    change; so is one whose seat is to be in another zone (`Seats`). `match`: by raft id, the index up to which each
+    change. So is a voter whose seat is to be in another zone (`Seats`). `match`: by raft id, the index up to which each
     member has the log of `leader`.
     """
     if conf.voters_outgoing or not nodes:  # no nodes: the cluster is not created yet
@@ -72,12 +72,12 @@ def change_voters(
     promote: Sequence[str],
     demote: Sequence[str],
 ) -> ConfChangeV2 | None:
-    """The change that a person asks for, as one joint change; None when the voters are already as asked.
+    """The change that a person asks for, as one joint change; None if the voters are already as asked.
 
     `nodes` by id, `match` and `leader` by raft id. It never lowers the number of voters below `settings.voters`:
-    `next_membership_change` would promote a learner at once, perhaps the node that was demoted. Nor does it put two
-    voters more into a zone than another one has that could have one: a seat would move back. Raises UNKNOWN_NODE,
-    INVALID_VOTERS with the reason, and VOTERS_CHANGING while a joint change is under way.
+    `next_membership_change` would promote a learner at once, perhaps the demoted node. Nor does it give a zone two
+    voters more than another zone that could have one: a seat would move back. Raises UNKNOWN_NODE, INVALID_VOTERS with
+    the reason, and VOTERS_CHANGING while a joint change is under way.
     """
     named = [*promote, *demote]
     if not named or len(set(named)) != len(named):
@@ -130,7 +130,7 @@ def _check_zones(
     up: Sequence[Node],
     down: Sequence[Node],
 ) -> None:
-    """Refuse what would be undone automatically: it would have a seat move that the voters as they are don't have."""
+    """Refuse a change that would be undone automatically, by a move of a seat that isn't due without the change."""
     adds, drops = {node.raft_id for node in up}, {node.raft_id for node in down}
     after = ConfState(
         voters=[v for v in conf.voters if v not in drops] + sorted(adds),

@@ -1,4 +1,4 @@
-"""What conditional writes, counters and expiry do: pure, see `minka.wire.key_operations`."""
+"""The effects of conditional writes, counters and expiry: pure, see `minka.wire.key_operations`."""
 
 from minkad.core.operations.decide import Decision, decide, keys_of
 

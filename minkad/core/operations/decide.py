@@ -1,4 +1,4 @@
-"""What a group of operations does to the rows that are there, one operation after the other."""
+"""The effect of a group of operations on the present rows, one operation after the other."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -29,7 +29,7 @@ _MAX_MOVED_BYTES: Final = 128 * 1024 * 1024  # about what can be copied within 5
 
 
 class Decision(NamedTuple):
-    """The rows that change, in their stored form (None: deleted), and what came of each operation."""
+    """The rows that change, in their stored form (None: deleted), and the outcome of each operation."""
 
     rows: dict[bytes, bytes | None]
     outcomes: list[Outcome]
@@ -49,10 +49,10 @@ def decide(
     expiring: Sequence[bytes] = (),
     max_answer_bytes: int = MAX_ANSWER_BYTES,
 ) -> Decision:
-    """`row_of` gives a key's row in its stored form, at `now_ms` by the leader's clock. What the n-th operation changes
-    (from 0 on) gets `version` + n; loaded rows have `loaded_version`. A key that has expired counts as absent, and is
-    deleted; so are those of `expiring` that have. Raises TOO_LARGE for several operations that return, write or move
-    more bytes together than one group may: they are to come one by one.
+    """`row_of` gives a key's row in its stored form, at `now_ms` by the leader's clock. The rows that the n-th
+    operation changes (from 0 on) get the version `version` + n; loaded rows have `loaded_version`. A key that has
+    expired counts as absent, and is deleted; so are the keys of `expiring` that have expired. Raises TOO_LARGE if
+    several operations together return, write or move more bytes than one group may: they have to come one by one.
     """
     deciding = _Deciding(row_of, now_ms, version, loaded_version)
     deciding.remove_expired(expiring)
@@ -140,7 +140,7 @@ class _Deciding:
         return self._put(key, value, 0 if row is None else expiry_of(row))
 
     def _until(self, lifetime: Lifetime, ms: int, row: bytes | None) -> int:
-        """When the row is to expire, in Unix milliseconds; 0: never."""
+        """The time when the row is to expire, in Unix milliseconds; 0: never."""
         match lifetime:
             case Lifetime.UNLIMITED:
                 return 0

@@ -6,14 +6,14 @@ from typing import Final
 
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _FLOAT: Final = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-_MOST: Final = Decimal("1e308")  # about what a double has; a sum below has at most so many digits before its point
+_MOST: Final = Decimal("1e308")  # about the maximum of a double; a smaller sum has at most 308 digits before its point
 _MAX_FLOAT_BYTES: Final = 512
 _DECIMALS: Final = Decimal("1e-17")
 _EXACT: Final = Context(prec=2048, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def integer(text: bytes) -> int | None:
-    """The number of 64 bits with sign that the text is; None if it is none. There is one text for each number."""
+    """The text as a signed number of 64 bits; None if it isn't one. Each number has exactly one text."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -21,12 +21,12 @@ def integer(text: bytes) -> int | None:
 
 
 def fits(number: int) -> bool:
-    """Whether it has 64 bits with sign."""
+    """True if the number fits into 64 bits with its sign."""
     return -(2**63) <= number < 2**63
 
 
 def decimal(text: bytes) -> Decimal | None:
-    """The decimal number that the text is; None if it is none, or is too large."""
+    """The text as a decimal number; None if it isn't one, or is too large."""
     if len(text) > _MAX_FLOAT_BYTES or not _FLOAT.fullmatch(text):
         return None
     try:

@@ -9,10 +9,10 @@ from minka.v1.cluster_pb2 import Node
 
 
 def assign_replicas(nodes: Sequence[Node], partition_count: int, replicas: int) -> list[list[str]]:
-    """For each slot its replicas in order, the preferred leader first. There are at least `replicas` nodes.
+    """The replicas of each slot in order, the preferred leader first. There are at least `replicas` nodes.
 
-    Leaders are placed round robin. The other replicas go to the nodes with the fewest, so that all have equally many;
-    those of one partition go to different nodes, and to different zones as long as there are enough zones.
+    Leaders are placed round robin. The other replicas go to the nodes with the fewest, so all get equally many. The
+    replicas of one partition go to different nodes, and to different zones while there are enough zones.
     """
     placement = Placement(nodes, partition_count, replicas)
     for slot in range(partition_count):
@@ -30,7 +30,7 @@ class Placement:
         self._replicas = replicas
         self._placed: list[list[str]] = []
         self._zone = {node.id: node.zone for node in nodes}
-        # What a node leads counts from the start, so that the other replicas even out what the round leaves uneven.
+        # Leaders count from the start, so the other replicas even out what the round leaves uneven.
         self._count = Counter({node.id: 0 for node in nodes})
         self._count.update(nodes[slot % len(nodes)].id for slot in range(partition_count))
         self._heaps: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -47,7 +47,7 @@ class Placement:
         self._placed.append(chosen)
 
     def even_out(self) -> list[list[str]]:
-        """For each slot its replicas. The last slots may have had no choice of nodes, so replicas go from the node with
+        """The replicas of each slot. The last slots may have had no choice of nodes, so replicas go from the node with
         the most to the one with the fewest, as far as the zones allow.
         """
         placed = self._placed
@@ -66,8 +66,8 @@ class Placement:
         return len(after) >= len(before)
 
     def _push(self, node: str, slot: int) -> None:
-        # Among nodes with equal counts the hash puts another one first for each slot, so that the partitions that a
-        # node leads don't all have the same followers.
+        # Among nodes with equal counts the hash puts another one first for each slot. So the partitions that a node
+        # leads don't all have the same followers.
         heapq.heappush(
             self._heaps[self._zone[node]], (self._count[node], murmur3(b"%d/%s" % (slot, node.encode())), node)
         )

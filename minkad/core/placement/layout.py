@@ -1,4 +1,4 @@
-"""What each node has and will have, while a plan is made."""
+"""The replicas of each node, now and at the end, while a plan is made."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -13,8 +13,8 @@ NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
 
 
 class Layout:
-    """What each node has once operations that have not ended, and the steps so far, are done. `disks`: by node, as far
-    as they are known. `moves_again`: what those operations move need not be left alone.
+    """The replicas of each node once the operations that have not ended, and the steps so far, are done. `disks`: by
+    node, as far as they are known. `moves_again`: partitions that those operations move may be moved again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Layout:
                 for node in nodes:
                     self.bytes[node] += size
         self.totals_before, self.bytes_before = Counter(self.totals), Counter(self.bytes)
-        self.taken = Counter[str]()  # bytes that come; what leaves is deleted later, so it makes no room yet
+        self.taken = Counter[str]()  # bytes that come; those that leave are deleted later, so they make no room yet
         for partition_id, to in going.items():
             come = set(to.replicas).difference(holders(state.partitions[partition_id]))
             self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
@@ -56,10 +56,10 @@ class Layout:
         if target not in self.before[partition_id]:
             self.taken[target] += size
         if source not in self.before[partition_id]:
-            self.taken[source] -= size  # it was to come, and does not
+            self.taken[source] -= size  # it was to come, and doesn't
 
     def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
-        """Whether the replica may go from the source to the target."""
+        """True if the replica may go from the source to the target."""
         node, size = self.nodes[target], self.sizes.get(partition.id, 0)
         if target in self.replicas[partition.id] or target in partition.removing_replicas:
             return False
@@ -70,13 +70,13 @@ class Layout:
         return any_zone or node.zone not in self.closed_zones(partition.id, source)
 
     def has_room(self, node: str, size: int) -> bool:
-        """Whether the node's disk has room for so many bytes more, and is not low afterwards."""
+        """True if the node's disk has room for `size` bytes more, and isn't low afterwards."""
         disk = self.disks.get(node)
         if disk is None or not disk.total_bytes:
             return True
         return not disk.is_low and disk.free_bytes - self.taken[node] - size >= disk.low_mark_bytes
 
     def closed_zones(self, partition_id: int, source: str) -> Collection[str]:
-        """The zones to which the replica on the source may not go: its partition would then be in fewer zones."""
+        """The zones to which the replica on the source must not go: its partition would be in fewer zones."""
         others = {self.zones[n] for n in self.replicas[partition_id] if n != source and n in self.zones}
         return () if self.zones.get(source) in (None, *others) else others

@@ -1,4 +1,4 @@
-"""Chooses which replica is the preferred leader of each partition, so that every node leads its share."""
+"""Chooses the preferred leader of each partition, so that every node leads its share."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,11 +7,11 @@ from minkad.core.placement.quotas import even_quotas
 
 
 def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weights: Mapping[str, float]) -> list[int]:
-    """Change the order of the replicas of as few partitions as possible, and return the ids of those. `replicas`: by
-    partition id, the preferred leader first; its lists are changed.
+    """Change the order of the replicas of as few partitions as possible, and return their ids. `replicas`: by partition
+    id, the preferred leader first; its lists are changed.
 
-    Leadership goes from a node that has too much to one that has too little along the shortest chain of partitions that
-    both have.
+    Leadership goes from a node that leads too much to one that leads too little, along the shortest chain of partitions
+    that neighbours in the chain share.
     """
     leads = Counter(nodes[0] for nodes in replicas.values())
     quotas = dict.fromkeys(leads, 0) | even_quotas(leads, targets, weights, len(replicas), Counter())
@@ -25,7 +25,7 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
 
 
 class _Chains:
-    """One round of Dinic's algorithm: all chains of the present least length, found in one look at the partitions."""
+    """One round of Dinic's algorithm: all chains of the shortest length now, found in one pass over the partitions."""
 
     def __init__(self, replicas: dict[int, list[str]], leads: Counter[str], quotas: Mapping[str, int]) -> None:
         self._replicas = replicas
@@ -41,7 +41,7 @@ class _Chains:
         self._left = {node: iter(ids) for node, ids in by_leader.items()}
 
     def _distances(self, leaders_beside: Mapping[str, Mapping[str, None]]) -> dict[str, int]:
-        """For each node the length of the shortest chain to a node that leads too little."""
+        """For each node, the length of the shortest chain to a node that leads too little."""
         distance = {node: 0 for node in sorted(self._quotas) if self._leads[node] < self._quotas[node]}
         queue = deque(distance)
         while queue:
@@ -53,7 +53,7 @@ class _Chains:
         return distance
 
     def shortest(self) -> Iterator[list[int]]:
-        """Change the leaders along the chains; the partitions of each."""
+        """Change the leaders along the chains. Yields the partitions of each chain."""
         for source in sorted(self._quotas):
             while self._leads[source] > self._quotas[source] and (chain := self._from(source)):
                 self._leads[source] -= 1
@@ -64,7 +64,7 @@ class _Chains:
                 yield [id_ for id_, _ in chain]
 
     def _from(self, source: str) -> list[tuple[int, str]]:
-        """A chain of partitions and their new leaders; empty if none is left. No partition is looked at twice."""
+        """A chain of partitions and their new leaders; empty if none is left. Looks at each partition at most once."""
         chain: list[tuple[int, str]] = []
         node = source
         while self._distance.get(node) != 0:
@@ -80,7 +80,7 @@ class _Chains:
         return chain
 
     def _step(self, node: str) -> tuple[int, str] | None:
-        """The next partition of the node that brings it nearer."""
+        """The node's next partition that brings the chain nearer to its end."""
         wanted = self._distance.get(node, 0) - 1
         for id_ in self._left.get(node, ()):
             for other in self._replicas[id_][1:]:

@@ -1,4 +1,4 @@
-"""What operations that have not ended move: a plan leaves it alone, and counts it where it will be."""
+"""Things that operations that have not ended move: a plan leaves them alone, and counts them where they will be."""
 
 from collections.abc import Generator
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ _ROWS_A_STEP: Final = 500
 
 
 def has_leader(partition: Partition) -> bool:
-    """Whether it has a leader from which a replica can be copied."""
+    """True if the partition has a leader from which a replica can be copied."""
     return partition.state in (PartitionState.PARTITION_STATE_ASSIGNED, PartitionState.PARTITION_STATE_ONLINE)
 
 
@@ -33,7 +33,7 @@ def destinations(state: State) -> dict[int, Destination]:
 
 
 def destinations_in_pieces(state: State) -> Generator[None, None, dict[int, Destination]]:
-    """The same, a part of it at each step. The state must not change in between."""
+    """The same in steps. The state must not change in between."""
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
         for rows in slices(state.migrations[operation.id].values(), _ROWS_A_STEP):

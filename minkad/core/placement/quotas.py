@@ -1,4 +1,4 @@
-"""How many replicas each node is to have, and how much weight each shard."""
+"""The number of replicas for each node, and the weight for each shard."""
 
 import heapq
 import math
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class ZoneLimits(NamedTuple):
-    """How many replicas of a keyspace a zone has at least, and may have at most, so that no partition comes to share a
-    zone. `zones`: by node.
+    """The least and the greatest number of a keyspace's replicas in a zone, so that no partition comes to share a zone.
+    `zones`: by node.
     """
 
     zones: Mapping[str, str]
@@ -20,9 +20,9 @@ class ZoneLimits(NamedTuple):
 def level_shares(
     total: float, weights: Mapping[str, float], floors: Mapping[str, float], ceilings: Mapping[str, float]
 ) -> dict[str, float]:
-    """For each its share of the total by its weight, but no less than its floor and no more than its ceiling.
+    """The share of the total for each, by its weight, but at least its floor and at most its ceiling.
 
-    The others share by their weights what a floor or a ceiling takes or leaves. A floor counts before a ceiling.
+    What a floor takes or a ceiling leaves is shared by the others, by their weights. A floor counts before a ceiling.
     """
     shares = dict.fromkeys(weights, 0.0)
     open_ = list(weights)
@@ -31,7 +31,7 @@ def level_shares(
         wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
         shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
         excess = sum(shares[n] - wanted[n] for n in open_)
-        # What floors add takes from the others, so that ceilings may no longer concern these; and the other way round.
+        # Floors take from the others, which may then be below their ceilings; and the other way round.
         bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
@@ -49,11 +49,11 @@ def even_quotas(
     totals: Mapping[str, int],
     zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
-    """For each target its share, by its weight, of all that there is, rounded up or down.
+    """The share of all replicas for each target, by its weight, rounded up or down.
 
-    No node gets more than `limit`, and no zone more or less than its limits. Shares are rounded up first for nodes that
-    have more anyway, so that the fewest replicas move; then for those that lose most if it is rounded down, those that
-    have most, and those with the least of `totals`, which also counts what is not evened out here.
+    Each node gets at most `limit`, and each zone an amount within its limits. Shares are rounded up first for nodes
+    that have more anyway, so that the fewest replicas move; then for the nodes that lose most if rounded down, that
+    have most, and that have the least of `totals`, which also counts replicas that aren't evened out here.
     """
     left = sum(counts.values())
     shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)
@@ -64,7 +64,7 @@ def even_quotas(
     )
     left -= sum(quotas.values())
     bounds = _Zones(zone_limits, quotas)
-    # What a zone has at least comes first; what is left goes to any zone that may have more.
+    # First each zone gets its least number; the rest goes to any zone that may have more.
     for least in (True, False):
         for node in ranked:
             if left > 0 and quotas[node] == int(shares[node] + 1e-9) and bounds.may_have_more(node, least=least):
@@ -93,7 +93,7 @@ def _shares(total: int, weights: Mapping[str, float], limit: int, zone_limits: Z
 
 
 class _Zones:
-    """How many replicas zones are to have, while quotas are given out."""
+    """The replicas of zones so far, while quotas are given out."""
 
     def __init__(self, limits: ZoneLimits | None, quotas: Mapping[str, int]) -> None:
         self._limits = limits
@@ -103,7 +103,7 @@ class _Zones:
                 self._counts[limits.zones[node]] += quota
 
     def may_have_more(self, node: str, *, least: bool = False) -> bool:
-        """Whether the node's zone is to have more replicas than so far; `least`: whether it must."""
+        """True if the node's zone may have more replicas than so far. `least`: True if it must."""
         if self._limits is None:
             return not least
         return self._counts[self._limits.zones[node]] < (self._limits.least if least else self._limits.most)
@@ -122,7 +122,7 @@ def filled_quotas(
     totals: Mapping[str, int],
     zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
-    """As `even_quotas`, but no target gives up anything: what others have goes to the target that has least."""
+    """As `even_quotas`, but no target gives up anything: the others' replicas go to the target that has least."""
     quotas = {node: counts.get(node, 0) for node in targets}
     left = sum(count for node, count in counts.items() if node not in quotas)
     weight = {node: weights.get(node, 1.0) for node in targets}

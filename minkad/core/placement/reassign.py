@@ -1,4 +1,4 @@
-"""The plan of a reassign: which replicas move where, in which order, and why."""
+"""Plans a reassign: which replicas move where, in which order, and why."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,21 +23,21 @@ def plan_reassign(
     now_ms: int,
     disks: Mapping[str, DiskSpace] = NO_DISKS,
 ) -> Plan:
-    """Within each keyspace every node of `to` gets its share by its weight (`weights` overrides it), with the fewest
-    moves.
+    """A plan by which, within each keyspace, every node of `to` gets its share by its weight (`weights` overrides it),
+    with the fewest moves.
 
     `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards. If
-    `to` is empty, it is all LIVE nodes except those of `drain`; if `keyspaces` is empty, it is all of them. A node that
-    is not in `to` gives up all it has; if it is down, all that others can take, and notes name the rest. With `drain`
-    and without `to` no other node gives up anything. Each move adds one replica; several moves of one partition come
-    one after the other. Preferred leaders are spread like replicas. With `partitions` exactly those get exactly those
-    replicas, each of them in one move. What an operation moves already is left alone; with `queue` the plan begins
-    where all operations leave things, and may move it again. A partition without a leader is left alone as well, and
-    named in the notes.
+    `to` is empty, it means all LIVE nodes except those of `drain`; if `keyspaces` is empty, all keyspaces. A node that
+    isn't in `to` gives up all its replicas. If it is down, it gives up all that others can take, and notes name the
+    rest. With `drain` and without `to`, no other node gives up anything. Each move adds one replica; several moves of
+    one partition come one after the other. Preferred leaders are spread like replicas. With `partitions`, exactly these
+    partitions get exactly these replicas, each in one move. Partitions that an operation moves are left alone. With
+    `queue` they may be moved again, from where all operations leave them. A partition without a leader is left alone as
+    well, and named in the notes.
 
-    Raises OPERATION_RUNNING if that can't be, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION,
-    INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or NO_SOURCE if a node that is up can't be
-    emptied because a partition has no leader to copy it from.
+    Raises OPERATION_RUNNING if an operation is in the way, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE,
+    UNKNOWN_PARTITION, INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or NO_SOURCE if a node that is up
+    can't be emptied because a partition has no leader to copy it from.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
@@ -65,7 +65,7 @@ def plan_reassign(
     return plan
 
 
-# What is wanted
+# Wishes
 
 
 def _wishes(state: State, request: PlanReassignRequest) -> Wishes:
@@ -142,7 +142,7 @@ def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str
 def _in_order(
     state: State, sizes: Mapping[int, int], layout: Layout, steps: Sequence[Step], reordered: Sequence[int]
 ) -> list[Move]:
-    """A move for each step; the last move of a partition gives it its final order. Moves that only change an order come
+    """A move for each step; a partition's last one gives it its final order. Moves that only change an order come
     last.
     """
     last = {step.partition_id: i for i, step in enumerate(steps)}

@@ -15,7 +15,7 @@ from minkad.core.placement.quotas import ZoneLimits, even_quotas, filled_quotas
 from minkad.core.placement.room import Room
 from minkad.core.state import State, partition_name
 
-_TRIES: Final = 500  # in a row without success, before what can't be evened out stays uneven
+_TRIES: Final = 500  # failures in a row; after that, the rest stays uneven
 _FEW: Final = 1000  # partitions
 _MAX_NAMES: Final = 8
 
@@ -32,9 +32,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The nodes on which replicas may be, and in what proportion. `gently`: only nodes that are no targets give up
-    anything. Those of `left_alone` neither take nor give up anything. Those of `down` give up what others can take;
-    all other nodes that are no targets have to be emptied.
+    """The nodes on which replicas may be, and in what proportion. `gently`: only nodes that aren't targets give up
+    anything. Nodes of `left_alone` neither take nor give up anything. Nodes of `down` give up what others can take. All
+    other nodes that aren't targets have to be emptied.
     """
 
     targets: Sequence[str]
@@ -45,12 +45,12 @@ class Wishes:
 
 
 class Rebalance:
-    """One keyspace's steps. What an operation moves already stays where that puts it."""
+    """One keyspace's steps. Partitions that an operation moves stay where the operation puts them."""
 
     def __init__(
         self, state: State, keyspace: Keyspace, rows: Sequence[Partition], layout: Layout, wishes: Wishes
     ) -> None:
-        """`rows`: all of the keyspace's."""
+        """`rows`: all rows of the keyspace."""
         self._state = state
         self._keyspace = keyspace
         self._layout = layout
@@ -84,7 +84,7 @@ class Rebalance:
         )
 
     def _zone_limits(self, rows: Sequence[Partition]) -> ZoneLimits | None:
-        """The limits that follow from what `Layout.fits` allows; None if they are none, or can't be kept."""
+        """The limits that follow from `Layout.fits`; None if there are none, or they can't be kept."""
         zones, replicas = self._layout.zones, self._layout.replicas
         targets = {zones[node] for node in self._wishes.targets}
         if len(targets) == 1:
@@ -99,16 +99,16 @@ class Rebalance:
 
     @property
     def minimum(self) -> int:
-        """No plan with fewer moves leaves the nodes with as many replicas each as the steps do: so many have to leave.
+        """The least number of moves that leave each node with as many replicas as the steps do.
 
-        The shares are no measure: zones, capacities and other replicas may keep nodes from theirs.
+        It doesn't follow from the shares: zones, capacities and other replicas may keep nodes from theirs.
         """
         return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 
     def run(self) -> None:
-        """Make the steps. If a node that is up is to have nothing and can't be emptied, raises NOT_ENOUGH_NODES, or
-        NO_SOURCE if its partition has no leader to copy it from. Raises OPERATION_RUNNING if what an operation
-        moves, or a copy that is still being deleted, is in the way.
+        """Make the steps. If a node that is up has to be emptied and can't be, raises NOT_ENOUGH_NODES, or NO_SOURCE if
+        its partition has no leader to copy it from. Raises OPERATION_RUNNING if a partition that an operation moves, or
+        a copy that is still being deleted, is in the way.
         """
         surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
@@ -135,8 +135,8 @@ class Rebalance:
         return [self._partitions[id_] for id_ in sorted(self._on[node])]
 
     def _ranked(self, node: str) -> list[Partition]:
-        """The partitions on the node in the order in which they leave it: the nearest to the mean size first, and those
-        that it leads mixed with those that it follows in proportion to their numbers.
+        """The partitions on the node in the order in which they leave it: the nearest to the mean size first; the led
+        and the followed ones mixed in proportion to their numbers.
         """
         mine, sizes = self._rows_on(node), self._layout.sizes
         mean = sum(sizes.get(p.id, 0) for p in mine) / max(1, len(mine))
@@ -157,8 +157,8 @@ class Rebalance:
             self._move(partition, source, target)
 
     def _take_places(self, source: str) -> None:
-        """A replica that was to go to a third node goes where there is room instead, and one of the source's takes its
-        place.
+        """A replica that was to go to a third node goes where there is room instead, and one of the source's replicas
+        takes its place.
         """
         if not self._room or not self._excess(source):
             return
@@ -190,10 +190,10 @@ class Rebalance:
         return node in self._layout.replicas[partition.id]
 
     def _move_by_way_of_another(self, source: str) -> bool:
-        """No replica of the source can go where there is room, so one goes to a third node, and one of that node's goes
-        where there is room. Returns whether that was possible.
+        """No replica of the source can go where there is room, so one goes to a third node, and one of the third node's
+        replicas goes where there is room. Returns True if that was possible.
 
-        It costs one move more. If there are many partitions, one that can go directly is found anyway.
+        It costs one more move. With many partitions, one that can go directly is found anyway.
         """
         room = self._room
         if self._wishes.gently or not room or len(self._partitions) > _FEW:
@@ -208,7 +208,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """A node that is up and to have nothing is emptied at any price; others keep what no node can take."""
+        """A node that is up and has to be emptied is emptied at any price; others keep what no node can take."""
         if source in self._targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
@@ -239,7 +239,7 @@ class Rebalance:
             self.notes.append(self._keeps(source, stay))
 
     def _keeps(self, source: str, stay: Sequence[Partition]) -> str:
-        """What a node that is down keeps, why, and what helps."""
+        """A note on the replicas that a node that is down keeps, why, and the remedy."""
         return (
             f"{source} keeps {len(stay)} replicas of {self._keyspace.name} ({some_names(map(self._name, stay))}): each "
             "LIVE node has a replica there, is over capacity_bytes, or has no room on its disk. Let a node join and "
@@ -247,7 +247,7 @@ class Rebalance:
         )
 
     def _comes(self, source: str) -> MinkaError:
-        """The error if an operation that has not ended leaves a replica on the node that is to have nothing."""
+        """The error if an operation that has not ended leaves a replica on the node that has to be emptied."""
         rows, layout = self._state.partitions, self._layout
         left, by = next(
             (rows[id_], by)
@@ -304,7 +304,7 @@ class Rebalance:
 
 
 def unplannable(state: State, partition: Partition) -> MinkaError:
-    """The refusal to plan for a partition that nobody leads."""
+    """The refusal to plan for a partition without a leader."""
     name = partition_name(state.keyspaces, partition)
     where = f"its data is on {', '.join(has_everything(partition))}"
     if partition.state == PartitionState.PARTITION_STATE_OFFLINE:
@@ -313,14 +313,14 @@ def unplannable(state: State, partition: Partition) -> MinkaError:
 
 
 def some_names(names: Iterable[str]) -> str:
-    """Up to eight of the names, and how many more there are."""
+    """At most eight of the names, and the number of the others."""
     named = list(names)
     more = f" and {len(named) - _MAX_NAMES} more" if len(named) > _MAX_NAMES else ""
     return ", ".join(named[:_MAX_NAMES]) + more
 
 
 def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:
-    """Both mixed in proportion to their lengths, each in its order."""
+    """Both, mixed in proportion to their lengths, each in its order."""
     queue = [((i + 0.5) / len(first), 0, p) for i, p in enumerate(first)]
     queue += [((i + 0.5) / len(second), 1, p) for i, p in enumerate(second)]
     return (p for _, _, p in sorted(queue, key=lambda entry: entry[:2]))

@@ -1,4 +1,4 @@
-"""The nodes that are to get more replicas, so that the best of them is found without a look at all the others."""
+"""The nodes that are to get more replicas; the best one is found without a look at the others."""
 
 import heapq
 from collections import defaultdict
@@ -29,14 +29,14 @@ class Room:
         return node in self._entries
 
     def put(self, node: str) -> None:
-        """The node is to get more, or what it has is no longer what it was when it was put here."""
+        """The node is to get more replicas, or has other ones than when it was put here."""
         entry = self._layout.bytes[node], self._layout.totals[node], node
         if self._entries.get(node) != entry and self._layout.has_room(node, 0):
             self._entries[node] = entry
             heapq.heappush(self._heaps[self._layout.zones[node]], entry)
 
     def remove(self, node: str) -> None:
-        """The node is to get no more."""
+        """The node is to get no more replicas."""
         self._entries.pop(node, None)
 
     def best(self, partition: Partition, source: str, *, but: str = "", any_zone: bool = False) -> str | None:

@@ -1,7 +1,7 @@
-"""The one move that best evens what the nodes have to do, from what the leaders of partitions report.
+"""Finds the one move that best evens the nodes' load, by the reports of the partitions' leaders.
 
-Only partitions of keyspaces with `max_ops` move, and only if that makes a difference. A leadership that goes to a
-replica in sync costs nothing, so a copy is made only if no leadership can help.
+Only partitions of keyspaces with `max_ops` move, and only if that makes a difference. To move a leadership to a replica
+in sync costs nothing, so a copy is made only if no leadership can help.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.state import State, holders, partition_name
 
-MAX_SKEW: Final = 1.25  # the busiest node's load over the mean; less than that counts as even
-_LEAST_GAIN: Final = 0.1  # of the mean load; the busier of the two nodes must have so much less afterwards
+MAX_SKEW: Final = 1.25  # the busiest node's load over the mean; up to this counts as even
+_LEAST_GAIN: Final = 0.1  # of the mean load; the busier of the two nodes must have at least this less afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A partition is to be led by the first of `target_replicas`. The replica of `source` moves to `target`; both are
-    "" if no replica moves.
+    """The first of `target_replicas` is to lead a partition. The replica of `source` moves to `target`; both are "" if
+    no replica moves.
     """
 
     partition_id: int
@@ -28,11 +28,11 @@ class Shift:
     source: str
     target: str
     reason: str
-    busier: float  # the load of the busier one of the two nodes afterwards
+    busier: float  # the load of the busier of the two nodes afterwards
 
 
 class NodeLoads:
-    """Operations a second that the LIVE nodes serve as leaders. A node's load is that divided by its weight."""
+    """Operations a second that the LIVE nodes serve as leaders. A node's load is this number divided by its weight."""
 
     def __init__(self, state: State, ops: Mapping[int, int]) -> None:
         live = [node for node in state.nodes.values() if node.state == NodeState.NODE_STATE_LIVE]
@@ -44,7 +44,7 @@ class NodeLoads:
         self.mean = sum(self.ops.values()) / max(1.0, sum(self.weights.values()))
 
     def of(self, node: str, more: int = 0) -> float:
-        """The node's load, if it had so many more operations a second."""
+        """The node's load with `more` operations a second."""
         return (self.ops[node] + more) / self.weights[node]
 
     @property
@@ -53,7 +53,7 @@ class NodeLoads:
         return max(map(self.of, self.ops)) / self.mean if self.mean else 1.0
 
     def too_busy(self) -> list[str]:
-        """The nodes that have to give up something, the busiest first."""
+        """The nodes that are over MAX_SKEW, the busiest first."""
         over = [node for node in self.ops if self.of(node) > MAX_SKEW * self.mean]
         return sorted(over, key=lambda node: (-self.of(node), node))
 
@@ -61,7 +61,7 @@ class NodeLoads:
 def best_shift(
     state: State, ops: Mapping[int, int], sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS
 ) -> Shift | None:
-    """The move that takes most from the busiest node from which anything can be taken; None where nothing helps.
+    """The move that takes most from the busiest node that can give anything; None if nothing helps.
 
     `ops` are a second, `sizes` bytes; both by partition id. `disks`: by node.
     """
@@ -83,8 +83,8 @@ def best_shift(
 
 
 def _movable(state: State, ops: Mapping[int, int]) -> Iterator[Partition]:
-    """The partitions that have operations and have settled, of keyspaces that have at least as many operations as one
-    partition may have (`max_ops`).
+    """The settled partitions that have operations, of keyspaces with at least as many operations as one partition may
+    have (`max_ops`).
     """
     totals = dict.fromkeys((k.id for k in state.keyspaces.values() if k.max_ops), 0)
     for row, count in _asked_for(state, ops):

@@ -9,7 +9,7 @@ A driver owns one `RawNode`: it calls `tick`, `step` and `propose_batch`, and wh
     apply ready.committed_entries                             # apply_conf_change for the configuration changes
     node.advance(ready)
 
-No promise leaves before it is durable. The core has no clock, no randomness and no I/O of its own.
+A promise is sent only once it is durable. The core has no clock, no randomness and no I/O of its own.
 """
 
 from minkad.core.raft.confchange import ConfChangeError, from_entry

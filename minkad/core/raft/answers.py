@@ -1,4 +1,4 @@
-"""Drops answers to appends that say nothing beyond the others."""
+"""Drops answers to appends that add nothing to the other answers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,9 +8,9 @@ from minka.v1.raft_pb2 import MSG_APP_RESP, Message
 def without_repeated_answers(messages: Sequence[Message]) -> list[Message]:
     """The messages, with only the highest acceptance and the last rejection of one leader's appends.
 
-    A leader sends many appends ahead. When one is lost or overtaken, all that follow are rejected, and each rejection
-    can make it send again: with slow disks and messages that overtake each other, more than can be handled. The highest
-    acceptance implies the others, and Raft tolerates the loss of messages.
+    A leader sends many appends ahead. When one is lost or overtaken, all later ones are rejected, and each rejection
+    can make the leader send again: with slow disks and messages that overtake each other, more than anybody can handle.
+    The highest acceptance implies the others, and Raft tolerates the loss of messages.
     """
     if len(messages) < 2:
         return list(messages)

@@ -46,7 +46,7 @@ def to_entry(change: ConfChange | ConfChangeV2) -> Entry:
 
 
 def from_entry(entry: Entry) -> ConfChange | ConfChangeV2 | None:
-    """The change that `entry` proposes, None if it is no such entry."""
+    """The change that `entry` proposes; None if it proposes none."""
     if entry.type == ENTRY_CONF_CHANGE:
         return ConfChange.FromString(entry.data)
     if entry.type == ENTRY_CONF_CHANGE_V2:
@@ -55,18 +55,18 @@ def from_entry(entry: Entry) -> ConfChange | ConfChangeV2 | None:
 
 
 def leaves_joint(change: ConfChangeV2) -> bool:
-    """Whether `change` leaves the joint configuration."""
+    """True if `change` leaves the joint configuration."""
     return change.transition == CONF_CHANGE_TRANSITION_AUTO and not change.changes
 
 
 def enters_joint(change: ConfChangeV2) -> bool:
-    """Whether `change` goes through a joint configuration."""
+    """True if `change` goes through a joint configuration."""
     return change.transition != CONF_CHANGE_TRANSITION_AUTO or len(change.changes) > 1
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A configuration while it is being changed: copies, so that a refused change leaves no trace."""
+    """A configuration while it is being changed: copies, so a refused change leaves no trace."""
 
     incoming: set[int]
     outgoing: set[int]
@@ -93,7 +93,7 @@ class Changer:
         self._last_index = last_index
 
     def apply(self, change: ConfChangeV2) -> Changed:
-        """The configuration after `change`, by whichever way it asks for. Raises ConfChangeError."""
+        """The configuration after `change`, reached as `change` asks for. Raises ConfChangeError."""
         if leaves_joint(change):
             return self.leave_joint()
         if enters_joint(change):
@@ -180,14 +180,14 @@ class Changer:
             return
         _remove(draft, id_)
         draft.progress[id_] = progress
-        if id_ in draft.outgoing:  # still a voter there, so it has to wait until that half is gone
+        if id_ in draft.outgoing:  # a voter in the outgoing half until that is gone
             draft.learners_next.add(id_)
         else:
             progress.is_learner = True
             draft.learners.add(id_)
 
     def _new_progress(self, is_learner: bool) -> Progress:
-        # Probing starts at the end of the log. The new node counts as heard; otherwise the next check of the quorum
+        # Probing starts at the end of the log. The new node counts as heard. Otherwise the next check of the quorum
         # could make the leader step down before the node had a chance to answer.
         return Progress(
             next=max(self._last_index, 1),

@@ -26,10 +26,10 @@ class Config:
     random: Callable[[int], int]
     election_tick: int = 10
     heartbeat_tick: int = 1
-    # A heartbeat goes to a quarter of the learners in turn, and to so many at most; a read asks voters alone. 0: both
-    # go to all, as in etcd/raft, which would be most of what a leader of 1,000 learners does.
+    # A heartbeat goes to a quarter of the learners in turn, and to at most this number; a read asks only voters. 0:
+    # both go to all, as in etcd/raft, which would be most of the work of a leader with 1,000 learners.
     learners_a_beat: int = 0
-    applied: int = 0  # on a restart: what the application has applied; nothing up to there is handed out again
+    applied: int = 0  # on a restart: the last index applied; entries up to it aren't handed out again
     max_size_per_msg: int = MIB  # entries in one MSG_APP, encoded; at least one goes
     max_committed_size_per_ready: int = 16 * MIB  # committed entries under way to the application, encoded
     max_uncommitted_entries_size: int = 64 * MIB  # payload in the leader's uncommitted log; beyond it proposals drop
@@ -37,17 +37,17 @@ class Config:
     max_inflight_bytes: int = 64 * MIB  # their payload
     check_quorum: bool = True  # a leader that hears no quorum for an election timeout steps down; followers that
     # have just heard their leader refuse to vote
-    pre_vote: bool = True  # ask whether an election could be won before disturbing a leader with a higher term
+    pre_vote: bool = True  # before a higher term disturbs a leader, ask if an election could be won
     read_only_option: ReadOnlyOption = ReadOnlyOption.SAFE
     disable_proposal_forwarding: bool = False  # a follower drops proposals instead of passing them on
     disable_conf_change_validation: bool = False  # the caller serializes configuration changes itself
-    commit_by_vote: bool = False  # votes say what is committed, or an election can be stuck while the voters change
-    # (etcd issue 12359); raft-rs does this, etcd/raft does not
+    commit_by_vote: bool = False  # votes say what is committed; otherwise an election can be stuck while voters
+    # change (etcd issue 12359); raft-rs does this, etcd/raft does not
     step_down_on_removal: bool = True  # a leader that is removed or made a learner becomes a follower
     logger: Log | None = None
 
     def validate(self) -> None:
-        """Raises ValueError for a setting that is out of its range, or doesn't go together with another one."""
+        """Raises ValueError for a setting that is out of its range, or contradicts another one."""
         for wrong, text in (
             (self.id == NONE, "id must not be 0"),
             (self.heartbeat_tick <= 0, "heartbeat_tick must be greater than 0"),

@@ -18,7 +18,7 @@ from minkad.core.raft.types import NONE, CampaignType, Role
 if TYPE_CHECKING:
     from minkad.core.raft.raft import Raft
 
-TRANSFER_CONTEXT = b"transfer"  # in a vote request: the leader wants it, so hearing that leader is no reason to refuse
+TRANSFER_CONTEXT = b"transfer"  # in a vote request: the leader wants it, so a voter that hears the leader may grant it
 
 
 def hup(r: "Raft", why: CampaignType) -> None:
@@ -26,7 +26,7 @@ def hup(r: "Raft", why: CampaignType) -> None:
     if r.role is Role.LEADER:
         return
     if not r.promotable():
-        r.say("WARN", f"node {r.id} may not campaign: it is no voter, or has a snapshot to install")
+        r.say("WARN", f"node {r.id} may not campaign: it isn't a voter, or has a snapshot to install")
         return
     if has_unapplied_conf_change(r):
         r.say("WARN", f"node {r.id} does not campaign before it has applied a configuration change")
@@ -36,8 +36,8 @@ def hup(r: "Raft", why: CampaignType) -> None:
 
 
 def has_unapplied_conf_change(r: "Raft") -> bool:
-    """Whether a configuration change is committed and not applied. What a snapshot has taken the place of is applied,
-    even if the core has not been told so yet.
+    """True if a configuration change is committed and not applied. Entries that a snapshot replaces are applied, even
+    if the core has not been told so yet.
     """
     log = r.raft_log
     first = max(log.applied + 1, log.first_index())
@@ -71,7 +71,7 @@ def handle_vote(r: "Raft", m: Message) -> None:
     free = (
         r.vote == m.from_id or (r.vote == NONE and r.leader_id == NONE) or (m.type == MSG_PRE_VOTE and m.term > r.term)
     )
-    # A learner votes when asked: it may have been made a voter and not know it yet.
+    # A learner votes when asked: it may be a voter already and not know it yet.
     if not (free and r.raft_log.is_up_to_date(m.index, m.log_term)):
         r.say("INFO", f"node {r.id} refuses its vote to {m.from_id} in term {m.term}, it voted {r.vote}")
         refusal = Message(type=response, to=m.from_id, term=r.term, reject=True)
@@ -92,13 +92,13 @@ def _tell_commit(r: "Raft", m: Message) -> None:
 
 
 def learn_commit(r: "Raft", m: Message) -> None:
-    """Commit what the sender of a vote, asked for or refused, knows to be committed.
+    """Commit what the sender of a vote request or of a vote knows to be committed.
 
-    A change of the voters takes effect when it is applied. A node that has it in its log, but doesn't know that it is
-    committed, asks the old voters, which may be gone or have longer logs, so that no node wins.
+    A change of the voters takes effect when it is applied. A node that has the change in its log, but doesn't know that
+    it is committed, asks the old voters. These may be gone or have longer logs, so no node wins.
 
-    The sender of a pre-vote may have heard that from the leader of a term after this node's. Then this node enters that
-    term: a leader of its present one need not have what is committed.
+    The sender of a pre-vote may have heard of the commit from the leader of a later term than this node's. Then this
+    node enters that later term: a leader of its present one need not have what is committed.
     """
     if not m.commit_term or r.role is Role.LEADER or m.commit <= r.raft_log.committed:
         return

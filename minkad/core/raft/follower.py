@@ -1,4 +1,4 @@
-"""What followers and candidates do: take in the leader's log, pass requests on to it, count votes.
+"""Followers and candidates: take in the leader's log, pass requests on to it, count votes.
 
 Source: Raft, section 5; etcd/raft, stepFollower and stepCandidate.
 """
@@ -47,7 +47,7 @@ def step_follower(r: "Raft", m: Message) -> None:
         if r.leader_id != NONE:
             _pass_on(r, m)
     elif m.type == MSG_TIMEOUT_NOW:
-        # There is no pre-vote: the leader itself wants the election, so it disturbs nobody.
+        # No pre-vote: the leader itself wants the election, so it disturbs nobody.
         hup(r, CampaignType.TRANSFER)
     elif m.type == MSG_READ_INDEX_RESP and len(m.entries) == 1:
         r.read_states.append(ReadState(m.index, m.entries[0].data))
@@ -77,7 +77,7 @@ def _count_vote(r: "Raft", m: Message) -> None:
     r.say("INFO", f"node {r.id}: node {m.from_id} {'refuses' if m.reject else 'grants'} its vote")
     learn_commit(r, m)
     if m.commit_term and has_unapplied_conf_change(r):
-        r.become_follower(r.term, NONE)  # other voters are to be asked
+        r.become_follower(r.term, NONE)  # other voters have to be asked
         return
     r.tracker.record_vote(m.from_id, not m.reject)
     result = r.tracker.tally()
@@ -102,7 +102,7 @@ def _handle_append(r: "Raft", m: Message) -> None:
     if last is not None:
         r.send(Message(type=MSG_APP_RESP, to=m.from_id, index=last))
         return
-    # The entry at `index` is another one here, or missing. The logs cannot match at entries with a newer term than the
+    # The entry at `index` differs here, or is missing. The logs cannot match at entries with a newer term than the
     # leader has at `index`, so the leader need not try these.
     hint, hint_term = log.find_conflict_by_term(min(index, log.last_index()), m.log_term)
     r.say("DEBUG", f"node {r.id} does not have entry {index} of term {m.log_term}; {hint} may match")

@@ -1,4 +1,4 @@
-"""What a leader does: replicate, commit, answer reads, hand over.
+"""A leader replicates, commits, answers reads and hands over.
 
 Source: Ongaro's thesis, sections 3.5 (replication), 3.10 (transfer), 6.4 (reads); etcd/raft, stepLeader.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from minkad.core.raft.raft import Raft
 
 
-LEARNERS_TURNS = 4  # a learner hears one heartbeat of so many: it needs none to know who leads, nor to have all entries
+LEARNERS_TURNS = 4  # a learner gets every fourth heartbeat; it needs none to know who leads, or to get entries
 
 Built = dict[int, tuple[Message, int]]  # index that the entries follow → (MSG_APP, payload bytes)
 
@@ -83,7 +83,7 @@ def propose(r: "Raft", entries: list[Entry]) -> None:
 
 
 def _admit_conf_change(r: "Raft", entry: Entry, position: int) -> bool:
-    """Whether the configuration change may be proposed now. One that may not becomes an empty entry."""
+    """True if the configuration change may be proposed now. Otherwise it becomes an empty entry."""
     change = from_entry(entry)
     assert change is not None, "an entry that is not normal is a configuration change"
     joint = r.tracker.config.joint
@@ -103,9 +103,9 @@ def _admit_conf_change(r: "Raft", entry: Entry, position: int) -> bool:
 
 
 def leave_joint(r: "Raft") -> None:
-    """Propose to leave the joint configuration; if that is refused now, it is tried again after the next apply."""
+    """Propose to leave the joint configuration. If refused now, it is tried again after the next apply."""
     try:
-        # An entry without data is the empty change. It has no size, so no limit refuses it.
+        # An entry without data is the empty change. Its size is 0, so no limit refuses it.
         propose(r, [Entry(type=ENTRY_CONF_CHANGE_V2)])
     except ProposalDropped as error:
         r.say("DEBUG", f"node {r.id} cannot leave {r.tracker.config} yet: {error}")
@@ -134,14 +134,14 @@ def catch_up(r: "Raft") -> None:
 
 
 def send_append(r: "Raft", to: int) -> None:
-    """Send a MSG_APP unless sending is held back."""
+    """Send a MSG_APP, unless sending to the node is paused."""
     maybe_send_append(r, to, send_if_empty=True)
 
 
 def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | None = None) -> bool:
     """Send one MSG_APP, or a snapshot if the entries are gone. Returns False if nothing was sent.
 
-    `built` keeps messages for other nodes that lack the same: a copy costs a tenth of putting one together.
+    `built` keeps messages for other nodes that lack the same entries: a copy takes a tenth of the time of building one.
     """
     progress = r.tracker.progress[to]
     log = r.raft_log
@@ -162,7 +162,7 @@ def maybe_send_append(r: "Raft", to: int, send_if_empty: bool, built: Built | No
         return _maybe_send_snapshot(r, to, progress)
     entries: list[Entry] = []
     gone = False
-    # If the window is full, the message is empty: if all that is under way was lost, its rejection shows that.
+    # If the window is full, the message is empty. Its rejection shows if all messages under way were lost.
     if not into_full:
         try:
             entries = log.entries(progress.next, r.config.max_size_per_msg)
@@ -222,7 +222,7 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
     elif progress.state is ProgressState.REPLICATE:
         progress.inflights.free_to(index)
     elif progress.match + 1 >= r.raft_log.first_index():
-        # It doesn't matter which snapshot it got, and from which node: the log goes on from there.
+        # It doesn't matter which snapshot the node got, and from whom: the log goes on from there.
         progress.become_probe()
         progress.become_replicate()
     other = m.from_id != r.id
@@ -239,8 +239,8 @@ def _handle_append_response(r: "Raft", m: Message, progress: Progress) -> None:
 
 
 def _refuse(r: "Raft", m: Message, progress: Progress) -> None:
-    """The node has committed what this leader lacks, which proves that a quorum has lost it. The node is told so, and
-    has to end; what it says of its log doesn't count.
+    """The node has committed entries that this leader lacks, which proves that a quorum has lost them. The node is told
+    so and has to stop. What it says of its log doesn't count.
     """
     if progress.is_ahead:
         return
@@ -254,8 +254,8 @@ def _refuse(r: "Raft", m: Message, progress: Progress) -> None:
 def _handle_append_reject(r: "Raft", m: Message, progress: Progress) -> None:
     """Go back to where the logs can match.
 
-    The follower says (reject_hint, log_term): the last entry it has that could match the leader's. In its own log the
-    leader then skips all entries with a newer term than that, so there is at most one probe a term.
+    The follower says (reject_hint, log_term): its last entry that could match the leader's. The leader then skips all
+    entries with a newer term in its own log, so there is at most one probe a term.
     """
     hint = m.reject_hint
     if m.log_term:
@@ -273,7 +273,7 @@ def _handle_snapshot_status(r: "Raft", m: Message, progress: Progress) -> None:
     if m.reject:
         progress.pending_snapshot = 0  # before become_probe, which would start from there
     progress.become_probe()
-    # If it arrived, its MSG_APP_RESP comes soon; if not, the next heartbeat's answer is early enough to try again.
+    # If it arrived, its MSG_APP_RESP comes soon; if not, the next heartbeat's answer is early enough to retry.
     progress.flow_paused = True
     r.say("DEBUG", f"node {r.id}: the snapshot to {m.from_id} {'failed' if m.reject else 'arrived'}: {progress}")
 
@@ -299,7 +299,7 @@ def _beat(r: "Raft", _m: Message) -> None:
 
 
 def _ask_voters(r: "Raft") -> None:
-    """Ask all at once whether they confirm the waiting reads."""
+    """Ask all of them at once to confirm the waiting reads."""
     r.voters_asked = only_voters = r.config.learners_a_beat > 0
     _send_heartbeats(r, lambda _, progress: not (only_voters and progress.is_learner))
 
@@ -312,7 +312,7 @@ def _send_heartbeats(r: "Raft", concerns: Callable[[int, Progress], bool]) -> No
 
 
 def _send_heartbeat(r: "Raft", to: int, progress: Progress, context: bytes) -> None:
-    # It is told to commit only what is known to match, since the rest of its log may be another one.
+    # The node is told to commit only what is known to match, since the rest of its log may differ.
     commit = min(progress.match, r.raft_log.committed)
     message = Message(type=MSG_HEARTBEAT, to=to, commit=commit, context=context)
     if progress.is_ahead:
@@ -341,8 +341,8 @@ def _check_quorum(r: "Raft", _m: Message) -> None:
 
 
 def _handle_read_index(r: "Raft", m: Message) -> None:
-    # Before that, a leader doesn't know what earlier leaders have committed. Nor does the only voter, whose commit
-    # index on disk may be lower than what it committed before a crash.
+    # Before its first commit in the term, a leader doesn't know what earlier leaders have committed. Nor does an only
+    # voter: its commit index on disk may be lower than what it committed before a crash.
     if not _committed_in_term(r):
         if len(r.pending_reads) >= MAX_WAITING_READS:
             raise r.dropped("too many reads are waiting")
@@ -353,9 +353,9 @@ def _handle_read_index(r: "Raft", m: Message) -> None:
 
 def _start_reads(r: "Raft", requests: list[Message]) -> None:
     commit = r.raft_log.committed
-    # The only voter has nobody to ask. A leader that was removed and still leads is no voter, even if one is left.
+    # An only voter has nobody to ask. A leader that was removed and still leads isn't a voter, even if one is left.
     alone = r.tracker.config.voters.ids() == {r.id}
-    # While leadership is handed over, the next leader may be there already, lease or not.
+    # While leadership is handed over, the next leader may lead already, despite a lease.
     if alone or (r.config.read_only_option is ReadOnlyOption.LEASE_BASED and r.lead_transferee == NONE):
         _answer_reads(r, [(m, commit) for m in requests])
         return
@@ -399,7 +399,7 @@ def _handle_transfer(r: "Raft", m: Message, progress: Progress) -> None:
     if to == r.id:
         return
     r.say("INFO", f"node {r.id} hands over leadership to {to}")
-    r.election_elapsed = 0  # the transfer has an election timeout to succeed
+    r.election_elapsed = 0  # the transfer has one election timeout to succeed
     r.lead_transferee = to
     if progress.match == r.raft_log.last_index():
         _send_timeout_now(r, to)

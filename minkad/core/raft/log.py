@@ -1,4 +1,4 @@
-"""The log: what is persisted and what is not yet, and how far it is committed and applied.
+"""The log: its persisted and its unstable part, and how far it is committed and applied.
 
 Source: etcd/raft, raftLog.
 """
@@ -49,7 +49,7 @@ class RaftLog:
         return snapshot.metadata.index + 1 if snapshot else self.storage.first_index()
 
     def last_index(self) -> int:
-        """The index of the last entry; of the snapshot if there is none."""
+        """The index of the last entry, or of the snapshot if there are no entries."""
         last = self.unstable.last_index()
         return self.storage.last_index() if last is None else last
 
@@ -83,24 +83,24 @@ class RaftLog:
         return last, self.term(last)
 
     def match_term(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is in the log, or is the last that the snapshot covers."""
+        """True if the entry (index, term) is in the log, or is the last one in the snapshot."""
         try:
             return self.term(index) == term
         except (Compacted, Unavailable):
             return False
 
     def is_up_to_date(self, index: int, term: int) -> bool:
-        """Whether a log that ends in (index, term) has at least what this one has, as voters compare them."""
+        """True if a log that ends in (index, term) is at least as new as this one, as voters compare them."""
         last, last_term = self.last_entry()
         return (term, index) >= (last_term, last)
 
     def entries(self, lo: int, max_bytes: int) -> list[Entry]:
-        """The entries from `lo`, as many as encode to `max_bytes`. Raises Compacted."""
+        """The entries from `lo` on, as many as fit into `max_bytes` when encoded. Raises Compacted."""
         last = self.last_index()
         return [] if lo > last else self.slice(lo, last + 1, max_bytes)
 
     def slice(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
-        """The entries [lo, hi), as many as encode to `max_bytes`, but at least one. Raises Compacted."""
+        """The entries [lo, hi), as many as fit into `max_bytes` when encoded, but at least one. Raises Compacted."""
         if lo < self.first_index():
             raise Compacted(f"entry {lo} is compacted, the first is {self.first_index()}")
         assert lo <= hi <= self.last_index() + 1, f"[{lo}, {hi}) is beyond the end {self.last_index()}"
@@ -111,7 +111,7 @@ class RaftLog:
             return []
         middle = min(hi, offset)
         found = self.storage.entries(lo, middle, max_bytes)
-        if hi <= offset or len(found) < middle - lo:  # in the latter case the storage has kept to max_bytes
+        if hi <= offset or len(found) < middle - lo:  # the latter if the storage has kept to max_bytes
             return found
         return limit_size(found + self.unstable.entries[: hi - offset], max_bytes)
 
@@ -130,7 +130,7 @@ class RaftLog:
     # Writing
 
     def append(self, entries: list[Entry]) -> int:
-        """Put `entries` at their indexes, and drop what was there and after that. Returns the last index."""
+        """Put `entries` at their indexes, and drop all entries that were there or later. Returns the last index."""
         if entries:
             assert entries[0].index > self.committed, (
                 f"entry {entries[0].index} is committed ({self.committed}) and cannot be replaced"
@@ -139,8 +139,8 @@ class RaftLog:
         return self.last_index()
 
     def maybe_append(self, index: int, term: int, entries: list[Entry], committed: int) -> int | None:
-        """Append what follows (index, term) and commit up to `committed`. Returns the last index of `entries`; None if
-        (index, term) is not in the log, and then nothing is done.
+        """Append `entries` after (index, term) and commit up to `committed`. Returns the last index of `entries`. If
+        (index, term) is not in the log, does nothing and returns None.
         """
         if not self.match_term(index, term):
             return None
@@ -165,8 +165,8 @@ class RaftLog:
         return len(entries)
 
     def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
-        """(index, term) of the last entry up to `index` with a term <= `term`: another log, of which only the entry
-        (index, term) is known, can match up to there at best. The term is 0 if it isn't known.
+        """(index, term) of the last entry up to `index` with a term <= `term`. Another log, of which only the entry
+        (index, term) is known, can match at most up to there. The returned term is 0 if it isn't known.
         """
         while index > 0:
             try:
@@ -188,8 +188,9 @@ class RaftLog:
     # Committing and applying
 
     def maybe_commit(self, index: int, term: int) -> bool:
-        """Commit up to `index` if its entry is of `term`: an older term's entries commit only along with one of the
-        leader's own (Raft, section 5.4.2)."""
+        """Commit up to `index` if its entry is of `term`: entries of older terms commit only together with one of the
+        leader's own (Raft, section 5.4.2).
+        """
         if index <= self.committed or self.term_or_zero(index) != term:
             return False
         self.commit_to(index)
@@ -200,16 +201,16 @@ class RaftLog:
         if index > self.committed:
             last = self.last_index()
             if index > last:
-                raise LogRolledBack(f"cannot commit {index}, the log ends at {last}: was it cut, damaged or lost?")
+                raise LogRolledBack(f"can't commit {index}, the log ends at {last}: was it truncated, damaged or lost?")
             self.committed = index
 
     def has_next_committed(self) -> bool:
-        """Whether there are entries to apply."""
+        """True if there are entries to apply."""
         # A snapshot that is not installed yet goes first.
         return self.unstable.snapshot is None and self.applying < self.committed
 
     def next_committed(self) -> list[Entry]:
-        """The entries to apply next, within the limit on what is under way to the application."""
+        """The entries to apply next, within the limit of bytes under way to the application."""
         if not self.has_next_committed():
             return []
         return self.slice(self.applying + 1, self.committed + 1, self._max_committed_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-# The committed index of a configuration without voters, so that the other half of a joint one decides alone.
+# The committed index of a configuration without voters. So the other half of a joint configuration decides alone.
 UNBOUNDED = 2**64 - 1
 
 # Returns the highest index that a voter has acknowledged; None if it has acknowledged none.
@@ -15,7 +15,7 @@ AckedIndex = Callable[[int], int | None]
 
 
 class VoteResult(Enum):
-    """How an election stands."""
+    """The state of an election."""
 
     PENDING = "VotePending"
     LOST = "VoteLost"
@@ -38,7 +38,7 @@ class MajorityConfig(frozenset[int]):
         return indexes[(len(indexes) - 1) // 2]
 
     def vote_result(self, votes: Mapping[int, bool]) -> VoteResult:
-        """Whether `votes` (voter id → granted) decide the election; without voters it is won."""
+        """The state of the election by `votes` (voter id → granted); without voters it is won."""
         if not self:
             return VoteResult.WON
         quorum = len(self) // 2 + 1

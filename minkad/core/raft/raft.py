@@ -1,7 +1,7 @@
 """One node of a Raft group: its term, role and log, and the active configuration.
 
 Source: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm"; Ongaro's thesis; etcd/raft.
-How it campaigns and votes is in `election`, what a leader does in `leader`, followers and candidates in `follower`.
+See `election` for campaigns and votes, `leader` for leaders, `follower` for followers and candidates.
 """
 
 from collections.abc import Callable
@@ -64,9 +64,9 @@ class Raft:
         self.msgs_after_append: list[Message] = []  # also to this node itself
         self.read_states: list[ReadState] = []
         self.read_only = ReadOnly()
-        self.pending_reads: list[Message] = []  # they came before this leader had committed an entry of its term
+        self.pending_reads: list[Message] = []  # came before this leader committed an entry of its term
         self.lead_transferee = NONE
-        # No configuration change is proposed before this index is applied: there may be another one up to there.
+        # No configuration change is proposed before this index is applied: up to there may be another one.
         self.pending_conf_index = 0
         self.uncommitted_size = 0  # payload bytes; the leader's estimate
         self.election_elapsed = 0  # ticks since the leader was heard; a leader's: since it checked its quorum
@@ -92,20 +92,20 @@ class Raft:
     def _load_state(self, state: HardState) -> None:
         log = self.raft_log
         assert log.committed <= state.commit <= log.last_index(), (
-            f"commit {state.commit} is not within [{log.committed}, {log.last_index()}]: was the log cut or lost?"
+            f"commit {state.commit} is not within [{log.committed}, {log.last_index()}]: was the log truncated or lost?"
         )
         log.committed = state.commit
         self.term = state.term
         self.vote = state.vote
 
     def hard_state(self) -> HardState:
-        """What must be durable."""
+        """The state that must be durable."""
         return HardState(term=self.term, vote=self.vote, commit=self.raft_log.committed)
 
     # Sending
 
     def send(self, message: Message) -> None:
-        """Queue `message` for the next Ready. It gets this node's term; messages about votes have set theirs, and those
+        """Queue `message` for the next Ready. It gets this node's term. Messages about votes have their own, and those
         that are passed on to the leader have none.
         """
         type_ = message.type
@@ -179,8 +179,8 @@ class Raft:
         self.say("INFO", f"node {self.id} is a follower in term {self.term}")
 
     def forget_leader(self, campaign_after: int) -> None:
-        """Note that the leader's process has died, so that having heard it is no longer a reason to refuse others a
-        vote. Campaign after `campaign_after` ticks if none of them leads by then (etcd/raft: MsgForgetLeader).
+        """Note that the leader's process has died: from now on this node votes for others, though it heard the leader
+        lately. Campaign after `campaign_after` ticks if no other node leads by then (etcd/raft: MsgForgetLeader).
         """
         if self.role is not Role.FOLLOWER or self.leader_id == NONE:
             return
@@ -199,7 +199,7 @@ class Raft:
         self.say("INFO", f"node {self.id} is a candidate in term {self.term}")
 
     def become_pre_candidate(self) -> None:
-        """Ask whether a campaign would be won; term and vote stay."""
+        """Ask if a campaign would be won; term and vote stay."""
         assert self.role is not Role.LEADER, "a leader does not campaign"
         self._step = step_candidate
         self.tracker.votes.clear()
@@ -209,7 +209,7 @@ class Raft:
         self.say("INFO", f"node {self.id} is a pre-candidate in term {self.term}")
 
     def become_leader(self) -> None:
-        """Lead this term, beginning with an empty entry, which commits all that came before."""
+        """Lead this term, beginning with an empty entry, which commits all entries before it."""
         assert self.role in (Role.CANDIDATE, Role.PRE_CANDIDATE), "only a candidate wins an election"
         self._step = leader.step_leader
         self._reset(self.term)
@@ -219,14 +219,14 @@ class Raft:
         mine = self.tracker.progress[self.id]
         mine.become_replicate()
         mine.recent_active = True
-        # There may be a configuration change anywhere in the log that isn't applied yet.
+        # Any entry of the log may be a configuration change that isn't applied yet.
         self.pending_conf_index = self.raft_log.last_index()
         accepted = self.append_entries([Entry()])
         assert accepted, "an empty entry is never refused"
         self.say("INFO", f"node {self.id} is the leader in term {self.term}")
 
     def promotable(self) -> bool:
-        """Whether this node may campaign: a voter that has no snapshot to install."""
+        """True if this node may campaign: a voter that has no snapshot to install."""
         mine = self.tracker.progress.get(self.id)
         return mine is not None and not mine.is_learner and self.raft_log.unstable.snapshot is None
 
@@ -244,8 +244,8 @@ class Raft:
             self._step(self, m)
 
     def _accepts_term(self, m: Message) -> bool:
-        """Handle a term other than this node's: follow a newer one, answer an older one. Returns whether the message is
-        to be handled, too.
+        """Handle a term other than this node's: follow a newer one, answer an older one. Returns True if the message
+        still has to be handled.
         """
         if m.term < self.term:
             self._answer_older_term(m)
@@ -265,10 +265,10 @@ class Raft:
         config = self.config
         if (config.check_quorum or config.pre_vote) and m.type in (MSG_HEARTBEAT, MSG_APP):
             # This node may have a newer term and be unable to win, since nodes that hear their leader ignore its vote
-            # requests. The answer tells that leader of the newer term, and so frees this node.
+            # requests. The answer tells the leader of the newer term, which frees this node.
             self.send(Message(type=MSG_APP_RESP, to=m.from_id))
         elif m.type == MSG_PRE_VOTE:
-            # The sender may have an older term and a longer log, and would otherwise never learn of this term.
+            # Otherwise a sender with an older term and a longer log would never learn of this term.
             self.send(Message(type=MSG_PRE_VOTE_RESP, to=m.from_id, term=self.term, reject=True))
         else:
             self.say("INFO", f"node {self.id} ignores {MessageType.Name(m.type)} of term {m.term} from {m.from_id}")
@@ -283,7 +283,7 @@ class Raft:
             self.step(Message(type=MSG_PROP, from_id=self.id, entries=entries))
 
     def append_entries(self, entries: list[Entry]) -> bool:
-        """Give the entries their place in the leader's log. Returns False if too much is uncommitted."""
+        """Append the entries to the leader's log. Returns False if too much is uncommitted."""
         if not self._increase_uncommitted(payloads_size(entries)):
             return False
         index, term = self.raft_log.last_index(), self.term
@@ -297,7 +297,7 @@ class Raft:
         return True
 
     def _increase_uncommitted(self, size: int) -> bool:
-        # If nothing is uncommitted, any size is taken, or a large one never could be; what is empty is always taken.
+        # If nothing is uncommitted, any size is accepted; otherwise a large one never would be. Empty ones always are.
         limit = self.config.max_uncommitted_entries_size
         if size and self.uncommitted_size and limit < NO_LIMIT and self.uncommitted_size + size > limit:
             return False
@@ -306,11 +306,11 @@ class Raft:
 
     def reduce_uncommitted(self, entries: list[Entry]) -> None:
         """Subtract the size of entries that are applied, and so committed."""
-        if self.uncommitted_size:  # it is an estimate: entries of earlier leaders were never counted
+        if self.uncommitted_size:  # an estimate: entries of earlier leaders were never counted
             self.uncommitted_size = max(0, self.uncommitted_size - payloads_size(entries))
 
     def maybe_commit(self) -> bool:
-        """Commit what a quorum has; for the leader only. Returns whether the commit index has grown."""
+        """Commit what a quorum has; for the leader only. Returns True if the commit index has grown."""
         return self.raft_log.maybe_commit(self.tracker.committed(), self.term)
 
     def applied_to(self, index: int) -> None:
@@ -337,7 +337,7 @@ class Raft:
         return self._switch_to(Changer(self.tracker, self.raft_log.last_index()).apply(change))
 
     def restore(self, snapshot: Snapshot) -> bool:
-        """Replace log and configuration by `snapshot`. Returns False if they stay as they are."""
+        """Replace log and configuration by `snapshot`. Returns False if nothing was replaced."""
         metadata = snapshot.metadata
         log = self.raft_log
         if metadata.index <= log.committed:
@@ -347,7 +347,7 @@ class Raft:
         if self.id not in (*state.voters, *state.learners, *state.voters_outgoing):
             self.say("WARN", f"node {self.id} ignores a snapshot of a group that it is not in")
             return False
-        if log.match_term(metadata.index, metadata.term):  # it has all of it, and maybe more
+        if log.match_term(metadata.index, metadata.term):  # this log has all of it, and maybe more
             log.commit_to(metadata.index)
             return False
         log.restore(snapshot)
@@ -374,7 +374,7 @@ class Raft:
             if self.config.step_down_on_removal:
                 self.become_follower(self.term, NONE)
             return state
-        if self.maybe_commit():  # a smaller quorum may have it already
+        if self.maybe_commit():  # a smaller quorum may have more entries already
             leader.broadcast_append(self)
         else:
             leader.catch_up(self)  # a new member need not wait for the next heartbeat
@@ -383,5 +383,5 @@ class Raft:
         return state
 
     def dropped(self, reason: str) -> ProposalDropped:
-        """The error to raise when a proposal is not taken."""
+        """The error to raise when a proposal is refused."""
         return ProposalDropped(reason, self.leader_id)

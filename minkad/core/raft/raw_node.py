@@ -49,25 +49,25 @@ _RESPONSES = (MSG_APP_RESP, MSG_VOTE_RESP, MSG_HEARTBEAT_RESP, MSG_READ_INDEX_RE
 
 @dataclass(slots=True)
 class _Accepted:
-    """What a Ready that is under way means for the core once it is done."""
+    """What the core does once the Ready that is under way is done."""
 
     to_self: list[Message]
     term: int  # term and vote when it was handed out
     vote: int
-    last: tuple[int, int] | None  # the last entry (index, term) that was not persisted then
+    last: tuple[int, int] | None  # (index, term) of the last entry, if it was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
-    meanwhile: list[Entry]  # what was committed since, and handed out to be applied
+    meanwhile: list[Entry]  # committed since, and handed out to be applied
 
 
 class RawNode:
-    """One node of a Raft group. Not thread-safe; the driver calls `ready` and `advance` in turn, and between them may
-    do everything else, except that it takes in no MSG_SNAP: the configuration in it would hold before the entries that
-    were handed out are applied.
+    """One node of a Raft group. Not thread-safe. The driver calls `ready` and `advance` in turn. Between them it may do
+    everything except take in a MSG_SNAP: its configuration would hold before the entries that were handed out are
+    applied.
     """
 
     def __init__(self, config: Config) -> None:
-        """Raises ValueError for settings that don't go together."""
+        """Raises ValueError for settings that contradict each other."""
         self.raft = Raft(config)
         self._soft_state = self._current_soft_state()
         self._hard_state = self._current_hard_state()
@@ -77,7 +77,7 @@ class RawNode:
     # In
 
     def tick(self) -> None:
-        """Let one tick pass; the driver decides how long that is."""
+        """Let one tick pass; the driver decides how long a tick is."""
         self.raft.tick()
 
     def campaign(self) -> None:
@@ -89,15 +89,16 @@ class RawNode:
         self.propose_batch([data])
 
     def propose_batch(self, datas: list[bytes]) -> None:
-        """Propose an entry for each of `datas`, all or none: one message to each node, so much cheaper than one by one.
+        """Propose an entry for each of `datas`, all or none. Each node gets one message, much cheaper than one an
+        entry.
 
-        On a follower they go to the leader, and may be lost on the way. Raises ProposalDropped.
+        A follower passes them on to the leader; they may be lost on the way. Raises ProposalDropped.
         """
         if datas:
             self.raft.propose([Entry(data=data) for data in datas])
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
-        """Propose a configuration change. While another may be pending it becomes an empty entry.
+        """Propose a configuration change. It becomes an empty entry while another one may be pending.
 
         Raises ProposalDropped.
         """
@@ -111,8 +112,8 @@ class RawNode:
         return self.raft.apply_conf_change(as_v2(change))
 
     def step(self, message: Message) -> None:
-        """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound, and when the node
-        must not go on, LogRolledBack, QuorumRolledBack.
+        """Take in a message from another node. Raises ProposalDropped, LocalMessage, PeerNotFound; if the node must not
+        go on, LogRolledBack, QuorumRolledBack.
         """
         if message.type in _LOCAL:
             raise LocalMessage(f"{MessageType.Name(message.type)} from {message.from_id} is for the node itself only")
@@ -125,7 +126,7 @@ class RawNode:
         self.raft.step(Message(type=MSG_UNREACHABLE, from_id=id_))
 
     def report_snapshot(self, id_: int, ok: bool) -> None:
-        """Report whether the snapshot to node `id_` was delivered. Must be called for each MSG_SNAP."""
+        """Report that the snapshot to node `id_` was delivered, or wasn't. Must be called for each MSG_SNAP."""
         self.raft.step(Message(type=MSG_SNAP_STATUS, from_id=id_, reject=not ok))
 
     def transfer_leader(self, id_: int) -> None:
@@ -133,23 +134,23 @@ class RawNode:
         self.raft.step(Message(type=MSG_TRANSFER_LEADER, from_id=id_))
 
     def forget_leader(self, campaign_after: int) -> None:
-        """Report that the leader's process has died, so that another leader is elected without waiting for an election
-        timeout. This node campaigns after `campaign_after` ticks if it may. If the leader lives after all, an election
-        is the only harm.
+        """Report that the leader's process has died: another leader is elected without waiting for an election timeout.
+        This node campaigns after `campaign_after` ticks if it may. If the leader lives after all, an election is the
+        only harm.
         """
         self.raft.forget_leader(campaign_after)
 
     def read_index(self, context: bytes) -> None:
-        """Ask for the index that must be applied before a read that starts now may be answered.
+        """Ask for the index up to which entries must be applied before a read that starts now may be answered.
 
-        It comes as a ReadState with `context`, or never, if leadership changes. Raises ProposalDropped.
+        The index comes as a ReadState with `context`; never if the leadership changes. Raises ProposalDropped.
         """
         self.raft.step(Message(type=MSG_READ_INDEX, entries=[Entry(data=context)]))
 
     # Out
 
     def has_ready(self) -> bool:
-        """Whether there is work for the driver."""
+        """True if there is work for the driver."""
         r = self.raft
         log = r.raft_log
         return bool(
@@ -187,10 +188,10 @@ class RawNode:
         return ready
 
     def _may_send_at_once(self) -> bool:
-        """Whether what doesn't promise anything (all but `msgs_after_append`) may leave before this Ready is durable.
+        """True if messages without a promise (all but `msgs_after_append`) may be sent before this Ready is durable.
 
-        A leader may send entries while it writes them itself (Ongaro's thesis, section 10.2.1): it counts itself only
-        in `advance`, and a term in which it spoke, and its vote, are not to be forgotten in a crash.
+        A leader may send entries while it writes them itself (Ongaro's thesis, section 10.2.1), since it counts itself
+        only in `advance`. But a crash must not make it forget a term in which it spoke, or its vote.
         """
         r = self.raft
         return r.role is Role.LEADER and (r.term, r.vote) == (self._durable_term, self._durable_vote)
@@ -221,10 +222,10 @@ class RawNode:
         self._accepted = None
         self._durable_term, self._durable_vote = accepted.term, accepted.vote
         r = self.raft
-        # This node's own answers come first: they read terms, which are still at hand in the unstable entries.
+        # This node's own answers come first: they read terms, which are still in the unstable entries.
         for message in accepted.to_self:
             r.step(message)
-        # Entries that were persisted in an older term may be about to be replaced in the storage.
+        # Entries that were persisted in an older term may soon be replaced in the storage.
         if accepted.last and accepted.term == r.term:
             r.raft_log.unstable.stable_to(*accepted.last)
         if accepted.snapshot:
@@ -237,8 +238,8 @@ class RawNode:
     def heartbeats(self) -> list[Message]:
         """Take the heartbeats and answers to heartbeats that wait for the next Ready.
 
-        They say nothing that isn't durable already, so they may be sent while a Ready is being persisted: a slow disk
-        costs no leadership. None while the present term isn't durable.
+        All that they say is durable already, so they may be sent while a Ready is being persisted: a slow disk doesn't
+        cost the leadership. Empty while the present term isn't durable.
         """
         r = self.raft
         if r.term != self._durable_term:
@@ -249,7 +250,7 @@ class RawNode:
         return taken
 
     def confirmed_reads(self) -> list[ReadState]:
-        """Take the answers to reads that wait for the next Ready; nothing in them has to be durable either."""
+        """Take the answers to reads that wait for the next Ready; nothing in them has to become durable either."""
         r = self.raft
         if r.term != self._durable_term:
             return []
@@ -257,17 +258,18 @@ class RawNode:
         return taken
 
     def messages_meanwhile(self) -> list[Message]:
-        """Take what a leader says while a Ready is being persisted: see `_may_send_at_once`. None if it may not."""
+        """Take a leader's messages while a Ready is being persisted: see `_may_send_at_once`. Empty if it may not."""
         if not self._may_send_at_once():
             return []
         taken, self.raft.msgs = self.raft.msgs, []
         return taken
 
     def committed_meanwhile(self) -> list[Entry]:
-        """Take what was committed while a Ready is being persisted, to be applied after the Ready's committed entries:
-        no entry that the Ready or an earlier one has not handed out, and none from a change of the configuration on.
+        """Take the entries committed while a Ready is being persisted, to be applied after the Ready's committed
+        entries: only entries that this Ready or an earlier one has handed out, up to the first change of the
+        configuration.
 
-        A quorum of others has them on disk. This node may lose them in a crash, with all that it has applied.
+        A quorum of other nodes has them on disk. This node may lose them in a crash, with all that it has applied.
         """
         accepted = self._accepted
         assert accepted is not None, "a Ready is under way"
@@ -284,8 +286,8 @@ class RawNode:
     # Status
 
     def compactable(self) -> int:
-        """The last entry that this node itself no longer needs: it knows that everything up to there is applied. What
-        the driver has applied since the last `advance` is not in it.
+        """The last entry that this node itself no longer needs: it knows that everything up to there is applied.
+        Entries that the driver has applied since the last `advance` don't count.
         """
         return self.raft.raft_log.applied
 
@@ -296,7 +298,7 @@ class RawNode:
         return BasicStatus(r.id, r.role, r.term, r.vote, r.leader_id, log.committed, log.applied, r.lead_transferee)
 
     def last_index(self) -> int:
-        """The last index of the log, persisted or not: after `propose_batch` on the leader, the last one proposed."""
+        """The last index of the log, persisted or not. On the leader, after `propose_batch`: the last one proposed."""
         return self.raft.raft_log.last_index()
 
     def status(self) -> Status:
@@ -306,7 +308,7 @@ class RawNode:
         return Status(self.basic_status(), r.tracker.config, progress)
 
     def match(self) -> dict[int, int]:
-        """By member, the index up to which it has this leader's log; empty if this node doesn't lead."""
+        """The index up to which each member has this leader's log, by its id; empty if this node doesn't lead."""
         r = self.raft
         return {id_: one.match for id_, one in r.tracker.progress.items()} if r.role is Role.LEADER else {}
 

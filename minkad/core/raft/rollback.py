@@ -1,7 +1,7 @@
-"""What a leader says is held against what is committed here. What is committed stays in the log of every leader of a
-later term (Raft, section 5.4), unless most voters have lost it, such as by older copies of their data directories.
+"""Compares a leader's messages with the entries committed here. Every leader of a later term has committed entries in
+its log (Raft, section 5.4), unless most voters have lost them, such as by older copies of their data directories.
 
-Messages that come late, or twice, prove as much: within its term a leader's log only grows.
+Late or repeated messages prove the same: within its term a leader's log only grows.
 """
 
 from minka.v1.raft_pb2 import Message
@@ -12,10 +12,10 @@ _PAGE_BYTES = 1 << 20
 
 
 def check_entry(log: RaftLog, index: int, term: int) -> None:
-    """The leader has the entry (index, term). Raises QuorumRolledBack if it can't have what is committed here."""
+    """The leader has the entry (index, term). Raises QuorumRolledBack if it can't have the entries committed here."""
     committed = log.committed
     mine = log.term_or_zero(min(index, committed))
-    # Terms never fall along a log, so what follows what is committed has its term at least.
+    # Terms never fall along a log: entries after the committed ones have at least the term of these.
     fits = mine <= term if index > committed else mine in (0, term)  # 0: it is compacted
     if not fits:
         text = f"entries up to {committed} are committed here, number {min(index, committed)} in term {mine}"
@@ -23,10 +23,9 @@ def check_entry(log: RaftLog, index: int, term: int) -> None:
 
 
 def check_append(log: RaftLog, m: Message) -> None:
-    """The leader sends entries. Raises QuorumRolledBack if it can't have what is committed here.
+    """The leader sends entries. Raises QuorumRolledBack if it can't have the entries committed here.
 
-    Nodes that have forgotten a term can use its number again. So the entries themselves are compared, too, as far as
-    the message has them.
+    Nodes that have forgotten a term can use its number again. So the entries in the message are compared, too.
     """
     check_entry(log, m.index, m.log_term)
     if m.log_crc and log.match_term(m.index, m.log_term) and log.crc_or_zero(m.index) not in (0, m.log_crc):

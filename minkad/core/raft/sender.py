@@ -1,4 +1,4 @@
-"""Tells which node messages come from."""
+"""Finds out which node sent messages."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from minka.v1.raft_pb2 import MSG_PROP, MSG_READ_INDEX, MSG_TRANSFER_LEADER, Message
 from minkad.core.raft.types import NONE
 
-# A follower passes them on to its leader as they are: `from_id` is the node that asked, or that is to lead.
+# A follower passes these on to its leader unchanged: `from_id` is the node that asked, or that is to lead.
 _PASSED_ON: Final = (MSG_PROP, MSG_READ_INDEX, MSG_TRANSFER_LEADER)
 
 

@@ -1,4 +1,4 @@
-"""What the core reads back of what its driver has persisted, and the same in memory.
+"""The interface by which the core reads what its driver has persisted, and an implementation in memory.
 
 Source: etcd/raft, interface Storage and MemoryStorage.
 """
@@ -28,14 +28,15 @@ class SnapshotTemporarilyUnavailable(RaftError):
 class Storage(Protocol):
     """The persisted log. Reads see every write that the driver has finished; entries and snapshots are never changed.
 
-    Anything else that a method raises stops the node: it goes through the core to the driver.
+    Any other exception of a method stops the node: it goes through the core to the driver.
     """
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """What was persisted before the start; empty messages at the very first."""
+        """The state that was persisted before the start; empty messages at the first start."""
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
-        """The entries [lo, hi), as many as encode to `max_bytes`, but at least one. The list is the caller's.
+        """The entries [lo, hi), as many as fit into `max_bytes` when encoded, but at least one. The caller owns the
+        list.
 
         Raises Compacted, Unavailable.
         """
@@ -43,7 +44,7 @@ class Storage(Protocol):
     def term(self, index: int) -> int:
         """The term of entry `index` in [first_index - 1, last_index]. Raises Compacted, Unavailable.
 
-        It is called for many neighbouring indexes when logs differ, and should not read the disk for each.
+        When logs differ, it is called for many neighbouring indexes, so it should not read the disk for each.
         """
 
     def first_index(self) -> int:
@@ -62,12 +63,12 @@ def entries_size(entries: list[Entry]) -> int:
 
 
 def payloads_size(entries: list[Entry]) -> int:
-    """The size of the data alone in bytes: the empty entries that Raft itself proposes count nothing."""
+    """The size of the data alone in bytes: the empty entries that Raft itself proposes count as 0."""
     return sum([len(entry.data) for entry in entries])
 
 
 def limit_size(entries: list[Entry], max_bytes: int) -> list[Entry]:
-    """The longest prefix that encodes to `max_bytes`, but at least one entry."""
+    """The longest prefix that fits into `max_bytes` when encoded, but at least one entry."""
     if len(entries) <= 1 or max_bytes >= NO_LIMIT or entries_size(entries) <= max_bytes:
         return entries
     total = entries[0].ByteSize()
@@ -138,7 +139,8 @@ class MemoryStorage:
         self._entries = []
 
     def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
-        """Make a snapshot of everything up to `index`; `conf_state` None: as in the one before. Raises SnapOutOfDate.
+        """Make a snapshot of everything up to `index`. `conf_state` None: as in the snapshot before. Raises
+        SnapOutOfDate.
 
         The entries stay until `compact`.
         """
@@ -161,7 +163,7 @@ class MemoryStorage:
         self._offset, self._offset_term = index, term
 
     def append(self, entries: list[Entry]) -> None:
-        """Write `entries`, in place of what was at and after the index of the first one."""
+        """Write `entries`, in place of the entries from the first one's index on."""
         if not entries:
             return
         position = entries[0].index - self._offset - 1

@@ -1,4 +1,4 @@
-"""What the leader knows about each node: how far its log matches, and how much may be under way to it.
+"""The leader's knowledge of each node: how far its log matches, and how much may be under way to it.
 
 Source: etcd/raft, package tracker; Ongaro's thesis, sections 3.5 and 4.
 """
@@ -12,9 +12,9 @@ from minkad.core.raft.quorum import JointConfig, MajorityConfig, VoteResult
 
 
 class ProgressState(Enum):
-    """How the leader sends entries to a node."""
+    """The way in which the leader sends entries to a node."""
 
-    PROBE = "StateProbe"  # the end of its log is not known: it is sent at most one message in a heartbeat interval
+    PROBE = "StateProbe"  # the end of its log is not known: send at most one message in a heartbeat interval
     REPLICATE = "StateReplicate"  # it follows: send ahead, up to the in-flight limits
     SNAPSHOT = "StateSnapshot"  # it needs a snapshot, which is under way: send nothing
 
@@ -46,7 +46,7 @@ class Inflights:
             self.bytes -= self._window.popleft()[1]
 
     def full(self) -> bool:
-        """Whether no more may be sent. One message may go over the byte limit, or a large one could never go."""
+        """True if no more may be sent. One message may exceed the byte limit; else a large one would never be sent."""
         return len(self._window) >= self.max_count or self.bytes >= self.max_bytes
 
     def reset(self) -> None:
@@ -61,13 +61,13 @@ class Progress:
 
     next: int  # the index to send next; match < next
     inflights: Inflights
-    match: int = 0  # its log is known to equal the leader's up to here
+    match: int = 0  # up to here its log is known to equal the leader's
     sent_commit: int = 0  # the commit index last sent
     state: ProgressState = ProgressState.PROBE
     pending_snapshot: int = 0  # SNAPSHOT: the index of the snapshot under way
-    recent_active: bool = False  # it was heard since the last check of the quorum
+    recent_active: bool = False  # heard since the last check of the quorum
     flow_paused: bool = False  # no MSG_APP until an answer or a heartbeat's answer comes
-    is_ahead: bool = False  # it has committed what this leader lacks: it counts for nothing, and is sent no more
+    is_ahead: bool = False  # it has committed entries that this leader lacks: it counts for nothing, and gets no more
     is_learner: bool = False
 
     def __str__(self) -> str:
@@ -85,18 +85,18 @@ class Progress:
         return text
 
     def paused(self) -> bool:
-        """Whether sending MSG_APPs to it is held back."""
+        """True if no MSG_APPs are sent to the node for now."""
         return self.state is ProgressState.SNAPSHOT or self.flow_paused or self.is_ahead
 
     def become_probe(self) -> None:
-        """Find out where its log ends, from what is known to match or from the snapshot it was sent."""
+        """Find out where the node's log ends, from the last known match or the snapshot that it was sent."""
         base = max(self.match, self.pending_snapshot) if self.state is ProgressState.SNAPSHOT else self.match
         self._reset(ProgressState.PROBE)
         self.next = base + 1
         self.sent_commit = min(self.sent_commit, base)
 
     def become_replicate(self) -> None:
-        """Send ahead from what matches, since the node follows."""
+        """Send ahead, from the last match on: the node follows."""
         self._reset(ProgressState.REPLICATE)
         self.next = self.match + 1
 
@@ -122,15 +122,15 @@ class Progress:
         if count:
             self.next += count
             self.inflights.add(self.next - 1, size)
-        # A message sent into a full window is a probe: it pauses until something comes back.
+        # A message sent into a full window is a probe: sending pauses until something comes back.
         self.flow_paused = self.inflights.full()
 
     def can_bump_commit(self, commit: int) -> bool:
-        """Whether sending `commit` can move its commit index: it cannot commit beyond what it was sent."""
+        """True if sending `commit` can move the node's commit index: it cannot commit beyond what it was sent."""
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
-        """Note that the node acknowledged `index`. Returns False if that is old news."""
+        """Note that the node acknowledged `index`. Returns False if that was known."""
         if index <= self.match:
             return False
         self.match = index
@@ -140,14 +140,14 @@ class Progress:
 
     def maybe_decrease(self, rejected: int, hint: int) -> bool:
         """Note that the node rejected a MSG_APP that follows `rejected`, and that its log may match at `hint`. Returns
-        False if that is old news.
+        False if the rejection is outdated.
         """
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
             self.next = self.match + 1
         else:
-            if self.next - 1 != rejected:  # a probe has one message under way: this answers another one
+            if self.next - 1 != rejected:  # a probe has one message under way: this answers an earlier one
                 return False
             self.next = max(min(rejected, hint + 1), self.match + 1)
             self.flow_paused = False
@@ -176,7 +176,7 @@ class TrackerConfig:
 
     @property
     def joint(self) -> bool:
-        """Whether two majorities must agree."""
+        """True if two majorities must agree."""
         return bool(self.voters.outgoing)
 
     def conf_state(self) -> ConfState:
@@ -218,16 +218,16 @@ class ProgressTracker:
         return progress.match if progress else None
 
     def quorum_active(self) -> bool:
-        """Whether a quorum was heard since the last check."""
+        """True if a quorum was heard since the last check."""
         active = {id_: progress.recent_active for id_, progress in self.progress.items()}
         return self.config.voters.vote_result(active) is VoteResult.WON
 
     def record_vote(self, voter: int, granted: bool) -> None:
-        """Count a vote; a voter's first answer counts."""
+        """Count a vote; only a voter's first answer counts."""
         self.votes.setdefault(voter, granted)
 
     def tally(self) -> VoteResult:
-        """How the election stands."""
+        """The state of the election."""
         return self.config.voters.vote_result(self.votes)
 
     def snapshot_progress(self) -> dict[int, Progress]:

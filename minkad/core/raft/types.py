@@ -9,13 +9,13 @@ from minka.v1.raft_pb2 import Entry, HardState, Message, Snapshot
 from minkad.core.raft.tracker import Progress, TrackerConfig
 
 NONE = 0  # no node
-NO_LIMIT = 2**64 - 1  # bytes; for parameters that take a limit, where none is wanted
+NO_LIMIT = 2**64 - 1  # bytes; for parameters that take a limit
 
 Log = Callable[[str, str], None]  # (level, text); levels DEBUG, INFO, WARN, ERROR
 
 
 class Role(Enum):
-    """What a node is within its term."""
+    """A node's role within its term."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -24,7 +24,7 @@ class Role(Enum):
 
 
 class CampaignType(Enum):
-    """Why a node campaigns."""
+    """The reason for which a node campaigns."""
 
     PRE_ELECTION = "pre-election"
     ELECTION = "election"
@@ -32,9 +32,9 @@ class CampaignType(Enum):
 
 
 class ReadOnlyOption(Enum):
-    """How a leader makes sure that it still leads before it answers a read."""
+    """The way in which a leader makes sure that it still leads before it answers a read."""
 
-    SAFE = "safe"  # a quorum confirms it, one round of heartbeats for all waiting reads
+    SAFE = "safe"  # a quorum confirms it: one round of heartbeats for all waiting reads
     LEASE_BASED = "lease-based"  # it trusts check_quorum and bounded clock drift
 
 
@@ -43,21 +43,21 @@ class RaftError(Exception):
 
 
 class LogRolledBack(AssertionError):
-    """The log lacks what this node has acknowledged, so it was truncated, lost or replaced by an older copy. The node
-    must not go on; etcd/raft panics in this case.
+    """The log lacks entries that this node has acknowledged, so it was truncated, lost or replaced by an older copy.
+    The node must not go on; etcd/raft panics in this case.
     """
 
 
 class QuorumRolledBack(AssertionError):
-    """The leader lacks what is committed here, or has something else in its place: most voters have lost what they had,
-    or were set back to older copies. The node must not go on, so that its log stays as it is.
+    """The leader lacks entries that are committed here, or has others in their place: most voters have lost theirs, or
+    were set back to older copies. The node must not go on, so that its log stays as it is.
     """
 
 
 class ProposalDropped(RaftError):
-    """A proposal (or read) was not taken.
+    """A proposal (or read) was refused.
 
-    `leader_id` is the node to ask instead, NONE if this node knows of none; it is the node itself if the limit on
+    `leader_id` is the node to ask instead, NONE if this node knows of none. It is the node itself if the limit on
     uncommitted entries was reached or leadership is being handed over.
     """
 
@@ -67,7 +67,7 @@ class ProposalDropped(RaftError):
 
 
 class LocalMessage(RaftError):
-    """A message of a type that only the node itself may step came in from outside."""
+    """A message came from outside whose type only the node itself may step."""
 
 
 class PeerNotFound(RaftError):
@@ -105,7 +105,7 @@ class Ready:
     entries: list[Entry]
     snapshot: Snapshot | None
     committed_entries: list[Entry]
-    messages_at_once: list[Message]  # a leader's: they promise nothing that this Ready has yet to make durable
+    messages_at_once: list[Message]  # a leader's: they promise nothing that isn't durable before this Ready
     messages: list[Message]
     must_sync: bool
 

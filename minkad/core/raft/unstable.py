@@ -9,7 +9,7 @@ from minka.v1.raft_pb2 import Entry, Snapshot
 class Unstable:
     """Entries from `offset` on, and a snapshot before them, until they are persisted.
 
-    `offset` may lie within what is persisted: then the next write to the storage truncates that.
+    `offset` may lie within the persisted log: then the next write to the storage truncates that log.
     """
 
     __slots__ = ("entries", "offset", "offset_in_progress", "snapshot", "snapshot_in_progress")
@@ -19,7 +19,7 @@ class Unstable:
         self.snapshot_in_progress = False
         self.entries: list[Entry] = []
         self.offset = offset
-        self.offset_in_progress = offset  # what is before it was handed to the driver
+        self.offset_in_progress = offset  # entries before it were handed to the driver
 
     def last_index(self) -> int | None:
         """The last index, None if all is persisted."""
@@ -37,11 +37,11 @@ class Unstable:
         return None
 
     def next_entries(self) -> list[Entry]:
-        """What the driver has not been handed yet."""
+        """The entries that the driver has not been handed yet."""
         return self.entries[self.offset_in_progress - self.offset :]
 
     def has_next_entries(self) -> bool:
-        """Whether `next_entries` has any."""
+        """True if `next_entries` has any."""
         return len(self.entries) > self.offset_in_progress - self.offset
 
     def next_snapshot(self) -> Snapshot | None:
@@ -54,7 +54,7 @@ class Unstable:
         self.snapshot_in_progress = self.snapshot is not None
 
     def stable_to(self, index: int, term: int) -> None:
-        """Note that everything up to the entry (index, term) is persisted; ignored if another entry is there by now."""
+        """Note that everything up to the entry (index, term) is persisted; no effect if another entry is there."""
         position = index - self.offset
         if position < 0 or self.term(index) != term:
             return
@@ -76,7 +76,7 @@ class Unstable:
         self.snapshot_in_progress = False
 
     def truncate_and_append(self, entries: list[Entry]) -> None:
-        """Put `entries` at their indexes, in place of what was there and after that."""
+        """Put `entries` at their indexes, in place of all entries from there on."""
         start = entries[0].index
         assert entries[-1].index == start + len(entries) - 1, "indexes are consecutive"
         assert start <= self.offset + len(self.entries), "no gap in the log"

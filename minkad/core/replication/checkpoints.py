@@ -9,7 +9,7 @@ from minkad.core.replication.messages import KeptFile
 from minkad.core.replication.node import Node
 from minkad.core.replication.progress import Progress
 
-OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is not kept any more"
+OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is no longer kept"
 AWAY: Final = "the node was away, or its copy can't be used, and the log is not enough"
 
 
@@ -18,11 +18,11 @@ class _Transfer:
     """The transfer of a checkpoint to one follower."""
 
     is_sending: bool = True
-    tries: int = 0  # of all copies to this follower since it has followed
-    restarted_by: str = ""  # why the last one was begun again
+    tries: int = 0  # of all copies to this follower since it began to follow
+    restarted_by: str = ""  # why the last copy was begun again
     failures: int = 0  # failed tries in a row
     blocked_by: str = ""  # why the last try failed
-    again_at: float | None = None  # when the follower is asked again where it stands
+    again_at: float | None = None  # the time to ask the follower again where it stands
 
 
 class Checkpoints:
@@ -33,14 +33,14 @@ class Checkpoints:
         self._transfers: dict[str, _Transfer] = {}
 
     def __bool__(self) -> bool:
-        """Whether a checkpoint was sent, or is being sent, to any of the followers."""
+        """True if a checkpoint was sent, or is being sent, to any of the followers."""
         return bool(self._transfers)
 
     def begin(self, progress: Progress, kept: Sequence[KeptFile]) -> None:
-        """Begin a transfer. `kept`: the files that the follower still has of one that broke. While the copy waits, for
+        """Begin a transfer. `kept`: the files that the follower still has of a broken one. While the copy waits, for
         its turn or until it can end, no log is kept for it.
 
-        Nothing begins again in silence: why, and how often, is in the log and in the migration's progress.
+        If a copy begins again, the log and the migration's progress say why, and how often.
         """
         progress.state.retention.release(progress.node_id)
         transfer = self._begun(progress)
@@ -61,7 +61,7 @@ class Checkpoints:
         return transfer
 
     def sent(self, node: str) -> bool:
-        """The checkpoint is in place at the node. False if none was on its way there."""
+        """The checkpoint is in place at the node. Returns False if none was on its way there."""
         transfer = self._transfers.get(node)
         if transfer is None or not transfer.is_sending:
             return False
@@ -85,39 +85,39 @@ class Checkpoints:
         return due
 
     def is_sending(self, node: str) -> bool:
-        """Whether one is on its way."""
+        """True if a checkpoint is on its way to the node."""
         return node in self._transfers and self._transfers[node].is_sending
 
     def is_catching_up(self, progress: Progress) -> bool:
-        """Whether it is sent a copy, or what came after it, for which the log is kept up to a bound in bytes."""
+        """True if the follower is sent a copy, or the log after it, which is kept up to a bound in bytes."""
         copy_log = progress.state.retention.copy_log(progress.node_id)
         return self.is_sending(progress.node_id) or (progress.is_replicating and copy_log is not None)
 
     def is_under_way(self, node: str) -> bool:
-        """Whether one is on its way, or the pause after a failure isn't over."""
+        """True if a checkpoint is on its way to the node, or the pause after a failure isn't over."""
         transfer = self._transfers.get(node)
         return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
 
     def any_under_way(self) -> bool:
-        """Whether any is on its way, or the pause after a failure isn't over."""
+        """True if any is on its way, or the pause after a failure isn't over."""
         return any(self.is_under_way(node) for node in self._transfers)
 
     def tries(self, node: str) -> int:
-        """How many checkpoints were begun for the node; 0 if it was sent none."""
+        """The number of checkpoints that were begun for the node."""
         transfer = self._transfers.get(node)
         return transfer.tries if transfer is not None else 0
 
     def restarted_by(self, node: str) -> str:
-        """Why the last one was begun after another one; "" if there was none before it."""
+        """The reason why the last checkpoint was begun after another one; "" if it was the first."""
         transfer = self._transfers.get(node)
         return transfer.restarted_by if transfer is not None else ""
 
     def blocked_by(self, node: str) -> str:
-        """Why the last try failed; "" if it didn't."""
+        """The reason why the last try failed; "" if it didn't."""
         transfer = self._transfers.get(node)
         return transfer.blocked_by if transfer is not None else ""
 
     def forget(self, node: str) -> bool:
-        """The node no longer follows. True if a checkpoint is on its way to it."""
+        """The node no longer follows. Returns True if a checkpoint is on its way to it."""
         transfer = self._transfers.pop(node, None)
         return transfer is not None and transfer.is_sending

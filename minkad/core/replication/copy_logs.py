@@ -9,12 +9,12 @@ NONE: Final = 0
 
 
 class CopyLogs:
-    """Each copy has a bound of its own (`Retention.keep_for_copy`), and as many as are sent at a time may come to it.
-    Those that wait to catch up after their checkpoint have to do with what these leave.
+    """Each copy has a bound of its own (`Retention.keep_for_copy`). Together the logs may take as much as the bounds of
+    the copies sent at a time. Copies that wait to catch up after their checkpoint get the rest.
     """
 
     def __init__(self) -> None:
-        self._states: dict[int, ReplicaState] = {}  # by partition, those whose log may be kept for copies
+        self._states: dict[int, ReplicaState] = {}  # by partition; those whose log may be kept for copies
 
     def keep(self, state: ReplicaState, reader: str, offset: int, most_bytes: int) -> None:
         """The partition's log is kept for a copy: see `Retention.keep_for_copy`."""
@@ -22,8 +22,8 @@ class CopyLogs:
         self._states[state.id] = state
 
     def bound(self, at_once: int) -> list[int]:
-        """Keep no more than the bounds of the `at_once` largest allow; NONE: nothing. The copies with the most log are
-        given up first. Returns the partitions whose logs can be trimmed.
+        """Keep at most the sum of the `at_once` largest bounds; NONE: nothing. The copies with the most log are given
+        up first. Returns the partitions whose logs can be trimmed.
         """
         copies = [
             (copy.kept, copy.most, reader, state)

@@ -1,4 +1,4 @@
-"""Who has everything that is committed beside an in-sync set that takes no writes, as its leader sees it (KIP-966)."""
+"""The eligible replicas, beside an in-sync set that is too small for writes, as their leader sees them (KIP-966)."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from minkad.core.replication.state import ReplicaState
 
 
 class Eligibility:
-    """For one leadership. By the row a replica stays eligible; this is where its leader can't keep it so."""
+    """For one leadership. By the row a replica stays eligible; here its leader notes where it can't keep it so."""
 
     def __init__(self, node: Node, state: ReplicaState) -> None:
         self.lost: set[str] = set()  # nodes, in the isr or eligible, that have lost committed entries
@@ -18,24 +18,24 @@ class Eligibility:
         self._state = state
 
     def beside(self, isr: Sequence[str]) -> list[str]:
-        """Who has everything that is committed and isn't in this in-sync set."""
+        """The nodes that have everything that is committed and aren't in this in-sync set."""
         return [n for n in has_everything(self._state.row) if n not in isr and not self.is_given_up(n)]
 
     def is_given_up(self, node: str) -> bool:
-        """Whether the node is not eligible, or no longer: it has lost something, or this leader can't wait for it."""
+        """True if the node isn't, or is no longer, eligible: it has lost entries, or this leader can't wait for it."""
         if node in self.lost or node == self._node.id:
             return True
         return self.is_awaited and (node in self.late or self._node.view.is_absent(node))
 
     @property
     def is_awaited(self) -> bool:
-        """Whether this leader serves nothing before the eligible replicas, too, have what may have been acknowledged.
-        From then on it takes no write that they would have to have.
+        """True if this leader serves nothing until the eligible replicas, too, have all that may have been
+        acknowledged. From then on it takes no write that they would have to have.
         """
         return self._state.high_watermark < self._state.ready_at and self._state.damage is None
 
     def proposed(self, isr: Sequence[str]) -> tuple[str, ...]:
-        """Who is to be eligible beside this in-sync set, which is about to be proposed."""
+        """The nodes to be eligible beside this in-sync set, which is about to be proposed."""
         if 0 < self._state.min_insync <= len(isr):
             return ()
         found = tuple(self.beside(isr))

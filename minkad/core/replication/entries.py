@@ -1,8 +1,8 @@
-"""What the entries of a partition's log say: a write, or a mark. A mark says that the partition was split here, which
-keys it keeps, that a snapshot is taken here, or that the file of a load is taken in.
+"""The content of a log entry: a write, or a mark. A mark says that the partition was split here, which keys it keeps,
+that a snapshot is taken here, or that the file of a load is taken in.
 
-Marks are barriers: a replica that acknowledges one has it on its disk, also in an `async` keyspace, whose writes get
-there a little later.
+Marks are barriers: a replica that acknowledges a mark has it on its disk, even in an `async` keyspace, whose writes
+reach the disk a little later.
 """
 
 from typing import Final
@@ -13,15 +13,15 @@ from minka.cluster.key_ranges import KeyRange
 from minka.wire.kv_frames import WriteBody, decode_stored_write, decode_write
 
 _MARK: Final = b"\xc1"  # no MessagePack begins with it, so no write of a client does
-_STORED: Final = b"\x93"  # an array of three, which a client's write is not
+_STORED: Final = b"\x93"  # an array of three; a client's write never is
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
-    """The entries after it have no key of the upper half, which belongs to another partition; that partition begins
-    with what came before.
+    """The entries after it have no key of the upper half, which belongs to another partition, the child. The child
+    begins with the data from before the marker.
 
-    `partition_epoch` is that of the row that asks for the split.
+    `partition_epoch`: of the row that asks for the split.
     """
 
     child_id: int
@@ -29,13 +29,13 @@ class SplitMarker(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1)
 
 
 class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
-    """Keys outside of the range are removed. Each replica does so at the same place of the log: later entries may have
-    keys outside of it again, and do with `copies_follow`, when a merge copies the keys of another partition.
+    """Keys outside of the range are removed, by each replica at the same place of the log. Later entries may have keys
+    outside of it again. With `copies_follow` they do: a merge copies the keys of another partition.
     """
 
     start: bytes
     end: bytes
-    partition_epoch: int = 0  # that of the leader's row when it appended the mark
+    partition_epoch: int = 0  # of the leader's row when it appended the mark
     copies_follow: bool = False
 
     @property
@@ -45,7 +45,7 @@ class TrimToRange(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2)
 
 
 class SnapshotMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):
-    """Each replica keeps its data as it is here under this id, for readers; its version is the mark's offset.
+    """Each replica keeps its data as of here under this id, for readers; its version is the mark's offset.
 
     `taken_ms` is the leader's wall clock: a replica that comes here much later keeps nothing.
     """
@@ -74,13 +74,13 @@ class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
 
 Mark = SplitMarker | TrimToRange | SnapshotMark | IngestMark
 SlowMark = SplitMarker | SnapshotMark | IngestMark
-"""Marks that a replica carries out in a task of its own; it applies nothing meanwhile."""
+"""Marks that a replica carries out in a separate task; it applies nothing meanwhile."""
 
 _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 
 
 def is_mark(body: bytes) -> bool:
-    """Whether the entry is no write."""
+    """True if the entry isn't a write."""
     return body.startswith(_MARK)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 
 class Epochs:
-    """For each position of a log the number of the leadership that wrote it, kept as the positions where it changes.
+    """For each position of a log, the number of the leadership that wrote it. Only positions where it changes are kept.
 
     The numbers never fall along the log, so few positions describe a long log (Kafka's leader epoch cache, KIP-101).
     """
@@ -21,7 +21,7 @@ class Epochs:
         return self._epochs[-1]
 
     def at(self, position: int) -> int:
-        """The number at a position that is not before the base."""
+        """The number at a position, from the base on."""
         found = bisect_right(self._starts, position) - 1
         assert found >= 0, f"position {position} is before the base {self._starts[0]}"
         return self._epochs[found]
@@ -31,10 +31,10 @@ class Epochs:
         return list(zip(self._starts, self._epochs, strict=True))
 
     def common(self, end: int, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """How far this log, up to `end`, and another one are the same: the last position at which both have the same
-        number. None if there is none in the part that both still know.
+        """The position up to which this log, up to `end`, and another one are the same: the last one at which both have
+        the same number. None if there is none in the part that both still know.
 
-        A number belongs to one leader, which wrote each position once; so what comes before an equal number is equal
+        A number belongs to one leader, which wrote each position once. So all entries before an equal number are equal
         (KIP-101; KIP-279, where the epoch asked for is missing on one side).
         """
         mine = self.lineage()
@@ -48,7 +48,7 @@ class Epochs:
                 j -= 1
             if mine[i][1] == theirs[j][1]:
                 return position
-            # The greater number is not in the other log from here on down to where it begins.
+            # The other log lacks the greater number from here down to where this number begins.
             position = (mine[i][0] if mine[i][1] > theirs[j][1] else theirs[j][0]) - 1
         return None
 
@@ -73,7 +73,7 @@ class Epochs:
         self._epochs = self._epochs[found:]
 
     def find(self, first: int, last: int, read: Callable[[int], int]) -> None:
-        """Learn the numbers of entries first..last, which follow the base, from few of them.
+        """Learn the numbers of the entries first..last, which follow the base, by reading few of them.
 
         Bisection: a stretch whose two ends have the same number has it throughout.
         """

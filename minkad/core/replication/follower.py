@@ -1,4 +1,4 @@
-"""A replica that follows: how far its log is, what it appends and truncates, and how old its data may be."""
+"""A replica that follows: it appends and truncates as its leader says, and knows how old its data may be."""
 
 from contextlib import suppress
 
@@ -12,28 +12,26 @@ from minkad.core.replication.state import ReplicaState
 
 
 class LeaderStream:
-    """A stream from a leader's node, for all partitions that it leads and this node follows."""
+    """A stream from another node, for all partitions that that node leads and this one follows."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number  # grows with each stream of the same process
-        self.known_at = float("-inf")  # all high watermarks as of this moment of this node's clock, or later, are known
+        self.known_at = float("-inf")  # by this node's clock: all high watermarks as of then are known
 
 
 class Follower:
-    """A replica's time as a follower at one leader_epoch. `stream` is the one on which its leader was heard; its
-    answers go there.
-    """
+    """A replica's time as a follower at one leader_epoch. `stream`: where its leader was heard, and answers go."""
 
     def __init__(self, node: Node, state: ReplicaState) -> None:
         self.state = state
         self.stream: LeaderStream | None = None
         self._node = node
         self._is_aligned = False  # the leader has said on this stream where the logs part
-        self._is_refused = False  # a checkpoint was asked for: entries that were sent before that can't follow
-        self._asked: list[KeptFile] | None = None  # the question where it stands is not answered yet: what is kept
-        self._stands_at = state.durable  # where it last said that it stands when asked
+        self._is_refused = False  # a checkpoint was asked for; entries that were sent earlier don't fit
+        self._asked: list[KeptFile] | None = None  # while the leader's question isn't answered: what is kept
+        self._stands_at = state.durable  # where it last said that it stands
         self._told = state.high_watermark  # the leader's high watermark
-        self._epoch_start = UNKNOWN  # where the leader's epoch starts; all before it may have been acknowledged
+        self._epoch_start = UNKNOWN  # where the leader's epoch starts; entries before it may have been acknowledged
         self._held: list[tuple[Append, LeaderStream, float]] = []  # they wait until the data is open
 
     # What the leader says
@@ -42,7 +40,7 @@ class Follower:
         """The leader asks where this replica stands. `kept`: the files that are left of a checkpoint whose transfer
         broke.
 
-        Streams of one leader may be read in another order than they were begun in.
+        A leader's streams may be read in another order than they were begun.
         """
         if self.stream is not None and stream.number < self.stream.number:
             return
@@ -58,8 +56,8 @@ class Follower:
         self._stand()
 
     def _stand(self) -> None:
-        """Say where this replica stands, once all of its log is durable. The leader sends what comes after that, so it
-        would be told to truncate what becomes durable, and perhaps committed, after it has said so.
+        """Say where this replica stands, once all of its log is durable. The leader sends the entries after that place.
+        If it were said earlier, entries that become durable later, and perhaps committed, would be truncated.
         """
         state = self.state
         if self.stream is None or self._asked is None or (state.is_usable and state.durable < state.log.end):
@@ -68,7 +66,8 @@ class Follower:
 
     def append(self, append: Append, stream: LeaderStream, known_at: float) -> None:
         """The leader sends entries, or its high watermark. `known_at`: it knew all that was committed at this time of
-        this node's clock, in seconds. Raises INTERNAL for entries that don't follow the end of the log; STORAGE_FAILED.
+        this node's clock, in seconds. Raises INTERNAL for entries that don't follow the end of the log, and
+        STORAGE_FAILED.
         """
         if self.stream is not stream or self.state.is_receiving:
             return
@@ -77,7 +76,7 @@ class Follower:
         is_unknown = self.state.data.is_closed and not self.state.data.is_known
         if self._held or (shortens and is_unknown):
             if not self._held:
-                self._node.outbox.put(OpenData(self.state.id))  # so that it is known what is committed for certain
+                self._node.outbox.put(OpenData(self.state.id))  # this shows what is certainly committed
             self._held.append((append, stream, known_at))
             return
         if append.truncate:
@@ -103,7 +102,7 @@ class Follower:
             self.advance()
 
     def data_opened(self) -> None:
-        """The data is open, or was found to be of no use: take what waited for that. Raises what `append` does."""
+        """The data is open, or was found unusable: take the appends that waited for it. Raises what `append` does."""
         held, self._held = self._held, []
         for append, stream, known_at in held:
             self.append(append, stream, known_at)
@@ -118,12 +117,12 @@ class Follower:
         state.freshness.mark(state.applied, max(append.high_watermark, append.epoch_start), known_at)
 
     def _truncate(self, end: int) -> bool:
-        """End the log at the last entry that the leader has, too. False if committed entries would be lost, or the data
-        is damaged.
+        """End the log at the last entry that the leader has, too. Returns False if committed entries would be lost, or
+        the data is damaged.
         """
         state = self.state
         try:
-            state.take_over_data()  # so that it is known what is committed for certain
+            state.take_over_data()  # this shows what is certainly committed
         except MinkaError as error:
             if error.code is not Code.CORRUPT_DATA:
                 raise
@@ -132,8 +131,8 @@ class Follower:
             self._report_truncation(end)
             state.truncate(end)
             return True
-        # What was committed is not the leader's: it was elected without having it, or disks have lost something. All
-        # of it was here when this replica said where it stands, or is so in its data.
+        # The leader lacks committed entries: it was elected without them, or disks have lost some. They were all here
+        # when this replica said where it stands, or are in its data.
         text = "the leader lacks what was committed here; this copy is replaced by the leader's"
         lacking = state.high_watermark - end
         self._report(Level.ERROR, text, committed=state.high_watermark, at_the_leader=end, lacking=lacking)
@@ -141,16 +140,16 @@ class Follower:
         return False
 
     def _report_truncation(self, end: int) -> None:
-        """What has been stored since this replica said where it stands is only sent again. The leader lacks what comes
-        before that. None of it was acknowledged if the leader is in sync and no disk has lost anything, but this
-        replica can't know: after a restart it knows what was committed by its last flush alone.
+        """Report the truncation. Entries stored after this replica said where it stands are only sent again; entries
+        before that are missing at the leader. If the leader is in sync and no disk has lost anything, none of these was
+        acknowledged. But this replica can't know: after a restart it knows only from its last flush what was committed.
         """
         log, stands_at = self.state.log, self._stands_at
         level, text = Level.INFO, "a log is truncated"
         if stands_at > end:
             level, text = Level.WARNING, "the leader lacks the end of this log, which is truncated"
             newest = max(epoch for start, epoch in log.lineage() if start <= stands_at)
-            if newest >= self.state.row.leader_epoch:  # which has one leader, and that has all that was written at it
+            if newest >= self.state.row.leader_epoch:  # a leader has all entries of its own leadership
                 level, text = Level.ERROR, f"{text}; it is of this leadership or a later one: the table was set back"
         self._report(level, text, at=end, end=log.end, lacking=max(stands_at - end, 0))
 
@@ -173,15 +172,15 @@ class Follower:
             self._answer(Standing.STORED)
 
     def advance(self) -> None:
-        """Move the high watermark to what the leader has told, as far as it is durable here."""
+        """Move the high watermark to the leader's, as far as the log is durable here."""
         state = self.state
         state.high_watermark = max(state.high_watermark, min(state.durable, self._told))
         state.log.bound_tail(state.durable)
         self._node.apply(state)
 
     def needs_checkpoint(self) -> None:
-        """What is here can't be continued: the leader is to send a checkpoint. If its question is still open, this is
-        the answer, with what is kept of a checkpoint.
+        """The copy here can't be continued: the leader is to send a checkpoint. If its question is still open, this is
+        the answer, with the files that are kept of a checkpoint.
         """
         if self.stream is None:
             return
@@ -208,7 +207,7 @@ class Follower:
         self._node.outbox.put(Answer(stream, ack))
 
     def refresh(self) -> None:
-        """Bring `freshness` up to what is applied."""
+        """Bring `freshness` up to the applied offset."""
         state = self.state
         state.freshness.reached(state.applied)
         if self.stream is not None and state.applied >= max(self._told, self._epoch_start):

@@ -1,4 +1,4 @@
-"""How old a follower's data may be, for stale reads."""
+"""The age of a follower's data, for stale reads."""
 
 from typing import Final
 
@@ -7,9 +7,8 @@ UNKNOWN: Final = 2**63  # greater than any offset
 
 
 class Freshness:
-    """The leader sends its high watermark, and now and then the moment, by the follower's clock, as of which it has
-    sent all of its high watermarks. A follower that has applied as much as was committed at a moment was up to date
-    then.
+    """The leader sends its high watermarks, and now and then a moment, by the follower's clock: all high watermarks up
+    to it were sent. A follower that has applied all that was committed at a moment was up to date then.
     """
 
     __slots__ = ("_mark", "_mark_at", "at")
@@ -20,11 +19,11 @@ class Freshness:
         self._mark_at = NEVER
 
     def begin_again(self) -> None:
-        """How old the data is is no longer known."""
+        """The age of the data is no longer known."""
         self.at, self._mark, self._mark_at = NEVER, UNKNOWN, NEVER
 
     def unmark(self) -> None:
-        """The leader has yet to say where its epoch starts; what it said before doesn't count."""
+        """The leader has yet to say where its epoch starts; earlier marks don't count."""
         self._mark = UNKNOWN
 
     def mark(self, applied: int, offset: int, known_at: float) -> None:

@@ -1,10 +1,10 @@
-"""Whether a leader takes requests now, and what a client is told when it doesn't."""
+"""Says if a leader takes requests now, and, if it doesn't, what a client is told."""
 
 from enum import Enum
 
 
 class Gate(Enum):
-    """Each value is the reason that a client is given when its request has waited in vain."""
+    """Each value is the reason for a client whose request has waited in vain."""
 
     OPEN = "it is being made ready"
     CLOSED = "it is being handed over"  # writes wait until the successor has everything
@@ -13,7 +13,7 @@ class Gate(Enum):
 
 
 class WriteGate:
-    """A hand-over and a merge may each close it; it is open when neither has it closed."""
+    """A hand-over and a merge may each close it; it is open if neither has closed it."""
 
     __slots__ = ("_hand_over", "_merge", "state")
 
@@ -24,7 +24,7 @@ class WriteGate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a hand-over has closed it."""
+        """True if a hand-over has closed it."""
         return self._hand_over is not Gate.OPEN
 
     def close(self) -> None:

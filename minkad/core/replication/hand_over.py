@@ -1,5 +1,4 @@
-"""A leader hands over to its successor gracefully: writes wait, the successor catches up, and the controller records
-it.
+"""A leader hands over gracefully: writes wait, the successor catches up, and the controller records the change.
 
 Source: Fixed Partitions, Patterns of Distributed Systems ("Moving partitions to newly added members"), and the planned
 changes of leader in Kafka's controller.
@@ -18,7 +17,7 @@ from minkad.core.replication.state import ReplicaState
 
 class _Step(Enum):
     FOLLOW = auto()  # until the successor is in sync and nearly has everything
-    CLOSE = auto()  # until it has everything, for `write_pause_timeout` at most
+    CLOSE = auto()  # until it has everything, at most `write_pause_timeout`
     ASK = auto()  # until the outcome is known
     PAUSE = auto()  # after a failed try
 
@@ -34,14 +33,14 @@ class HandOver:
         self._progress = progress
         self._step = _Step.FOLLOW
         self._closed_at = 0.0
-        self._partition_epoch = 0  # that of the row for which the controller is asked
+        self._partition_epoch = 0  # of the row for which the controller is asked
         self._inquiry = Inquiry(node.settings)
-        self._due_at = 0.0  # when writes have waited for long enough, or the pause ends
+        self._due_at = 0.0  # when writes have waited long enough, or the pause ends
         self._pause = node.settings.first_backoff
 
     @property
     def phase(self) -> MigrationPhase.ValueType:
-        """How far the hand-over is, for the progress of migrations."""
+        """The phase of the hand-over, for the progress of migrations."""
         asks = self._step is _Step.ASK
         return MigrationPhase.MIGRATION_PHASE_HAND_OVER if asks else MigrationPhase.MIGRATION_PHASE_FOLLOW
 
@@ -57,14 +56,14 @@ class HandOver:
             self._ask(now)
 
     def _is_possible(self) -> bool:
-        """Whether the successor is in sync, and no node of the in-sync set is gone: nothing would be committed
-        before it has left the set, which it can't while the gate is closed.
+        """True if the successor is in sync, and no node of the in-sync set is gone. Nothing would be committed before
+        such a node has left the set, and it can't leave while the gate is closed.
         """
         isr = self._state.row.isr
         return self.successor in isr and not any(self._node.view.is_absent(node) for node in isr)
 
     def cancel(self, now: float) -> None:
-        """Let writes go on if they wait: the row has decided."""
+        """Let waiting writes go on: the row has decided."""
         self._open_gate(now)
 
     def _close_gate(self, now: float) -> None:
@@ -107,7 +106,7 @@ class HandOver:
         if outcome is Outcome.REFUSED:
             self._block(str(error))
             self._give_up(now)
-        elif outcome is not Outcome.STALE:  # a row that was recorded has ended this, or does so soon
+        elif outcome is not Outcome.STALE:  # a recorded row has ended this, or will soon
             if outcome is Outcome.UNKNOWN:
                 self._block(f"waiting for the outcome of the hand-over: {error}")
             self._node.outbox.put(WakeAt(self._state.id, self._inquiry.due_at))

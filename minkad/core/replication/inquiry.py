@@ -1,4 +1,4 @@
-"""A request to the active controller whose outcome has to be known: it is repeated until it is."""
+"""A request to the active controller, repeated until its outcome is known."""
 
 from collections.abc import Collection
 from enum import Enum, auto
@@ -7,7 +7,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minkad.core.replication.settings import ReplicationSettings
 
-# What the controller answers when it has refused: nothing was recorded.
+# The controller's answers that are refusals: nothing was recorded.
 REFUSALS: Final = frozenset(
     {
         Code.STALE_EPOCH,
@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 
 class Inquiry:
-    """After one try whose outcome is unknown, no refusal is certain: the first try may be the reason for it."""
+    """After a try with an unknown outcome no refusal is certain: that try may have caused it."""
 
     def __init__(self, settings: ReplicationSettings, refusals: Collection[Code] = REFUSALS) -> None:
         self.due_at = 0.0
@@ -42,7 +42,7 @@ class Inquiry:
         self._longest_backoff = settings.longest_backoff
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """True if it is time to ask."""
         return self._request is None and now >= self.due_at
 
     def asked(self, request: object) -> None:
@@ -51,7 +51,7 @@ class Inquiry:
         self._request = request
 
     def answered(self, request: object, error: MinkaError | None, now: float) -> Outcome:
-        """The outcome by the controller's answer; `error` is None if there was none."""
+        """The outcome by the controller's answer; `error` is None if it was recorded."""
         if request is not self._request:
             return Outcome.STALE
         self._request = None

@@ -1,4 +1,4 @@
-"""What replicas ask the shell to do. The result comes back as an event; one that comes too late is recognised and
+"""Instructions of replicas to the shell. The result comes back as an event; one that comes too late is recognised and
 ignored.
 """
 
@@ -35,9 +35,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendWatermark:
-    """More is committed: tell the follower with the next entries, or soon. `at_once`: clients wait for what it does
-    then.
-    """
+    """More is committed: tell the follower with the next entries, or soon. `at_once`: clients wait until it knows."""
 
     progress: Progress
     at_once: bool = False
@@ -45,9 +43,9 @@ class SendWatermark:
 
 @dataclass(frozen=True, slots=True)
 class SendCheckpoint:
-    """A follower needs a checkpoint: `Leader.checkpoint_sent` or `checkpoint_failed` is told how it ended. `kept`: the
-    files that the follower has of an earlier one whose transfer broke. `tries`: how many were begun for this follower
-    with this one; `reason`: why the last one wasn't enough; `was_outrun`: the log after it did not follow the writes.
+    """A follower needs a checkpoint; then call `Leader.checkpoint_sent` or `checkpoint_failed`. `kept`: the files that
+    the follower has of an earlier checkpoint whose transfer broke. `tries`: the number begun for this follower, this
+    one included; `reason`: why the last one wasn't enough; `was_outrun`: the log after it fell behind the writes.
     """
 
     progress: Progress
@@ -66,8 +64,8 @@ class CancelCheckpoint:
 
 @dataclass(slots=True)
 class IsrProposal:
-    """An in-sync set that is to be recorded, and who is eligible beside it. It is proposed until the outcome is known.
-    `in_doubt`: an earlier try may yet be recorded.
+    """An in-sync set to be recorded, and the nodes that are eligible beside it. It is proposed until the outcome is
+    known. `in_doubt`: an earlier try may yet be recorded.
     """
 
     partition_id: int
@@ -101,14 +99,14 @@ class AskFinishMerge:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A named step was reached, at which tests let the process fail."""
+    """A named step was reached, where tests let the process fail."""
 
     place: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This node won't learn what becomes of the writes that wait: they fail with OUTCOME_UNKNOWN, for this reason."""
+    """This node won't learn the outcome of the waiting writes: they fail with OUTCOME_UNKNOWN, for this reason."""
 
     partition_id: int
     reason: str
@@ -116,7 +114,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """Compact a range of the right partition's data, to get rid of its deleted keys; then call `Replicas.cleared`."""
+    """Compact a range of the right partition's data, to remove its deleted keys; then call `Replicas.cleared`."""
 
     left_id: int
     right_id: int
@@ -125,7 +123,7 @@ class MakeRoom:
 
 @dataclass(frozen=True, slots=True)
 class GateOpened:
-    """Writes go on here or at the successor, after they have waited for `seconds`."""
+    """Writes go on here or at the successor, after they waited for `seconds`."""
 
     partition_id: int
     successor: str
@@ -134,7 +132,7 @@ class GateOpened:
 
 @dataclass(frozen=True, slots=True)
 class SyncEpoch:
-    """Make durable that this node leads at this epoch; then call `Leader.epoch_durable`."""
+    """Make it durable that this node leads at this epoch; then call `Leader.epoch_durable`."""
 
     partition_id: int
     leader_epoch: int
@@ -149,9 +147,7 @@ class OpenData:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Something was appended to a log: make it durable. With `on_disk` it has to be on the disk, also in an `async`
-    keyspace.
-    """
+    """Something was appended to a log: make it durable. `on_disk`: on the disk, even in an `async` keyspace."""
 
     partition_id: int
     on_disk: bool
@@ -159,7 +155,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Send an answer on the stream on which the leader of the partition was heard."""
+    """Send an answer on the stream on which the partition's leader was heard."""
 
     stream: object
     ack: Ack
@@ -174,7 +170,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Requests that wait for the partition look again: it began or stopped serving, or has another row."""
+    """Let requests that wait for the partition look again: it began or stopped serving, or has another row."""
 
     partition_id: int
 
@@ -234,7 +230,7 @@ class Outbox:
     """The instructions of all replicas of a node, in their order."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when an instruction is put into the empty outbox: the shell is to take it soon."""
+        """`wake` is called when an instruction is put into the empty outbox, so that the shell takes it soon."""
         self._wake = wake
         self._instructions: list[Instruction] = []
 

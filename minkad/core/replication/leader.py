@@ -1,4 +1,4 @@
-"""One replica's leadership at one leader_epoch: its followers, which of them are in sync, and the hand-over."""
+"""One replica's leadership at one leader_epoch: its followers, the in-sync set, and the hand-over."""
 
 from collections.abc import Sequence
 
@@ -28,9 +28,9 @@ _PHASE = MigrationPhase
 
 
 class Leader:
-    """The high watermark counts the in-sync set and every replica that may have become a part of it: those that are
-    about to join, and the larger of the old and the proposed set until the outcome is known (KIP-497). It counts the
-    eligible replicas as well, so that they have everything that is committed, like those in sync (KIP-966).
+    """The high watermark counts the in-sync set and every replica that may have joined it: replicas that are about to
+    join, and the larger of the old and the proposed set until the outcome is known (KIP-497). It also counts the
+    eligible replicas, so that they have everything that is committed, like those in sync (KIP-966).
     """
 
     def __init__(self, node: Node, state: ReplicaState, now: float) -> None:
@@ -39,19 +39,19 @@ class Leader:
         self.proposed: IsrProposal | None = None
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
         self.counted: Sequence[Progress] = ()  # the replicas whose offsets bound the high watermark
-        self.marked_loads: set[int] = set()  # by number: their marks are in the log since this leadership began
-        self.marked_split = 0  # the partition for whose split a marker is in the log since this leadership began
+        self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
+        self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._node = node
         self._checkpoints = Checkpoints(node)
         self._joining: set[str] = set()
         self._eligible = Eligibility(node, state)
-        self._usable: set[str] = set()  # nodes whose copies can be used, while the leader's can't
-        self._held: dict[str, float] = {}  # node -> until when it isn't proposed again, after a refusal
+        self._usable: set[str] = set()  # nodes with usable copies, while the leader's can't be used
+        self._held: dict[str, float] = {}  # node -> the time until which it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}
         self._hand_over: HandOver | None = None
         self._has_paused = False
         self._is_settled = False
-        self._was_settled = False  # nothing was left to do until something happened after the last check
+        self._was_settled = False  # nothing was left to do, until something happened after the last check
         node.in_sync_sets[state.id] = self
         node.unsettled.add(state.id)
         self.row_changed(now)
@@ -93,14 +93,14 @@ class Leader:
             self._hand_over = None
         for node in list(self.progress):
             self._remove(node)
-        self.proposed, self.counted = None, ()  # from here on the next leadership asks
+        self.proposed, self.counted = None, ()  # from now on the next leadership asks
         self._node.in_sync_sets.pop(self.state.id, None)
         self._node.unsettled.discard(self.state.id)
         self._node.migrating.discard(self.state.id)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
-        """After a crash the node would know that it led at this epoch, and would not do so again."""
+        """After a crash the node would know that it led at this epoch, and would not lead at it again."""
         self.state.durable_epoch = self.leader_epoch
         self._send_to_all()
 
@@ -115,20 +115,20 @@ class Leader:
         self.advance()
 
     def nodes_changed(self, now: float) -> None:
-        """Nodes have come or gone, or their disks have become low or have room again."""
+        """Nodes have come or gone, or their disks are low or have room again."""
         self._stir()
         self._advance_hand_over(now)
         self.shrink()
 
     def progressed(self, now: float) -> None:
-        """The replica has applied more, or more of its log is durable: so a hand-over or a follower may get further."""
+        """The replica has applied more, or more of its log is durable. So a hand-over or a follower may get further."""
         self._advance_hand_over(now)
         for node, progress in self.progress.items():
             if node not in self.state.row.isr:
                 self._consider(progress, now)
 
     def acknowledged(self, progress: Progress, ack: Ack, now: float) -> None:
-        """A follower has answered. Raises INTERNAL for an answer that can't be."""
+        """A follower has answered. Raises INTERNAL for an impossible answer."""
         if self.progress.get(progress.node_id) is not progress:
             return
         self._stir()
@@ -140,8 +140,8 @@ class Leader:
             self._matched(progress, now)
 
     def disconnected(self, progress: Progress, reason: str, now: float) -> None:
-        """The stream to a follower broke. What was sent may not have arrived, so the follower is asked on the next
-        stream where it stands.
+        """The stream to a follower broke. Messages may be lost, so on the next one the follower is asked where it
+        stands.
         """
         self._stir()
         progress.error, progress.fell_behind = reason, False
@@ -151,7 +151,7 @@ class Leader:
 
     def checkpoint_sent(self, progress: Progress, offset: int, now: float) -> None:
         """The follower has a checkpoint up to `offset` in place, durably. If the stream broke meanwhile, the follower
-        says on the next one where it stands.
+        says on the next stream where it stands.
         """
         if self.progress.get(progress.node_id) is not progress or not self._checkpoints.sent(progress.node_id):
             return
@@ -170,8 +170,8 @@ class Leader:
             self._probe(self.progress[node])
 
     def check(self, now: float, *, stalled: bool) -> None:
-        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. To be called
-        often while this partition is one of `Node.unsettled`. `stalled`: this node itself stood still.
+        """Propose an in-sync set without the replicas that have not caught up for long, or have no room. Call it often
+        while this partition is in `Node.unsettled`. `stalled`: this node itself stood still.
         """
         isr = self.state.row.isr
         late = self._without_room()
@@ -190,7 +190,7 @@ class Leader:
             self._node.unsettled.discard(self.state.id)
 
     def _note_late(self, late: list[str], now: float, *, stalled: bool) -> None:
-        """Add those of the in-sync set to `late` that have not caught up for long."""
+        """Add to `late` the in-sync replicas that have not caught up for long."""
         end, isr = self.state.log.end, self.state.row.isr
         was_settled, self._was_settled = self._was_settled, False
         self._eligible.late.clear()
@@ -214,7 +214,7 @@ class Leader:
             self._node.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
-        """Whether `check` has nothing to do, and nothing is to be reported, until something happens."""
+        """True if `check` has nothing to do, and nothing to report, until something happens."""
         state, row = self.state, self.state.row
         if self.proposed is not None or self._hand_over is not None or self._joining or self._eligible.lost:
             return False
@@ -225,7 +225,7 @@ class Leader:
         return all(self._is_at_rest(node, progress) for node, progress in self.progress.items())
 
     def _is_at_rest(self, node: str, progress: Progress) -> bool:
-        """Whether a follower has everything, or is away and no longer in sync."""
+        """True if a follower has everything, or is away and no longer in sync."""
         if node in self.state.row.isr:
             return progress.is_aligned and not progress.lag
         return not progress.is_replicating and self._node.view.is_absent(node)
@@ -233,7 +233,7 @@ class Leader:
     # The high watermark
 
     def advance(self) -> None:
-        """Move the high watermark to what the whole in-sync set has."""
+        """Move the high watermark to the last offset that the whole in-sync set has."""
         state, end = self.state, self.in_sync_end()
         if end > state.high_watermark:
             state.high_watermark = end
@@ -248,10 +248,10 @@ class Leader:
         self._node.apply(state)
 
     def in_sync_end(self) -> int:
-        """The end of what the whole in-sync set has, as far as is known here.
+        """The last offset that the whole in-sync set has, as far as is known here.
 
-        With fewer than `min_insync` replicas in it, no more becomes committed than a former leader may have
-        acknowledged.
+        If the set has fewer than `min_insync` replicas, only entries that a former leader may have acknowledged become
+        committed.
         """
         state = self.state
         end = state.durable
@@ -302,8 +302,8 @@ class Leader:
         self._matched(progress, now)
 
     def _stands(self, progress: Progress, ack: Ack, now: float) -> None:
-        """A follower says what it has: send entries from where the logs part, or a checkpoint where the log is not
-        enough. The copy of a replica in sync is never replaced, even if it is empty: nobody else might be left to lead.
+        """A follower says what it has: send entries from where the logs part, or a checkpoint if the log is not enough.
+        The copy of an in-sync replica is never replaced, even if it is empty: perhaps nobody else is left to lead.
         """
         node = progress.node_id
         if self._checkpoints.is_under_way(node):
@@ -331,15 +331,15 @@ class Leader:
             self._note_migrating()
 
     def _has_lost(self, node: str, standing: int, common: int | None) -> bool:
-        """Whether the node is in the in-sync set, or eligible, without all that is committed. Its copy must not be
-        replaced before it has left: if this leader died meanwhile, it would be elected with nothing.
+        """True if the node is in sync, or eligible, and lacks committed entries. Its copy must not be replaced before
+        it has left: if this leader died meanwhile, the node would be elected with nothing.
         """
         if node not in has_everything(self.state.row):
             return False
         return standing != Standing.STORED or common is None or common < self.state.high_watermark
 
     def _is_short(self) -> bool:
-        """Whether the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
+        """True if the log has all entries, and few enough bytes to be sent instead of a checkpoint."""
         log, end = self.state.log, self.state.durable
         if log.base > 0 or end == 0:
             return end == 0
@@ -348,7 +348,7 @@ class Leader:
         return len(entries) == end and sum(len(entry.body) for entry in entries) <= limit
 
     def _matched(self, progress: Progress, now: float) -> None:
-        """A follower has more than before, or its stream is broken."""
+        """A follower has more entries than before, or its stream is broken."""
         node = progress.node_id
         if not progress.is_replicating:
             if self._checkpoints.is_sending(node):
@@ -356,7 +356,7 @@ class Leader:
             self._stop_joining(node)
         self.advance()
         if self.state.row.splitting:
-            self._node.outbox.put(WakeAt(self.state.id, now))  # it may be the last that was yet to make the child
+            self._node.outbox.put(WakeAt(self.state.id, now))  # it may have been the last one to make the child
         if node not in self.state.row.isr:
             self._caught_up[node].observe(progress, self.state.log.end, now)
             self._consider(progress, now)
@@ -365,13 +365,13 @@ class Leader:
     # The in-sync set
 
     def shrink(self) -> None:
-        """Propose an in-sync set without the nodes that are gone, or have lost something, so that writes need not wait
+        """Propose an in-sync set without the nodes that are gone, or have lost entries, so that writes need not wait
         for them.
 
-        Only the leader does this, when it can make use of it: a set that the controller made smaller for a leader that
-        is silent itself would help nobody, and would keep replicas that have everything from being elected. A leader
-        whose own data is damaged leaves the set, so that another replica leads. One that was elected although its copy
-        can't be used names those whose copies can. If all others have left it, those that are eligible come back.
+        Only the leader does this, when it can use the smaller set. If the controller did it for a silent leader, it
+        would help nobody, and would keep replicas that have everything from being elected. A leader whose own data is
+        damaged leaves the set, so that another replica leads. A leader that was elected with an unusable copy names the
+        replicas with usable ones. If all others have left the set, the eligible ones come back.
         """
         state, own = self.state, self._node.id
         isr = state.row.isr
@@ -397,7 +397,7 @@ class Leader:
             self._held[node] = until
         row = self.state.row
         if proposal.in_doubt and set(proposal.isr) != set(row.isr):
-            # An earlier try may be recorded yet. A newer row rules that out: propose the set as it is.
+            # An earlier try may yet be recorded. A newer row rules that out: propose the set as it is.
             proposal.isr, proposal.eligible = tuple(row.isr), tuple(eligible_replicas(row))
             self._node.outbox.put(proposal)
             return
@@ -406,13 +406,11 @@ class Leader:
         self.recount()
 
     def may_be_in_sync(self) -> set[str]:
-        """The in-sync set, those that may have become a part of it, and those that are eligible beside it."""
+        """The in-sync set, the replicas that may have joined it, and the eligible ones beside it."""
         return {*has_everything(self.state.row), *self._joining}
 
     def recount(self) -> None:
-        """The replicas that may be in sync have changed. A replica that joins a partition that is being split joins
-        both halves.
-        """
+        """The replicas that may be in sync have changed. A replica that joins during a split joins both halves."""
         row, names = self.state.row, self.may_be_in_sync()
         others = self._node.in_sync_sets
         if row.splitting and not row.split_to and (parent := others.get(row.split_from)) is not None:
@@ -429,10 +427,10 @@ class Leader:
             self.recount()
 
     def _consider(self, progress: Progress, now: float) -> None:
-        """Let a follower join once it has all that may be acknowledged, and nothing that its leader lacks: its election
-        would bring that back.
+        """Let a follower join once it has all that may be acknowledged, and no entry that its leader lacks: its
+        election would bring that entry back.
 
-        As soon as it is near that, the high watermark waits for it; else there might be no such moment under load.
+        When it is near that point, the high watermark waits for it; otherwise, under load, it might never get there.
         """
         node, state = progress.node_id, self.state
         if not progress.is_aligned or progress.is_attached or self._node.view.is_absent(node):
@@ -450,15 +448,15 @@ class Leader:
             self._propose([*state.row.isr, node])
 
     def _may_precede_split(self) -> bool:
-        """Whether a node that joins now might be unable to make the other half of a split. It makes that of a copy from
-        before the marker, and copies are from before it until the leader, which must have applied what it began with,
-        comes to the marker.
+        """True if a node that joins now might be unable to make the other half of a split. It makes that half of a copy
+        from before the marker. Copies are from before the marker until the leader, once it has applied the log that it
+        began with, comes to it.
         """
         row = self.state.row
         return row.splitting and (not row.split_to or not self.state.is_ready or self._node.is_made(row.split_to))
 
     def _without_room(self) -> list[str]:
-        """The in-sync replicas whose disks are low, if writes can go on without them. Otherwise they stay, and only
+        """The in-sync replicas whose disks are low, if writes can go on without them. If not, they stay, and only
         deletes are taken: a replica that falls back needs more room than before to come back.
         """
         row, low = self.state.row, self._node.view.low_disks()
@@ -519,7 +517,7 @@ class Leader:
     # For metrics and progress
 
     def lags(self, now: float) -> dict[str, tuple[int, float]]:
-        """By follower: how many entries it lacks, and for how many seconds it has lacked any."""
+        """By follower: the number of entries that it lacks, and for how many seconds it has lacked any."""
         found: dict[str, tuple[int, float]] = {}
         for node, progress in self.progress.items():
             has_just_begun = self._was_settled and node in self.state.row.isr
@@ -528,7 +526,7 @@ class Leader:
         return found
 
     def migrations(self) -> list[MigrationProgress]:
-        """The progress of the followers that are being added, are sent a checkpoint, or are to lead."""
+        """The progress of followers that are being added, are sent a checkpoint, or are to lead."""
         row = self.state.row
         if not (row.adding_replicas or row.successor or self._checkpoints):
             return []

@@ -1,8 +1,8 @@
-"""What the leader of both partitions does for a merge (Key-Range Partitions, Patterns of Distributed Systems).
+"""The part of the leader of both partitions in a merge (Key-Range Partitions, Patterns of Distributed Systems).
 
-It copies the right partition's data through the log of the left one, so it reaches the replicas as all writes do: first
-the rows, then what was written meanwhile, from the right one's log. At the end writes to the right one wait until the
-last of them are copied and the controller has recorded the merge. Reads don't wait.
+It copies the right partition's data through the log of the left one, so the data reaches the replicas as all writes do:
+first the rows, then the writes made meanwhile, from the right one's log. At the end, new writes to the right one wait
+until the last writes are copied and the controller has recorded the merge. Reads don't wait.
 """
 
 from collections import deque
@@ -25,19 +25,19 @@ _PAGE_ROWS: Final = 250
 _PAGE_BYTES: Final = 64 * 1024
 _MAX_PASSED: Final = 20_000
 _AHEAD: Final = 4  # entries that are appended and not yet applied; users' writes queue after them
-_NEAR: Final = 64  # entries of the right one's log; when no more than these are left to copy, writes may wait
-# What the controller answers when the rows have changed, so that the request can't succeed.
+_NEAR: Final = 64  # entries of the right one's log; when at most these are left to copy, writes may wait
+# The controller's answers if the rows have changed, so the request can't succeed.
 _REFUSALS: Final = frozenset({Code.STALE_EPOCH, Code.NOT_LEADER, Code.UNKNOWN_PARTITION})
 
 
 class _Step(Enum):
     COPY = auto()  # the rows as they are
-    CATCH_UP = auto()  # what was written meanwhile, until little is left
-    FREEZE = auto()  # writes to the right one wait, for `write_pause_timeout` at most, until all is copied
+    CATCH_UP = auto()  # the writes made meanwhile, until few are left
+    FREEZE = auto()  # writes to the right one wait, at most `write_pause_timeout`, until all is copied
     DRAIN = auto()  # all is copied: until the left one has applied it
     RECORD = auto()  # until the outcome is known
     PAUSE = auto()  # after a freeze that took too long
-    BEGIN_AGAIN = auto()  # after an error: copy again from the beginning
+    BEGIN_AGAIN = auto()  # after an error: copy again from the start
 
 
 class Merge:
@@ -51,11 +51,11 @@ class Merge:
         self._range = range_of(right.row)
         self._epochs = (left.row.leader_epoch, right.row.leader_epoch)
         self._step = _Step.COPY
-        self._start: bytes | None = None  # the first key that isn't copied; None: nothing is
+        self._start: bytes | None = None  # the first key that isn't copied; None: none is
         self._copied = 0  # up to this offset of the right one's log
-        self._near_until = 0.0  # then the end begins, whatever the left one has yet to apply; 0: much is left to copy
-        self._base = 0  # what the right one adds to an offset for the version of its rows
-        self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of what was copied
+        self._near_until = 0.0  # then the end begins, even if the left one has much to apply; 0: much is left to copy
+        self._base = 0  # the right one adds this to an offset for the version of its rows
+        self._appended: deque[int] = deque(maxlen=_AHEAD)  # the last offsets of copied entries
         self._end = 0  # the end of the left one's log, with all that was copied
         self._inquiry = Inquiry(self._node.settings, _REFUSALS)
         self._asked_epochs = (0, 0)  # the partition_epochs for which the controller is asked
@@ -65,15 +65,15 @@ class Merge:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this node is still to carry out the merge."""
+        """True if this node still has to carry out the merge."""
         epochs = (self.left.row.leader_epoch, self.right.row.leader_epoch)
         return epochs == self._epochs and is_due(self.left, self.right)
 
     def advance(self, now: float) -> None:
-        """One of the two is further than before or has another row, or it is `now`."""
+        """One of the two has progressed or has another row, or it is `now`."""
         try:
             is_closed = self.left.gate.is_closed or self.right.gate.is_closed
-            if self._step is not _Step.RECORD and not is_closed:  # nothing goes to what is being handed over
+            if self._step is not _Step.RECORD and not is_closed:  # nothing may go to one that is handed over
                 self._advance(now)
             self._time_out(now)
             if self._step is _Step.RECORD and self._inquiry.is_due(now):
@@ -117,7 +117,7 @@ class Merge:
     # Copying
 
     def _copy(self, now: float) -> None:
-        """Copy the next page of the rows that were there at the beginning."""
+        """Copy the next page of the rows that were there at the start."""
         if self.right.data.is_closed:
             self._node.outbox.put(OpenData(self.right.id))
             return
@@ -136,7 +136,7 @@ class Merge:
             self._is_clearing = True
             self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
             return
-        if keys or is_all:  # without rows, too, later ones need versions above those of what was deleted
+        if keys or is_all:  # even without rows: later rows need versions above those of deleted ones
             loaded = self.right.data.loaded_version
             self._append(StoredWrite(keys, [with_version(row, loaded) for row in rows], self._copied + self._base))
         if keys:
@@ -146,7 +146,7 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, now))  # for the next page, after others had their turn
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
-        """What `MakeRoom` asked for is done, or has failed with `error`."""
+        """`MakeRoom` is carried out, or has failed with `error`."""
         if not self._is_clearing:
             return  # an earlier merge of the two asked for it
         self._is_clearing = False
@@ -155,7 +155,7 @@ class Merge:
         self.advance(now)
 
     def _catch_up(self) -> bool:
-        """Copy what was applied on the right since the last time. True when nothing is left, for the moment."""
+        """Copy the entries applied on the right since the last time. True if none is left for the moment."""
         while self._copied < self.right.applied:
             if not self._has_room():
                 return False
@@ -188,8 +188,8 @@ class Merge:
         return [None if value is None else first + value for value in write.values]
 
     def _is_near(self, now: float) -> bool:
-        """Whether the end may begin. What the left one has yet to apply prolongs it, so most of that comes before; but
-        there may be no such moment under load.
+        """True if the end may begin. Entries that the left one has yet to apply prolong the end, so it waits until few
+        are left; but under load that might never happen, so it waits only for a time.
         """
         if self.right.applied - self._copied > _NEAR:
             return False
@@ -216,12 +216,12 @@ class Merge:
         self._node.outbox.put(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:
-        if self.left.is_async:  # the right one's data, which is on the disk, is going to be deleted
+        if self.left.is_async:  # the right one's data, which is on the disk, will be deleted
             self.left.announce_trim(KeyRange(self.left.row.start_key, self._range.end))
         self._step, self._end = _Step.DRAIN, self.left.log.end
 
     def _ask(self, now: float) -> None:
-        """Writes wait until the outcome is known: they must not come after what is recorded."""
+        """Ask for the record. Writes wait until the outcome is known: none may come after the recorded merge."""
         if self._partition_epochs() != self._asked_epochs:
             self._thaw()
             self._wait(_Step.PAUSE, now)
@@ -265,6 +265,6 @@ class Merge:
 
 
 def is_due(left: Replica, right: Replica) -> bool:
-    """Whether the rows say that the two are to be merged, and both are served here."""
+    """True if the rows say that the two are to be merged, and both are served here."""
     is_pair = (left.row.merge_from, right.row.merge_into) == (right.id, left.id)
     return is_pair and left.is_ready and right.is_ready

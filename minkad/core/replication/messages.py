@@ -1,4 +1,4 @@
-"""What a leader and its followers tell each other about one partition; `minkad.replication.frames` carries it."""
+"""The messages of a leader and its followers about one partition; `minkad.replication.frames` carries them."""
 
 from enum import IntEnum
 
@@ -13,11 +13,11 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
 
 class Append(msgspec.Struct, array_like=True, gc=False):
-    """The entries after `prev_offset`, the leader's high watermark, and where its epoch starts: up to there more may be
-    committed than the high watermark says.
+    """The entries after `prev_offset`, the leader's high watermark, and where its epoch starts: before that, more may
+    be committed than the high watermark says.
 
-    With `probe` it asks where the follower stands. With `truncate`, the follower's log is to end at `prev_offset`
-    first: the leader doesn't have what comes after it there.
+    With `probe` it asks where the follower stands. With `truncate`, the follower's log first has to end at
+    `prev_offset`: the leader lacks the follower's entries after it.
     """
 
     partition_id: int
@@ -31,14 +31,14 @@ class Append(msgspec.Struct, array_like=True, gc=False):
 
 
 class Standing(IntEnum):
-    """What an Ack says."""
+    """The meaning of an Ack."""
 
     STORED = 0  # everything up to the offset is in the log here, as durably as the keyspace asks
     NEEDS_CHECKPOINT = 1  # the log or the data here can't be continued
 
 
 class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A file that is left of a checkpoint whose transfer broke, with its size in bytes and its CRC-32."""
+    """A file of a checkpoint whose transfer broke, with its size in bytes and its CRC-32."""
 
     name: str
     size: int
@@ -47,8 +47,8 @@ class KeptFile(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 class Ack(msgspec.Struct, array_like=True, gc=False):
     """A follower's answer. The answer to a probe also has the leaderships along the follower's log, as (first offset,
-    leader_epoch), and the files that are left of a checkpoint whose transfer broke. `attached`: the data is that of a
-    split's child, and still in its parent's database.
+    leader_epoch), and the files that are left of a checkpoint whose transfer broke. `attached`: the data of a split's
+    child is still in its parent's database.
     """
 
     partition_id: int

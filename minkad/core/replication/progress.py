@@ -1,4 +1,4 @@
-"""How far one follower is, as its leader sees it (etcd's Progress)."""
+"""The progress of one follower, as its leader sees it (etcd's Progress)."""
 
 from collections import deque
 from enum import IntEnum
@@ -14,26 +14,26 @@ _NEAR_BYTES: Final = 256 * 1024
 
 
 class Stage(IntEnum):
-    """What is sent to the follower."""
+    """The kind of message that is sent to the follower."""
 
-    CHECKPOINT = 0  # nothing here: it is sent a checkpoint, or is about to leave the in-sync set
+    CHECKPOINT = 0  # nothing on this stream: it is sent a checkpoint, or will leave the in-sync set
     PROBE = 1  # the question where it stands
-    PROBED = 2  # nothing until the answer has come
+    PROBED = 2  # nothing until it has answered
     REPLICATE = 3  # entries
-    ALIGNED = 4  # entries, and it has said since they began that its log is a part of the leader's
+    ALIGNED = 4  # entries; since the first it has said that its log is a part of the leader's
 
 
 class Reaction(IntEnum):
-    """What an answer means for the leader."""
+    """The meaning of an answer for the leader."""
 
     NONE = 0
     STANDS = 1  # it says where it stands
-    MATCHED = 2  # it has more than before, or is aligned now, or has detached its data from its parent's
+    MATCHED = 2  # it has more entries, or is aligned now, or has detached its data from its parent's
 
 
 class Progress:
-    """The follower has everything up to `matched`; `next`, which is greater, is the offset that is sent next. The node
-    is asked where it stands whenever a stream to it has begun, and after a checkpoint that failed.
+    """The follower has everything up to `matched`; `next`, which is greater, is the offset to send next. The node is
+    asked where it stands whenever a stream to it begins, and after a failed checkpoint.
     """
 
     __slots__ = (
@@ -59,26 +59,26 @@ class Progress:
         self.state = state
         self.leader_epoch = state.row.leader_epoch
         self.stage = Stage.PROBE
-        self.next = 0  # the first offset that isn't sent yet; 0 while nothing is
-        self.matched = 0  # it has everything up to here, as durably as the keyspace asks
-        self.is_attached = False  # its data is that of a split's child, and still in its parent's database
-        self.error = ""  # why the stream is broken; "" while it is not
-        self.fell_behind = False  # the log that it lacks is gone, though it was sent entries all the time
+        self.next = 0  # the first offset that isn't sent yet; 0 while no entries are sent
+        self.matched = 0  # up to here it has everything, as durably as the keyspace asks
+        self.is_attached = False  # its data, of a split's child, is still in its parent's database
+        self.error = ""  # why the stream is broken; "" while it isn't
+        self.fell_behind = False  # the log that it lacks is gone, although it was sent entries all the time
         self.is_queued = False  # the sender knows that there is something to send
         self.unacknowledged = 0  # bytes
         self._truncate = False  # its log is to end where the next entries begin
         self._paused = False
-        self._told = 0  # the high watermark that it was last told
-        self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each append that isn't acknowledged
+        self._told = 0  # the last high watermark that it was told
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last offset, bytes) of each unacknowledged append
 
     @property
     def is_replicating(self) -> bool:
-        """Whether it is known where the node stands, so that entries are sent."""
+        """True if it is known where the node stands, so entries are sent."""
         return self.stage >= Stage.REPLICATE
 
     @property
     def is_aligned(self) -> bool:
-        """Whether it has said, since entries are sent, that its log is a part of this leader's."""
+        """True if the node has said, since the first entries, that its log is a part of this leader's."""
         return self.stage is Stage.ALIGNED
 
     def probe(self) -> None:
@@ -86,7 +86,7 @@ class Progress:
         self._stop(Stage.PROBE)
 
     def replicate(self, offset: int) -> None:
-        """Send everything after `offset`, up to which the node has what the leader has."""
+        """Send everything after `offset`: up to there, the node has the leader's log."""
         self._stop(Stage.REPLICATE)
         self.next, self.matched, self._truncate = offset + 1, offset, True
         self.fell_behind = False
@@ -103,7 +103,7 @@ class Progress:
         self.unacknowledged = 0
 
     def pause(self, pause: bool) -> bool:
-        """`pause`: whether to send no entries, since the node has no room for them and is not in sync. True if that has
+        """`pause`: send no entries, since the node has no room for them and isn't in sync. Returns True if this
         changed.
         """
         was, self._paused = self._paused, pause
@@ -111,7 +111,7 @@ class Progress:
 
     @property
     def wants_sending(self) -> bool:
-        """Whether there may be something to send that the sender doesn't know about."""
+        """True if there may be something to send that the sender doesn't know about."""
         if self.is_queued:
             return False
         if self.stage < Stage.REPLICATE:
@@ -120,23 +120,23 @@ class Progress:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to send right now."""
+        """True if there is more to send right now."""
         has_room = not self._paused and self.unacknowledged < _UNACKNOWLEDGED_BYTES
         return self.stage >= Stage.REPLICATE and self.next <= self._readable() and has_room
 
     @property
     def is_near(self) -> bool:
-        """Whether it has been sent everything that is durable here, and has acknowledged nearly all of it."""
+        """True if the node was sent everything that is durable here, and has acknowledged nearly all of it."""
         is_sent = self.stage >= Stage.REPLICATE and self.next > self.state.durable
         return is_sent and self.unacknowledged <= _NEAR_BYTES
 
     @property
     def lag(self) -> int:
-        """How many entries it lacks."""
+        """The number of entries that it lacks."""
         return self.state.log.end - self.matched
 
     def next_append(self, limit: int) -> Append | None:
-        """What to send next, up to `limit` bytes and at least one entry; None if there is nothing now. Raises
+        """The next append, up to `limit` bytes and at least one entry; None if there is nothing to send now. Raises
         CORRUPT_DATA, STORAGE_FAILED.
         """
         if self.stage >= Stage.REPLICATE and self.next <= self.state.log.base and not self._paused:
@@ -158,7 +158,7 @@ class Progress:
         return self._append(prev, entries)
 
     def next_watermark(self) -> Append | None:
-        """The high watermark without entries; None if the node was told it already, or is sent no entries now."""
+        """The high watermark without entries; None if the node knows it already, or is sent no entries now."""
         if self.stage < Stage.REPLICATE or (self._told == self.state.high_watermark and not self._truncate):
             return None
         return self._append(self.next - 1, [])
@@ -175,7 +175,7 @@ class Progress:
         return Append(state.id, self.leader_epoch, prev, self._told, state.ready_at, entries, False, truncate)
 
     def acknowledged(self, ack: Ack) -> Reaction:
-        """The node has answered. Raises INTERNAL for an answer to what was never sent."""
+        """The node has answered. Raises INTERNAL for an answer to a message that was never sent."""
         if ack.leader_epoch != self.leader_epoch:
             return Reaction.NONE
         self.error = ""

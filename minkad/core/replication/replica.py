@@ -1,4 +1,4 @@
-"""One replica of a partition on this node: what it does by its row, its log and the messages of other nodes."""
+"""One replica of a partition on this node. It acts by its row, its log and the messages of other nodes."""
 
 from contextlib import suppress
 
@@ -17,7 +17,7 @@ from minkad.core.state import range_of
 
 
 class Replica(ReplicaState):
-    """Its methods are events; what is to be done then is put into the node's outbox. For one thread."""
+    """Its methods are events, which put instructions into the node's outbox. For one thread."""
 
     __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
 
@@ -32,7 +32,7 @@ class Replica(ReplicaState):
 
     @property
     def waits_for(self) -> str:
-        """Why requests wait here: the reason for a client whose request has waited in vain."""
+        """The reason why requests wait here, for a client whose request has waited in vain."""
         if self.awaits_data:
             return "its data is being opened"
         if self.leader is not None and self.leader.counted and not self.is_ready:
@@ -42,8 +42,8 @@ class Replica(ReplicaState):
     # Its row
 
     def adopt(self, row: Partition, now: float) -> bool:
-        """Take over a row that is as new as or newer than its own: what it serves changes at once. True if its range
-        has grown by that of another partition, which a merge has made a part of it.
+        """Take over a row that is as new as its own, or newer: what it serves changes at once. Returns True if a merge
+        has added another partition's range to its own.
         """
         was, old_role = self.row, self.role
         before, after = range_of(was), range_of(row)
@@ -52,7 +52,7 @@ class Replica(ReplicaState):
         if has_grown:
             self.trim.taken_over()
         elif was_given_up:
-            self.trim.suspect(row.partition_epoch)  # what was copied may have come after the last mark
+            self.trim.suspect(row.partition_epoch)  # rows may have been copied after the last mark
         elif not after.covers(before):
             self.trim.suspect()
         self.row = row
@@ -63,13 +63,13 @@ class Replica(ReplicaState):
         elif self.leader is not None:
             self.leader.row_changed(now)
         if has_grown:
-            # How old a follower is will be known when it has what came through the log.
+            # The age of a follower's data will be known once it has the entries that came through the log.
             self.freshness.begin_again()
         self._restructure(now)
         return has_grown
 
     def learn_keyspace(self) -> None:
-        """Take over what the keyspace asks for; a row may come before its keyspace is known here."""
+        """Take over the keyspace's settings; a row may come before its keyspace is known here."""
         keyspace = self.node.view.keyspace(self.row.keyspace_id)
         self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
         self.allows_unclean = keyspace is not None and keyspace.unclean_election
@@ -95,7 +95,7 @@ class Replica(ReplicaState):
         if row.id in self.node.failed or self.awaits_split:
             return Role.IDLE
         if role is Role.LEADER and row.leader_epoch <= self.led_before:
-            return Role.IDLE  # what it wrote at this epoch may be lost here, and may be kept elsewhere
+            return Role.IDLE  # its writes at this epoch may be lost here, but kept elsewhere
         return role
 
     def _change_role(self, old: Role, now: float) -> None:
@@ -122,14 +122,14 @@ class Replica(ReplicaState):
         self._lead_when_open(now)
 
     def _lead_when_open(self, now: float) -> None:
-        """Lead once the data is open, unless all of the log was flushed: the data may be ahead of an `async` log."""
+        """Lead at once if all of the log was flushed; else once the data is open: it may be ahead of an `async` log."""
         is_usable = self.is_complete and self.damage is None
         is_unknown = self.data.is_closed and not self.data.is_known
         self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
         if self.awaits_data:
             self.node.outbox.put(OpenData(self.id))
             return
-        with suppress(MinkaError):  # it leads only to hand over, or so that others can catch up: it serves nothing
+        with suppress(MinkaError):  # it serves nothing: it leads only to hand over, or to let others catch up
             self.check_data()
             if self.data.is_known or not self.data.is_closed:
                 self.take_over_data()
@@ -142,7 +142,7 @@ class Replica(ReplicaState):
     # Its data
 
     def data_opened(self, now: float) -> None:
-        """The data was opened, or was found to be of no use, or has been replaced since."""
+        """The data was opened, or found unusable, or has been replaced since."""
         if self.damage is None and not self.data.is_closed:
             with suppress(MinkaError):
                 self.take_over_data()
@@ -154,14 +154,14 @@ class Replica(ReplicaState):
         self.node.apply(self)
 
     def detached(self, now: float) -> None:
-        """Its data was attached to its parent's, and isn't any more."""
+        """Its data is no longer attached to its parent's."""
         if self.follower is not None:
             self.follower.stored()
         self._restructure(now)
         self.node.apply(self)
 
     def data_failed(self, error: MinkaError) -> bool:
-        """The data can't be opened now. False if the replica can't go on without it."""
+        """The data can't be opened now. Returns False if the replica can't go on without it."""
         if not self.awaits_data:
             return self.applied >= self.high_watermark
         self.node.outbox.report(Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error))
@@ -172,7 +172,7 @@ class Replica(ReplicaState):
     # Its log
 
     def append(self, body: bytes) -> int:
-        """Append an entry as the leader, and return its offset. A mark, or the first entry, is a barrier: see
+        """Append an entry as the leader, and return its offset. A mark or the first entry is a barrier: see
         `barrier`.
         """
         assert self.leader is not None, f"partition {self.id} is not led here"
@@ -191,11 +191,11 @@ class Replica(ReplicaState):
         self.append(encode_mark(TrimToRange(*kept, self.row.partition_epoch, copies_follow)))
 
     def trimmed(self, mark: TrimToRange, *, removed_any: bool) -> None:
-        """The keys outside of the mark's range were removed from the data."""
+        """The keys outside of the mark's range are removed from the data."""
         self.trim.applied(mark.range, mark.partition_epoch, removed_any=removed_any)
         range_ = range_of(self.row)
         if mark.copies_follow and (range_ == mark.range or not range_.covers(mark.range)):
-            # The merge isn't over, or was given up; its rows may come here after the mark.
+            # The merge isn't over, or was given up. Its rows may come here after the mark.
             self.trim.copied_after_mark()
 
     def advance(self) -> None:
@@ -208,7 +208,7 @@ class Replica(ReplicaState):
     # What happens to it
 
     def log_stored(self, end: int, truncations: int, now: float, *, on_disk: bool) -> None:
-        """See `stored`. A follower acknowledges even if no more than before counts as durable."""
+        """See `stored`. A follower acknowledges even if no more counts as durable than before."""
         self.stored(end, truncations, on_disk=on_disk)
         if self.leader is not None:
             self.leader.stored()
@@ -231,7 +231,7 @@ class Replica(ReplicaState):
             self._restructure(now)
 
     def _restructure(self, now: float) -> None:
-        """Do the leader's part in a split; append the mark that removes foreign keys, if there may be any."""
+        """Do the leader's part in a split. Append the mark that removes foreign keys, if there may be any."""
         leader = self.leader
         if leader is None:
             return
@@ -247,7 +247,7 @@ class Replica(ReplicaState):
 
     @property
     def is_to_be_trimmed(self) -> bool:
-        """Whether its log is to say which keys stay."""
+        """True if a mark that says which keys stay has to be appended to its log."""
         trim = self.trim
         if not trim.has_foreign or trim.is_announced or trim.removed_outside is not None:
             return False

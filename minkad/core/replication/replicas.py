@@ -1,4 +1,4 @@
-"""All replicas of one node: they become what the controller's rows say."""
+"""All replicas of one node. They become what the controller's rows say."""
 
 from collections import OrderedDict
 from typing import Final
@@ -42,13 +42,13 @@ class Replicas:
             self._departed.popitem(last=False)
 
     def departed(self, partition_id: int) -> Partition | None:
-        """The last row of a partition that is no longer here."""
+        """The last row of a partition that has left this node; None if it isn't remembered."""
         return self._departed.get(partition_id)
 
     # Rows
 
     def is_new(self, row: Partition) -> bool:
-        """Whether the row is newer than what is known here of its partition."""
+        """True if the row is newer than the one known here of its partition."""
         replica = self.hosted.get(row.id)
         if replica is None:
             departed = self._departed.get(row.id)
@@ -58,12 +58,12 @@ class Replicas:
         return row.partition_epoch > replica.row.partition_epoch
 
     def is_to_be_hosted(self, row: Partition) -> bool:
-        """Whether the row makes this node one of the partition's."""
+        """True if the row makes this node one of the partition's."""
         return role_in(row, self.node.id) is not Role.REMOVED
 
     def adopt(self, row: Partition, now: float) -> Replica | None:
-        """Take over a row that is as new as or newer than that of the replica here: what is served changes at once.
-        None if there is no such replica.
+        """Take over a row that is as new as the local replica's, or newer: what is served changes at once. Returns the
+        replica, or None if there is none.
         """
         replica = self.hosted.get(row.id)
         if replica is None or row.partition_epoch < replica.row.partition_epoch:
@@ -76,7 +76,7 @@ class Replicas:
         return replica
 
     def _has_merged(self, partition_id: int, now: float) -> None:
-        """The partition is part of another one now, and serves nothing from here on; its last row is on its way."""
+        """The partition is a part of another one now, and serves nothing from now on; its last row is on its way."""
         replica = self.hosted.get(partition_id)
         if replica is not None and replica.role is Role.LEADER:
             replica.stop_serving(now)
@@ -90,7 +90,7 @@ class Replicas:
     # Merges
 
     def advance_merge(self, replica: Replica, now: float) -> None:
-        """The replica is further than before, or has another row: do what is this node's part in a merge."""
+        """The replica has progressed, or has another row: do this node's part in a merge."""
         merge = next((one for one in self._merges.values() if replica in (one.left, one.right)), None)
         if merge is not None and not merge.goes_on:
             del self._merges[merge.left.id]
@@ -105,7 +105,7 @@ class Replicas:
         if left is None or not left.row.merge_from:
             return None
         right = self.hosted.get(left.row.merge_from)
-        # A partition may be next to be merged into the left one, whose merge with another one is not over here.
+        # The next partition may be due to merge into the left one, whose merge with another one isn't over here.
         if right is None or replica not in (left, right) or not is_due(left, right):
             return None
         assert left.id not in self._merges, f"partition {left.id} is being merged already"
@@ -118,7 +118,7 @@ class Replicas:
             merge.answered(request, error, now)
 
     def cleared(self, left_id: int, error: MinkaError | None, now: float) -> None:
-        """What `MakeRoom` asked for is done, or has failed with `error`."""
+        """`MakeRoom` is carried out, or has failed with `error`."""
         if (merge := self._merges.get(left_id)) is not None:
             merge.cleared(error, now)
 
@@ -130,21 +130,21 @@ class Replicas:
         self._advance_merge_of(replica, now)
 
     def data_opened(self, partition_id: int, now: float) -> None:
-        """The end of what `OpenData` asked for: see `Replica.data_opened`."""
+        """`OpenData` is carried out: see `Replica.data_opened`."""
         if (replica := self.hosted.get(partition_id)) is not None:
             replica.data_opened(now)
             self.node.outbox.put(Changed(partition_id))
             self._advance_merge_of(replica, now)
 
     def detached(self, partition_id: int, parent_id: int, now: float) -> None:
-        """The data of a split's child was attached to its parent's, and isn't any more."""
+        """The data of a split's child is no longer attached to its parent's."""
         if (replica := self.hosted.get(partition_id)) is not None:
             replica.detached(now)
         if (parent := self.hosted.get(parent_id)) is not None:
             self.node.apply(parent)
 
     def data_failed(self, partition_id: int, error: MinkaError) -> bool:
-        """What `OpenData` asked for has failed; False if the node can't go on: see `Replica.data_failed`."""
+        """`OpenData` has failed. Returns False if the node can't go on: see `Replica.data_failed`."""
         replica = self.hosted.get(partition_id)
         if replica is None:
             return True

@@ -1,9 +1,9 @@
-"""What the leaders of both halves do for a split (Key-Range Partitions, Patterns of Distributed Systems).
+"""The part of the leaders of both halves in a split (Key-Range Partitions, Patterns of Distributed Systems).
 
 As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
-nothing of the upper half. Each replica that comes to the marker makes the child of its data at that offset: attached to
-that at first, then with a database of its own. The child's leader tells the controller when the whole in-sync set has
-those.
+nothing of the upper half. Each replica that comes to the marker makes the child from its data at that offset. The
+child's data is attached to its parent's at first, then gets a database of its own. The child's leader tells the
+controller when the whole in-sync set has these databases.
 """
 
 from minka.errors import MinkaError
@@ -20,7 +20,7 @@ def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
     """The marker that the leader has to append now; None if there is none to append.
 
     An earlier leader's marker may be in the log already. Then this leader makes the child when it has applied the log
-    that it began with, so no other marker is needed.
+    that it began with, so another marker isn't needed.
     """
     state, row = leader.state, leader.state.row
     if not (row.splitting and row.split_to) or not state.is_ready:
@@ -31,7 +31,7 @@ def marker_due(node: Node, leader: Leader) -> SplitMarker | None:
 
 
 def awaits_child(row: Partition, marker: SplitMarker) -> bool:
-    """Whether a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
+    """True if a replica that comes to the marker is to make the child. Once the split has ended, a node that lacks it
     gets its leader's checkpoint.
     """
     return row.splitting and row.split_to == marker.child_id
@@ -52,7 +52,7 @@ def provisional_row(parent: Partition, child_id: int) -> Partition:
 
 
 class SplitEnd:
-    """The child's leader tells the controller that all have databases of the child, until that is recorded."""
+    """The child's leader tells the controller, until it is recorded, that all replicas have databases of the child."""
 
     def __init__(self, node: Node, leader: Leader) -> None:
         self._node = node

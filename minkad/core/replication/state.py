@@ -1,4 +1,4 @@
-"""What a replica is on this node: its row, its role, and how far it is."""
+"""The state of a replica on this node: its row, its role, its offsets."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -35,29 +35,29 @@ def role_in(row: Partition, node_id: str) -> Role:
 
 
 class Copy(Enum):
-    """What the data here is good for. `ReplicaState.damage` says whether it is damaged."""
+    """The use that the data here has. `ReplicaState.damage` says if it is damaged."""
 
     WHOLE = "whole"
     MAKING = "making"  # a split has made the data, and the log's beginning isn't durable yet
     RECEIVING = "receiving"  # whole; a checkpoint that is to take its place is being received
     REPLACING = "replacing"  # a checkpoint takes its place
-    INCOMPLETE = "incomplete"  # the replacement broke off, or what it was attached to is lost: it can't be used
-    REBUILDING = "rebuilding"  # it was damaged, and is made again of the log
+    INCOMPLETE = "incomplete"  # unusable: the replacement broke off, or the data that it was attached to is lost
+    REBUILDING = "rebuilding"  # it was damaged, and is made again from the log
 
 
 class Applying(Enum):
-    """What happens to the entries below the high watermark."""
+    """The state of applying the entries below the high watermark."""
 
     IDLE = "idle"
     QUEUED = "queued"
-    AT_MARK = "at a mark"  # what the mark asks for is being done; nothing is applied meanwhile
+    AT_MARK = "at a mark"  # the mark is being carried out; nothing is applied meanwhile
 
 
 class ReplicaState:
     """base <= applied <= high_watermark <= durable <= log.end.
 
-    What is applied is visible; a write is acknowledged once it is applied. What is up to the high watermark is
-    committed: the whole in-sync set has it (KIP-101).
+    Applied entries are visible; a write is acknowledged once it is applied. Entries up to the high watermark are
+    committed: the whole in-sync set has them (KIP-101).
     """
 
     __slots__ = (
@@ -111,20 +111,20 @@ class ReplicaState:
         self._barrier = 0  # see `barrier`
         self._raised: tuple[tuple[int, int], ...] = ()  # see `raise_versions`
         self.applying = Applying.IDLE
-        self.led_before = 0  # the leader_epoch at which it may have led before the node's start: it must not go on
-        self.durable_epoch = 0  # the newest leader_epoch at which this node would know, after a crash, that it led
-        self.ready_at = 0  # a leader serves once this offset is applied; it is where its epoch starts
+        self.led_before = 0  # it may have led at this leader_epoch before the node's start, and must not go on
+        self.durable_epoch = 0  # the newest leader_epoch that this node, after a crash, would know it led at
+        self.ready_at = 0  # the start of the leader's epoch; it serves once this offset is applied
         self.gate = WriteGate()
         self.retention = Retention(change_bytes)
         self.freshness = Freshness()
         self.trim = RangeTrim()
-        self.not_split = ""  # why it is not split although it is too large
+        self.not_split = ""  # why it isn't split although it is too large
 
     def __repr__(self) -> str:
         offsets = f"{self.log.base} <= {self.applied} <= {self.high_watermark} <= {self.durable} <= {self.log.end}"
         return f"<{self.role.value} of partition {self.id}: {offsets}>"
 
-    # The versions of what is appended
+    # The versions of appended rows
 
     def raise_versions(self, offset: int, floor: int) -> None:
         """This leader has appended an entry, at `offset`, that gives later ones versions above `floor`."""
@@ -132,40 +132,40 @@ class ReplicaState:
         self._raised = (*unapplied, (offset, floor - offset))
 
     def forget_raised(self) -> None:
-        """Another leadership begins, which serves once all of the log is applied."""
+        """Another leadership begins; it serves once all of the log is applied."""
         self._raised = ()
 
     def version_base(self, offset: int) -> int:
-        """What is added to the offset of an entry that isn't applied yet for the version of its rows."""
+        """For an entry that isn't applied yet: its offset plus this is the version of its rows."""
         raised = [base for at, base in self._raised if self.applied < at < offset]
         return max([self.data.version_base, *raised])
 
-    # What it is good for
+    # Its use
 
     @property
     def is_ready(self) -> bool:
-        """Whether it leads, has applied what it had when it began to lead, and knows of no damage."""
+        """True if it leads, has applied the log that it began with, and doesn't know of any damage."""
         is_leading = self.role is Role.LEADER and not self.awaits_data
         return is_leading and self.applied >= self.ready_at and self.damage is None
 
     @property
     def damage(self) -> MinkaError | None:
-        """Why its data is no longer used; None while no damage is known."""
+        """The damage for which its data is no longer used; None while none is known."""
         return self.data.damage
 
     @property
     def is_usable(self) -> bool:
-        """Whether its log can be continued, and its data is whole or is about to be."""
+        """True if its log can be continued, and its data is whole or will soon be."""
         return self.copy in (Copy.WHOLE, Copy.REBUILDING) and (self.damage is None or self.copy is Copy.REBUILDING)
 
     @property
     def is_complete(self) -> bool:
-        """Whether log and data belong together: no checkpoint has begun to take their place."""
+        """True if log and data fit together: no checkpoint has begun to replace them."""
         return self.copy not in (Copy.REPLACING, Copy.INCOMPLETE)
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a checkpoint is about to take the place of what is here."""
+        """True if a checkpoint is about to replace the copy here."""
         return self.copy in (Copy.RECEIVING, Copy.REPLACING)
 
     def begin_receiving(self) -> None:
@@ -173,51 +173,51 @@ class ReplicaState:
         self.copy = Copy.RECEIVING if self.is_complete else Copy.REPLACING
 
     def end_receiving(self) -> None:
-        """The checkpoint has broken off, or has taken the place of what was here."""
+        """The checkpoint has broken off, or has replaced the copy here."""
         if self.is_receiving:
             self.copy = Copy.WHOLE if self.is_complete else Copy.INCOMPLETE
 
     def lose_data(self) -> None:
-        """The data can't be used any more, also after a start."""
+        """From now on the data can't be used, even after a restart."""
         self.copy = Copy.REPLACING if self.is_receiving else Copy.INCOMPLETE
 
     @property
     def is_in_log(self) -> bool:
-        """Whether its log has all that was ever written to it, so that its data can be made of the log."""
+        """True if its log has all entries since the first, so its data can be made from the log."""
         return self.log.base == 0 and self.is_complete
 
     @property
     def is_made(self) -> bool:
-        """Whether this replica of a child has, durably, what the split gave it, or a copy of that from its leader."""
+        """True if this replica of a child has, durably, its data from the split, or a copy from its leader."""
         return self.log.base > 0 and self.copy is not Copy.MAKING
 
     @property
     def awaits_split(self) -> bool:
-        """Whether this replica of a child is yet to be made of its parent's data."""
+        """True if this replica of a child has yet to be made from its parent's data."""
         return self.row.splitting and not self.row.split_to and not self.is_made
 
     @property
     def is_restructured(self) -> bool:
-        """Whether its range is about to change: it is being split, or merged with another one."""
+        """True if its range is about to change: it is being split, or merged with another one."""
         return bool(self.row.splitting or self.row.merge_from or self.row.merge_into)
 
     @property
     def takes_in_others_keys(self) -> bool:
-        """Whether its data may have, or is getting, keys of another partition that have to stay."""
+        """True if its data may have, or is getting, keys of another partition, which have to stay."""
         return bool(self.row.splitting or self.row.merge_from)
 
     # Its data
 
     def check_data(self) -> None:
-        """Raises CORRUPT_DATA, from then on each time, if the data is known to be damaged, or is gone."""
+        """Raises CORRUPT_DATA, now and each later time, if the data is known to be damaged, or is gone."""
         if self.damage is not None:
             raise self.damage
         if self.data is not self._taken_over:
             self._or_condemn(self._check_data)
 
     def take_over_data(self) -> None:
-        """Take over the data's applied offset, which must be known if the data is closed. Raises CORRUPT_DATA, from
-        then on each time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
+        """Take over the data's applied offset, which must be known if the data is closed. Raises CORRUPT_DATA, now and
+        each later time, if the data is damaged or doesn't fit the log; STORAGE_FAILED.
         """
         self.check_data()
         if self.data is not self._taken_over:
@@ -249,7 +249,7 @@ class ReplicaState:
         position = self.data.applied
         applied = position.offset
         if self.is_async and applied > self.log.end:
-            # A power cut took the end of the log, and the data had been written a moment before.
+            # A power cut took the end of the log, just after the data was written.
             self.log.reset(applied, position.leader_epoch)
             self.recovered_to(applied)
         if not self.log.base <= applied <= self.log.end:
@@ -262,8 +262,8 @@ class ReplicaState:
         self.high_watermark = max(self.high_watermark, applied)
 
     def _is_marker(self, applied: int) -> bool:
-        """Whether the last applied entry is a split's marker. The child may not be made yet, so the marker is applied
-        again.
+        """True if the last applied entry is a split's marker: it is applied again, since the child may not be made
+        yet.
         """
         if applied <= self.log.base:
             return False
@@ -276,8 +276,8 @@ class ReplicaState:
         self.durable = self._written = self._synced = offset
 
     def stored(self, end: int, truncations: int, *, on_disk: bool) -> None:
-        """What was staged when the log ended at `end` is on the disk, or the operating system has it. `truncations`:
-        the log's count then; if it was truncated since, this has no effect.
+        """The changes staged when the log ended at `end` are on the disk, or the operating system has them.
+        `truncations`: the log's count then; if the log was truncated since, this has no effect.
         """
         if truncations != self.log.truncations:
             return
@@ -289,13 +289,13 @@ class ReplicaState:
 
     @property
     def needs_disk(self) -> bool:
-        """Whether what is appended to an `async` log now has to be on the disk: nothing is there yet, perhaps not even
-        that this replica exists, and its data must not be known longer than that.
+        """True if the next entries of an `async` log have to be on the disk. The disk has nothing of this replica yet,
+        perhaps not even that it exists, and that must not be forgotten while its data is remembered.
         """
         return self.is_async and self._synced == 0
 
     def barrier(self, offset: int) -> None:
-        """Until this entry is on the disk, only what is on the disk counts as durable, also in an `async` keyspace."""
+        """Until this entry is on the disk, only entries on the disk count as durable, even in an `async` keyspace."""
         self._barrier = offset
 
     def truncate(self, end: int) -> None:
@@ -318,7 +318,7 @@ class ReplicaState:
         self.recovered_to(offset)
 
     def begin_again(self) -> None:
-        """Empty data takes the place of damaged data: the whole log is applied again before anything is served."""
+        """Empty data replaces damaged data: the whole log is applied again before anything is served."""
         assert self.is_in_log, self
         self.applied = self.flushed = 0
         self.retention.begin_again()
@@ -326,7 +326,7 @@ class ReplicaState:
         self.freshness.begin_again()
 
     def trim_log(self) -> bool:
-        """Stage the removal of the entries that nobody needs. True if there were any."""
+        """Stage the removal of the entries that nobody needs. Returns True if there were any."""
         is_alone = len(self.row.replicas) == 1
         base = self.retention.base(self.flushed, self.log.base, is_alone=is_alone)
         if base <= self.log.base:

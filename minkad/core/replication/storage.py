@@ -1,4 +1,4 @@
-"""What a replica needs of its log and its data, as etcd's raft does of its Storage. Nothing here waits for a disk:
+"""The interface of a replica to its log and its data, like the Storage of etcd's raft. Nothing here waits for a disk:
 changes are staged, and the shell says when they are durable.
 """
 
@@ -10,7 +10,7 @@ from minkad.core.replication.messages import Entry
 
 
 class DeletedAheadError(Exception):
-    """Between two keys there are more deleted keys and older versions than an iterator was allowed to pass."""
+    """More deleted keys and older versions lie between two keys than an iterator was allowed to pass."""
 
 
 class Position(Protocol):
@@ -23,21 +23,21 @@ class Position(Protocol):
 
 
 class ReplicaLog(Protocol):
-    """Offsets begin with 1 and have no gaps; the entries up to `base` are gone, since the data has them durably."""
+    """Offsets begin with 1 and have no gaps. The entries up to `base` are gone, since the data has them durably."""
 
     base: int
     end: int
-    truncations: int  # how often the end went back
+    truncations: int  # the number of times that the end went back
     keeps_tail: bool
 
     def append(self, leader_epoch: int, body: bytes) -> int:
         """Stage an entry, and return its offset."""
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, up to `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The entries start..end, up to `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
 
     def readable(self, start: int, stored: int) -> int:
-        """The offset up to which entries from `start` on can be read, when those up to `stored` are on disk."""
+        """The offset up to which entries from `start` on can be read, if those up to `stored` are on disk."""
 
     def truncate(self, end: int) -> None:
         """Stage the removal of the entries after `end`."""
@@ -55,16 +55,16 @@ class ReplicaLog(Protocol):
         """(first offset, leader_epoch) of the leaderships along the log."""
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log is the same as this one; None if there is none in what both still have."""
+        """The offset up to which another log equals this one; None if there is none in the part that both have."""
 
     def keep_tail(self, keep: bool) -> None:
-        """`keep`: whether the last entries stay in memory, to be sent or applied."""
+        """`keep`: the last entries stay in memory, to be sent or applied."""
 
     def drop_tail(self, offset: int) -> None:
-        """Entries up to `offset` need no longer be in memory."""
+        """Entries up to `offset` need not be in memory from now on."""
 
     def bound_tail(self, stored: int) -> None:
-        """Keep no more in memory than the limit: entries up to `stored`, which are on disk, may go."""
+        """Keep at most the limit in memory: entries up to `stored`, which are on disk, may go."""
 
 
 class ReplicaData(Protocol):
@@ -72,11 +72,11 @@ class ReplicaData(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something in memory or in an open database."""
+        """True if the data is in memory or in an open database."""
 
     @property
     def is_known(self) -> bool:
-        """Whether `applied` is known: it is open, or was since the node's start."""
+        """True if `applied` is known: the data is open, or was since the node's start."""
 
     @property
     def applied(self) -> Position: ...
@@ -85,28 +85,28 @@ class ReplicaData(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is on disk and has to be opened before it is used: see `OpenData`."""
+        """True if the data is on disk and has to be opened before it is used: see `OpenData`."""
 
     @property
     def is_attached(self) -> bool:
-        """Whether this child of a split would have nothing, after a crash, without its parent's data."""
+        """True if this child of a split would have nothing, after a crash, without its parent's data."""
 
     def exists(self) -> bool:
-        """Whether the data has a folder on disk, or is attached to its parent's."""
+        """True if the data has a folder on disk, or is attached to its parent's."""
 
     def condemn(self, error: MinkaError) -> None:
-        """Mark the data as damaged, by this CORRUPT_DATA: it is not used from here on."""
+        """Mark the data as damaged, by this CORRUPT_DATA: it is no longer used."""
 
     def stored_page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """Keys and values, in their stored form (`stored_values`), from `start` up to before `end`, and whether these
-        are all. Raises DeletedAheadError.
+        """Keys and values, in their stored form (`stored_values`), from `start` on, before `end`; and True if these are
+        all. Raises DeletedAheadError.
         """
 
     @property
     def version_base(self) -> int:
-        """What is added to an entry's offset for the version of its rows, if `is_known`."""
+        """An entry's offset plus this is the version of its rows, if `is_known`."""
 
     @property
     def loaded_version(self) -> int:

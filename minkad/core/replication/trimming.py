@@ -1,10 +1,10 @@
-"""Keys outside of a replica's range, which a split or a merge that was given up has left in its data."""
+"""Keys outside of a replica's range, left in its data by a split, or by a merge that was given up."""
 
 from minka.cluster.key_ranges import KeyRange
 
 
 class RangeTrim:
-    """First the leader appends `TrimToRange`; a replica that comes to it removes the keys at once; a compaction then
+    """First the leader appends `TrimToRange`. A replica that comes to it removes the keys at once. Then a compaction
     frees their room.
     """
 
@@ -13,10 +13,10 @@ class RangeTrim:
     def __init__(self) -> None:
         self.has_foreign = False  # there may be keys outside of the range; survives a restart
         self.is_announced = False  # the leader has appended a mark that isn't applied yet
-        self.removed_outside: KeyRange | None = None  # the keys outside of it are removed, and still take room
+        self.removed_outside: KeyRange | None = None  # keys outside of it are removed, but still take room
         self._since = 0  # marks of this partition_epoch or later come after all foreign keys
         self._mark_epoch = 0  # the partition_epoch of the last mark
-        self._copies_follow = False  # the last mark began a merge; since then only that has brought foreign keys
+        self._copies_follow = False  # the last mark began a merge; since then only this merge has brought foreign keys
 
     def suspect(self, since: int = 0) -> None:
         """There may be keys outside of the range. Only marks of the partition_epoch `since` or later remove them."""
@@ -31,21 +31,20 @@ class RangeTrim:
             self.removed_outside = kept
 
     def copied_after_mark(self) -> None:
-        """The mark that was just applied began a merge, which copies keys that are foreign until it is over."""
+        """The mark just applied began a merge; the keys that it copies are foreign until it is over."""
         self.suspect(self._mark_epoch + 1)
         self._copies_follow = True
 
     def taken_over(self) -> None:
-        """What a merge has copied is the partition's own now. Keys that were foreign before it were removed at the mark
-        with which the copy began, if this replica has come to that.
+        """The keys that a merge has copied are the partition's own now. Keys that were foreign before were removed at
+        the mark with which the copy began, if this replica has come to the mark.
         """
         if self._copies_follow:
             self.has_foreign, self._copies_follow, self._since = False, False, 0
 
     def compacted(self, kept: KeyRange, range_: KeyRange, *, is_changing: bool) -> bool:
-        """The room outside of `kept` is free. True if a partition with the range `range_` has no foreign keys left.
-        That can't be said while a split or a merge changes the range, nor after a merge that was given up since the
-        mark.
+        """The room outside of `kept` is free. Returns True if a partition with the range `range_` has no foreign keys
+        left. This isn't known while a split or a merge changes the range, or after a merge was given up since the mark.
         """
         assert self.removed_outside == kept, f"{kept} was compacted, {self.removed_outside} is removed"
         self.removed_outside = None

@@ -1,4 +1,4 @@
-"""The state at one moment, as a snapshot has it: taken at once, encoded on a thread while records change the state."""
+"""The state at one moment, for a snapshot: captured at once, encoded on a thread while records change the state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,16 @@ _ROWS_A_PIECE = 1000
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """Nothing here changes any more."""
+    """Nothing here changes."""
 
-    first: StateSnapshot  # what is small
+    first: StateSnapshot  # the small tables
     partitions: Sequence[bytes]
     migrations: Sequence[Migration]
     duties: DutyState
     loads: LoadTable
 
     def pieces(self) -> Iterator[bytes]:
-        """The snapshot in pieces: what is encoded one after the other is decoded as one message. Equal states give
-        equal bytes.
-        """
+        """The snapshot in pieces: concatenated, they decode as one message. Equal states give equal bytes."""
         yield self.first.SerializeToString(deterministic=True)
         for rows in slices(self.partitions, _ROWS_A_PIECE):
             yield StateSnapshot(partitions=rows).SerializeToString(deterministic=True)

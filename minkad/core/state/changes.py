@@ -1,11 +1,11 @@
-"""Remembers which rows of the table the last versions have changed."""
+"""Remembers the rows of the table that the last versions have changed."""
 
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-KEPT_ROWS: Final = 10_000  # whose changes are remembered; a reader of an older table gets the whole one
+KEPT_ROWS: Final = 10_000  # whose changes are remembered; a reader of an older table gets the whole table
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Changed:
 
     @property
     def rows(self) -> int:
-        """How many rows these are."""
+        """The number of these rows."""
         return len(self.nodes) + len(self.keyspaces) + len(self.partitions)
 
 
 class ChangeLog:
-    """What each of the last versions has changed."""
+    """The changes of each of the last versions."""
 
     def __init__(self, version: int = 0) -> None:
         self._version = version
@@ -39,7 +39,7 @@ class ChangeLog:
             self._rows -= self._changes.popleft().rows
 
     def since(self, version: int) -> Changed | None:
-        """What has changed from that version on; None: that isn't remembered."""
+        """The changes since that version; None if they aren't remembered."""
         count = self._version - version
         if not 0 <= count <= len(self._changes):
             return None

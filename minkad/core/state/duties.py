@@ -37,7 +37,7 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
     _A.ASSIGNMENT_STATE_KEPT: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
     _A.ASSIGNMENT_STATE_PREPARING: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
 }
-# Protobuf looks a name of an enum up by a function each time, so these are looked up once.
+# Protobuf looks up an enum's name by a function each time, so these are looked up once.
 _NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
 _ASSIGNED: Final = int(_A.ASSIGNMENT_STATE_ASSIGNED)
 _ATTACHED: Final = int(_A.ASSIGNMENT_STATE_ATTACHED)
@@ -49,7 +49,7 @@ ROWS_A_PIECE: Final = 1000
 
 class Assignment(NamedTuple):
     """A shard has a duty, or is about to have it. `epoch` is the fencing token, `state` an AssignmentState;
-    `was_attached` says whether the shard has reported that it has the duty.
+    `was_attached`: the shard has reported that it has the duty.
     """
 
     duty: int
@@ -62,12 +62,12 @@ class Assignment(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether no other shard may have the duty, if it isn't synthetic."""
+        """True if no other shard may have the duty (unless it is synthetic)."""
         return self.state != _PREPARING
 
 
 class Load(NamedTuple):
-    """What a shard has of a pallet, without synthetic duties."""
+    """The number and the weight of a shard's duties of a pallet, without synthetic ones."""
 
     duties: int = 0
     weight: int = 0
@@ -76,7 +76,7 @@ class Load(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class NotifyShard:
     """The effect of a changed row: the assignments of these duties to the shard, or the duties themselves, have
-    changed; without duties: the shard's row has.
+    changed. Without duties: the shard's row has changed.
     """
 
     shard: str
@@ -89,20 +89,20 @@ def weight_of(duty: Duty) -> int:
 
 
 def duty_name(duty: Duty) -> str:
-    """The duty's name for people, such as feeds/bbc."""
+    """The duty's name for people: feeds/bbc."""
     return f"{duty.pallet}/{duty.id}"
 
 
 @dataclass(slots=True)
 class DutyState:
-    """Every table. Rows are replaced, never mutated, and so are the tuples of assignments.
+    """All tables of duties. Rows and tuples of assignments are replaced, never mutated.
 
-    A duty has few assignments, which are in a tuple. A synthetic one has as many as there are shards, and they are in a
-    dictionary, so that one more costs the same however many there are.
+    A duty has few assignments, which are in a tuple. A synthetic duty has as many as there are shards. These are in a
+    dictionary, so that adding one doesn't depend on their number.
 
-    `room` says, by pallet, at which revision something may last have made room for duties that are nowhere, `balance`
-    the same of what may have made its balance worse: a pallet that was looked at need not be looked at again while they
-    are the same. No revision comes twice, so neither does a value when a pallet is deleted and created again.
+    `room` has, by pallet, the last revision at which room may have been made for duties that are nowhere; `balance`,
+    the last one at which the pallet's balance may have become worse. While they stay the same, a pallet need not be
+    looked at again. Revisions never repeat, so neither do these values, even if a pallet is deleted and created again.
     """
 
     pallets: dict[str, Pallet] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class DutyState:
     synthetic: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet
     nowhere: dict[str, dict[int, None]] = field(
         default_factory=dict, compare=False
-    )  # by pallet: those that no shard has or keeps
+    )  # by pallet: duties that no shard has or keeps
     deleting: dict[int, None] = field(default_factory=dict, compare=False)
     pinned: dict[int, None] = field(default_factory=dict, compare=False)
     suspected: dict[int, None] = field(default_factory=dict, compare=False)
@@ -133,14 +133,14 @@ class DutyState:
     preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # duties and shards
     taking: dict[str, int] = field(
         default_factory=dict, compare=False
-    )  # by shard: how many of those it has to attach, without synthetic duties
-    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: how many it is told to release
+    )  # by shard: the number of those that it has to attach, without synthetic duties
+    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: the number told to release
     room: dict[str, int] = field(default_factory=dict, compare=False)
     balance: dict[str, int] = field(default_factory=dict, compare=False)
     revision: int = field(default=0, compare=False)  # counts all changes
 
     def copy(self) -> Self:
-        """Tables that change apart from these."""
+        """An independent copy of the tables."""
         return type(self)(
             dict(self.pallets),
             dict(self.duties),
@@ -176,11 +176,11 @@ class DutyState:
         return None if number is None else self.duties[number]
 
     def holder(self, number: int) -> Assignment | None:
-        """The assignment of a duty that isn't synthetic to the shard that has it, or for which it is kept."""
+        """A duty's assignment to the shard that has it, or for which it is kept; None of a synthetic duty."""
         return next((one for one in self.of_duty.get(number, ()) if one.holds), None)
 
     def assignments(self, number: int) -> Collection[Assignment]:
-        """Every assignment of the duty. To be read before the next change."""
+        """All assignments of the duty. Read them before the next change."""
         some = self.of_synthetic.get(number)
         return self.of_duty.get(number, ()) if some is None else some.values()
 
@@ -189,7 +189,7 @@ class DutyState:
         return self.on_shard.get(shard, {}).get(number)
 
     def load(self, shard: str, pallet: str) -> Load:
-        """What the shard has of the pallet."""
+        """The shard's load from the pallet."""
         return self.loads.get(shard, {}).get(pallet, Load())
 
     # Changing
@@ -360,8 +360,8 @@ class DutyState:
         _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
 
     def _note_room_of(self, *rows: Shard) -> None:
-        """Note this as possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard:
-        these may be anywhere once it is gone.
+        """Note possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard: these
+        may be anywhere once the shard is gone.
         """
         pinned = (row for row in map(self.duties.__getitem__, self.pinned) if row.pinned_to == rows[0].name)
         for pallet in {one.pallet for row in rows for one in row.pallets} | {row.pallet for row in pinned}:
@@ -373,7 +373,7 @@ class DutyState:
     # Snapshots
 
     def pieces(self) -> Iterator[DutyTables]:
-        """The tables in pieces; if these are merged one after the other, they are the whole again."""
+        """The tables in pieces; merged one after the other, the pieces are the whole again."""
         yield DutyTables(
             pallets=self.pallets.values(),
             shards=self.shards.values(),
@@ -391,7 +391,7 @@ class DutyState:
 
     @classmethod
     def of(cls, tables: DutyTables) -> Self:
-        """The state whose pieces, merged, these are."""
+        """The state of the merged pieces."""
         state = cls(next_epoch=tables.next_epoch or 1)
         for pallet in tables.pallets:
             state.put_pallet(pallet)
@@ -409,7 +409,7 @@ class DutyState:
 
 
 def assignment_row(one: Assignment) -> AssignmentRow:
-    """The row of an assignment, as others are told it."""
+    """The row of an assignment, as it is sent to others."""
     return AssignmentRow(
         duty=one.duty,
         shard=one.shard,

@@ -1,4 +1,4 @@
-"""The tables of loads: what is staged, and what partitions are yet to take in."""
+"""The tables of loads: which are staged, and which parts the partitions have yet to take in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from minka.v1.loads_pb2 import Load, LoadPart, LoadPartsAdded, LoadPartsDone, Lo
 from minka.v1.records_pb2 import Record
 
 LOADS_UNENDED = (LoadState.LOAD_STATE_STAGING, LoadState.LOAD_STATE_COMMITTED)
-KEPT_LOADS = 100  # of those that have ended
+KEPT_LOADS = 100  # ended ones
 _ROWS_A_PIECE = 250
 _S = LoadState
 _NEXT = {
@@ -21,7 +21,7 @@ _NEXT = {
 @dataclass(slots=True)
 class LoadTable:
     """Rows are replaced, never mutated. `parts` has, by load and partition, the parts of loads that are committed and
-    not done; `due` has, by partition, the loads that it has yet to take in, in the order of their commits.
+    not done. `due` has, by partition, the loads that the partition has yet to take in, in the order of their commits.
     """
 
     rows: dict[int, Load] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class LoadTable:
     due: dict[int, dict[int, None]] = field(default_factory=dict)
 
     def copy(self) -> Self:
-        """A table that changes apart from this one."""
+        """An independent copy of the table."""
         return type(self)(
             dict(self.rows),
             {number: dict(parts) for number, parts in self.parts.items()},
@@ -45,20 +45,20 @@ class LoadTable:
         return next((load for load in self.rows.values() if load.id == load_id), None)
 
     def unended(self) -> list[Load]:
-        """Those that are staged or committed, the oldest first."""
+        """The loads that are staged or committed, the oldest first."""
         return [load for load in self.rows.values() if load.state in LOADS_UNENDED]
 
     def lowest_open(self) -> int:
-        """The number below which no load will ever be taken in anywhere."""
+        """Loads below this number will never be taken in anywhere."""
         return min((load.number for load in self.unended()), default=self.next_number)
 
     def taken_in(self, keyspace_id: int) -> Load | None:
-        """A load that the partitions of the keyspace take in now."""
+        """A load that the partitions of the keyspace take in now; None if there is none."""
         committed = (self.rows[number] for number in self.parts)
         return next((load for load in committed if load.keyspace_id == keyspace_id), None)
 
     def due_parts(self, partition_id: int) -> list[LoadPart]:
-        """What the partition has yet to take in, in the order in which it was committed."""
+        """The parts that the partition has yet to take in, in the order of the commits."""
         return [self.parts[number][partition_id] for number in self.due.get(partition_id, ())]
 
     # Changing
@@ -74,7 +74,7 @@ class LoadTable:
                 self.finish(record.load_parts_done)
 
     def put(self, load: Load) -> None:
-        """Take a row. A load that has ended no longer has parts, and only the last ones that ended are kept."""
+        """Take a row. A load that has ended no longer has parts. Of the ended loads, only the last are kept."""
         old = self.rows.get(load.number)
         if old is None:
             assert load.number >= self.next_number, f"load number {load.number} was used before"
@@ -126,16 +126,16 @@ class LoadTable:
     # Snapshots
 
     def pieces(self) -> Iterator[LoadTables]:
-        """The table in pieces; if these are merged one after the other, they are the whole again."""
+        """The table in pieces; merged one after the other, the pieces are the whole again."""
         yield LoadTables(loads=self.rows.values(), next_number=self.next_number)
-        # `parts` is in the order of the commits, since their entries have made it, so the pieces are, too.
+        # `parts` is in the order of the commits, whose entries have made it. So the pieces are, too.
         rows = chain.from_iterable(parts.values() for parts in self.parts.values())
         while some := list(islice(rows, _ROWS_A_PIECE)):
             yield LoadTables(parts=some)
 
     @classmethod
     def of(cls, tables: LoadTables) -> Self:
-        """The table whose pieces, merged, these are."""
+        """The table of the merged pieces."""
         table = cls({load.number: load for load in tables.loads}, next_number=tables.next_number or 1)
         for part in tables.parts:
             table.parts.setdefault(part.load_number, {})[part.partition_id] = part

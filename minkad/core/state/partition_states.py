@@ -38,6 +38,6 @@ def partition_state(row: Partition | None) -> PartitionStateName:
 
 
 def is_valid_partition_change(old: Partition | None, new: Partition | None) -> bool:
-    """Whether `new` may take the place of `old` as far as their states go; staying in a state is no transition."""
+    """True if `new` may replace `old` by their states. A row may always stay in its state."""
     before, after = partition_state(old), partition_state(new)
     return before is after or after in PARTITION_TRANSITIONS[before]

@@ -1,4 +1,4 @@
-"""The rows of partitions, and what is found without a look at all of them."""
+"""The rows of partitions, and indexes of them."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -19,10 +19,10 @@ Ids = dict[int, None]  # a set that keeps the order in which the ids came
 
 
 class Partitions(MutableMapping[int, Partition]):
-    """Rows by id. They are kept encoded, which takes a tenth of the memory of messages, and a row that is read is
-    decoded in a third of a microsecond. So each reader has a row of its own, and a change of it changes nothing here.
+    """Rows by id. They are kept encoded, in a tenth of the memory of messages; a row that is read is decoded in a third
+    of a microsecond. So each reader gets a row of its own, and may change it.
 
-    Each row that is put or removed updates what is found here without a look at the other rows:
+    Each row that is put or removed updates these indexes:
     """
 
     __slots__ = ("_encoded", "_order", "copies", "leaderless", "led", "merging", "of_keyspace", "splitting", "yielding")
@@ -32,20 +32,22 @@ class Partitions(MutableMapping[int, Partition]):
         # by keyspace by ranges: the first keys of its partitions, and their ids, in order; none while it has only one
         self._order: dict[int, list[tuple[bytes, int]]] = {}
         self.copies: dict[str, Ids] = {}
-        """By node: those that name it as a replica, or as one that is to delete its copy. Tombstones count, too."""
+        """By node: partitions with the node as a replica, or as one that has to delete its copy. Tombstones count,
+        too.
+        """
         self.led: dict[str, Ids] = {}
-        """By node: those that it leads."""
+        """By node: the partitions that it leads."""
         self.of_keyspace: dict[int, Ids] = {}
         self.leaderless: Ids = {}
         self.yielding: Ids = {}
-        """Those whose leader is to hand over to a successor."""
+        """The partitions whose leader is to hand over to a successor."""
         self.splitting: Ids = {}
         self.merging: Ids = {}
-        """Those that are getting the range of the next partition."""
+        """The partitions that are getting the range of the next one."""
 
     @classmethod
     def of_encoded(cls, rows: Iterable[bytes]) -> Self:
-        """What `encoded` has given."""
+        """The partitions of these rows, which `encoded` returned."""
         made = cls()
         for encoded in rows:
             row = Partition.FromString(encoded)
@@ -55,7 +57,7 @@ class Partitions(MutableMapping[int, Partition]):
         return made
 
     def copy(self) -> Self:
-        """Rows that change apart from these."""
+        """An independent copy of the rows."""
         made = type(self)()
         made._encoded = dict(self._encoded)
         made._order = {keyspace: list(order) for keyspace, order in self._order.items()}
@@ -76,7 +78,7 @@ class Partitions(MutableMapping[int, Partition]):
     @overload
     def get(self, id_: int, default: Partition | V, /) -> Partition | V: ...
     def get(self, id_: int, default: Partition | V | None = None, /) -> Partition | V | None:
-        """Without the exception of `Mapping.get`: this is called for each row that is sent, answered or applied."""
+        """Avoids the exception in `Mapping.get`: this is called for each row that is sent, answered or applied."""
         encoded = self._encoded.get(id_)
         return default if encoded is None else Partition.FromString(encoded)
 
@@ -104,7 +106,7 @@ class Partitions(MutableMapping[int, Partition]):
         self.index_copies(old, row)
 
     def put(self, row: Partition) -> None:
-        """Take a row, which is new or replaces the one of its id."""
+        """Add a row, or replace the row with its id."""
         self[row.id] = row
 
     def __delitem__(self, id_: int) -> None:
@@ -118,15 +120,15 @@ class Partitions(MutableMapping[int, Partition]):
         return list(self._encoded.values())
 
     def decoded(self, ids: Iterable[int] | None = None) -> Iterator[Partition]:
-        """The rows of those of these partitions that are there, or all, as they are now; each is decoded when it is
-        asked for.
+        """The rows of these partitions, as far as they exist, or all rows, as of now. Each is decoded when asked
+        for.
         """
         if ids is None:
             return map(Partition.FromString, self.encoded())
         found = map(self._encoded.get, ids)
         return map(Partition.FromString, [row for row in found if row is not None])
 
-    # What is found by the rows' content
+    # Found by the rows' content
 
     def of(self, keyspace_id: int) -> Iterator[Partition]:
         """The partitions of the keyspace, in the order in which they were made."""
@@ -146,7 +148,7 @@ class Partitions(MutableMapping[int, Partition]):
         return self[order[bisect_right(order, key, key=_first_key) - 1][1]]
 
     def pair_at(self, keyspace_id: int, key: bytes) -> tuple[Partition, Partition] | None:
-        """(the partition that ends at the key, the one that begins there); None if there are no such two."""
+        """(the partition that ends at the key, the one that begins there); None unless both exist."""
         order = self._order.get(keyspace_id, [])
         place = bisect_left(order, key, key=_first_key)
         if not 0 < place < len(order) or order[place][0] != key:
@@ -173,7 +175,7 @@ class Partitions(MutableMapping[int, Partition]):
             self._reorder(old, new)
 
     def _reorder(self, old: Partition, new: Partition) -> None:
-        """A row without any bound is the only one of its keyspace, or the keyspace isn't by ranges."""
+        """Update `_order`. A row without bounds is the only one of its keyspace, or the keyspace isn't by ranges."""
         keyspace = old.keyspace_id or new.keyspace_id
         if old.start_key or old.end_key:
             order = self._order[keyspace]
@@ -184,7 +186,7 @@ class Partitions(MutableMapping[int, Partition]):
             insort(self._order.setdefault(keyspace, []), (new.start_key, new.id))
 
     def index_copies(self, old: Partition | None, new: Partition | None) -> None:
-        """Update which nodes have copies of it; None: no node has."""
+        """Update which nodes have copies of the partition; None: no node has."""
         if (
             old is not None
             and new is not None

@@ -1,4 +1,4 @@
-"""What plans, migrations and balancers move: placed things, which are partitions and duties."""
+"""Placed things, which plans, migrations and balancers move: partitions and duties."""
 
 from typing import NamedTuple, Self
 
@@ -24,7 +24,7 @@ class Placed(NamedTuple):
 
     @classmethod
     def of(cls, message: Migration | Move) -> Self:
-        """What the message is about."""
+        """The thing that the message is about."""
         kind = message.WhichOneof("placed")
         assert kind is not None, message
         return cls(kind, getattr(message, kind))

@@ -13,7 +13,7 @@ def range_of(row: Partition) -> KeyRange:
 
 
 def other_half(row: Partition) -> int:
-    """While it is being split, the id of the other half's partition; else 0. A new one has not been split itself."""
+    """During its split, the id of the other half's partition; else 0. A new partition hasn't been split itself."""
     return (row.split_to or row.split_from) if row.splitting else 0
 
 
@@ -28,7 +28,7 @@ def check_ranges(rows: Iterable[Partition]) -> None:
 
 
 def check_split(old: Partition, parent: Partition, child: Partition) -> None:
-    """Assert that parent and child have the keys that `old` had, each once. So all rows still cover all keys."""
+    """Assert that parent and child have the keys of `old`, each once. So all rows still cover all keys."""
     assert parent.start_key == old.start_key, (old, parent, child)
     assert parent.end_key == child.start_key, (old, parent, child)
     assert child.end_key == old.end_key, (old, parent, child)
@@ -46,7 +46,7 @@ def check_split(old: Partition, parent: Partition, child: Partition) -> None:
 
 
 def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
-    """Assert that what is being split has one leadership for both halves."""
+    """Assert that both halves of a split have one leadership."""
     if not row.splitting:
         return
     other = partitions[other_half(row)]
@@ -67,7 +67,7 @@ def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> Non
 
 
 def check_merge(left: Partition, right: Partition, remaining: Partition, gone: Partition) -> None:
-    """Assert that `remaining` has the keys that both had, each once. So all rows still cover all keys."""
+    """Assert that `remaining` has the keys of both, each once. So all rows still cover all keys."""
     rows = (left, right, remaining, gone)
     assert (left.merge_from, right.merge_into) == (right.id, left.id), rows
     assert left.end_key == right.start_key != b"", rows

@@ -1,6 +1,6 @@
 """The states of a replica and the valid transitions (Kafka Controller Internals: ReplicaStateChange).
 
-They are not stored: the rows of the partition and of the node say them.
+They aren't stored: they follow from the rows of the partition and of the node.
 """
 
 from collections.abc import Mapping
@@ -37,15 +37,15 @@ REPLICA_TRANSITIONS: Final[dict[ReplicaStateName, frozenset[ReplicaStateName]]] 
 
 
 def is_up(node: Node | None) -> bool:
-    """Whether the node may serve: it is LIVE, or DRAINING on its way out."""
+    """True if the node may serve: it is LIVE, or DRAINING on its way out."""
     return node is not None and node.state in UP
 
 
 def replica_state(row: Partition | None, node_id: str, nodes: Mapping[str, Node]) -> ReplicaStateName:
     """The state of the node's replica of the partition.
 
-    A replica that was being added when its node went away is New again when the node is back: what it had is
-    worth nothing by itself, so it has gone through NonExistentReplica.
+    A replica that was being added when its node went away is New again when the node is back: its part of a copy is
+    worth nothing alone, so it has gone through NonExistentReplica.
     """
     if row is None or (node_id not in row.replicas and node_id not in row.removing_replicas):
         return _S.NON_EXISTENT
@@ -58,7 +58,7 @@ def replica_state(row: Partition | None, node_id: str, nodes: Mapping[str, Node]
 def invalid_replica_changes(
     old: Partition | None, new: Partition, nodes: Mapping[str, Node]
 ) -> list[tuple[str, ReplicaStateName, ReplicaStateName]]:
-    """The replicas that would make an invalid transition if `new` took the place of `old`: node, before, after."""
+    """The replicas that would make an invalid transition if `new` replaced `old`: node, before, after."""
     if old is not None and _says_the_same(old, new):
         return []
     before, after = _states(old, nodes), _states(new, nodes)
@@ -69,7 +69,7 @@ def invalid_replica_changes(
 
 
 def _says_the_same(old: Partition, new: Partition) -> bool:
-    """Whether the replicas are in the same states, by what `_states` reads."""
+    """True if the replicas are in the same states, by the fields that `_states` reads."""
     return (
         old.replicas == new.replicas
         and old.adding_replicas == new.adding_replicas
@@ -79,7 +79,7 @@ def _says_the_same(old: Partition, new: Partition) -> bool:
 
 
 def _states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
-    """`replica_state` of all that the row names. A record may have thousands of rows, so each field is read once."""
+    """`replica_state` of all nodes in the row. A record may have thousands of rows, so each field is read once."""
     if row is None:
         return {}
     is_new, adding = row.state == PARTITION_STATE_NEW, row.adding_replicas

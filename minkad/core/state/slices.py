@@ -1,4 +1,4 @@
-"""Work in pieces, between which the loop gets its turn."""
+"""Work in pieces; between them the event loop gets its turn."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

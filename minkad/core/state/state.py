@@ -1,4 +1,4 @@
-"""The tables and how records change them. Pure: the same records give the same state on every node."""
+"""The tables, and their changes by records. Pure: the same records give the same state on every node."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,15 +61,15 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPERATION_STATE_RUNNING)
-KEPT_OPERATIONS = 20  # of those that people asked for, and as many of the others
+KEPT_OPERATIONS = 20  # of those that people asked for, and another 20 of the others
 KEPT_REMOVALS = 1000
-ALL = 0  # no partition has this id
+ALL = 0  # isn't a partition's id
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyNode:
-    """The effect of a changed row: this node has to be told what the row of this partition now says; ALL: it is the
-    node that has changed, and has to know all its rows.
+    """The effect of a changed row: this node has to be sent the row of this partition. ALL: the node itself has
+    changed, and has to be sent all its rows.
     """
 
     node: str
@@ -83,10 +83,10 @@ _ABSENT: Final = (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
 
 @dataclass(slots=True)
 class State:
-    """Every table. Rows are replaced, never mutated, so a shallow copy is a snapshot.
+    """All tables. Rows are replaced, never mutated, so a shallow copy is a snapshot.
 
-    `version` counts the changes of what clients see: nodes, keyspaces, partitions. `Partitions` finds rows by what they
-    say, and `moving` and `under_way` what is being moved, without a look at all the others.
+    `version` counts the changes that clients see: of nodes, keyspaces, partitions. `Partitions` has indexes of its
+    rows; `moving` and `under_way` are indexes of the things that are being moved.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -104,18 +104,18 @@ class State:
     next_partition_id: int = 1
     next_operation_id: int = 1
     duties: DutyState = field(default_factory=DutyState)
-    moving: dict[Placed, int] = field(default_factory=dict)  # things with migrations that haven't ended: the operation
-    under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: the one that has begun and not ended
+    moving: dict[Placed, int] = field(default_factory=dict)  # things with unended migrations -> the operation
+    under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: its begun, unended migration
     # the part of `migrations` that hasn't ended, for operations that have begun, in the order of their plans
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     revision: int = field(default=0, compare=False)  # counts the facts applied
     nodes_revision: int = field(default=0, compare=False)  # counts those about nodes
     loads: LoadTable = field(default_factory=LoadTable)
     incomplete: set[int] = field(default_factory=set)  # keyspaces, in the middle of the entry that creates them
-    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new one
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new log
 
     def copy(self) -> Self:
-        """A state that changes apart from this one."""
+        """An independent copy of the state."""
         return type(self)(
             self.cluster,
             self.version,
@@ -148,28 +148,28 @@ class State:
         return next((k for k in self.keyspaces.values() if k.name == name), None)
 
     def running_operations(self) -> list[Operation]:
-        """Those that have begun and not ended, the oldest first."""
+        """The operations that have begun and not ended, the oldest first."""
         return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_RUNNING]
 
     def queued_operations(self) -> list[Operation]:
-        """Those that wait until others have ended, the oldest first."""
+        """The operations that wait until others have ended, the oldest first."""
         return [o for o in self.operations.values() if o.state == OperationState.OPERATION_STATE_QUEUED]
 
     def unended_operations(self) -> list[Operation]:
-        """Those that wait or have begun, the oldest first."""
+        """The operations that wait or have begun, the oldest first."""
         return [o for o in self.operations.values() if o.state in OPERATIONS_UNENDED]
 
     def moving_operations(self) -> list[Operation]:
-        """Those that have begun and not ended, and have migrations, the oldest first."""
+        """The operations that have begun and not ended, and have migrations, the oldest first."""
         return [o for o in self.running_operations() if o.migration_count]
 
     def operation_moving(self, thing: Placed) -> Operation | None:
-        """The operation that has migrations of this thing which haven't ended."""
+        """The operation with migrations of this thing that haven't ended."""
         operation_id = self.moving.get(thing)
         return None if operation_id is None else self.operations[operation_id]
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
-        """The partitions of which this node holds, is to hold, or has still to delete a copy."""
+        """The partitions of which this node holds, is to hold, or still has to delete a copy."""
         rows = map(self.row, list(self.partitions.copies.get(node, ())))
         return (row for row in rows if row is not None)
 
@@ -178,20 +178,20 @@ class State:
         return (self.partitions[id_] for id_ in list(self.partitions.led.get(node, ())))
 
     def row(self, partition_id: int) -> Partition | None:
-        """A partition's row. One that was merged into another keeps its last row until all copies are deleted."""
+        """A partition's row. After a merge into another one, its last row stays until all copies are deleted."""
         return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether there was such a partition that was merged into another one, and nothing is left of it."""
+        """True if the partition was merged into another one, and nothing is left of it."""
         return partition_id < self.next_partition_id and self.row(partition_id) is None
 
     def is_absent(self, node_id: str) -> bool:
-        """Whether the node was here and is gone: it serves nothing before it has registered again."""
+        """True if the node was here and is gone: it serves nothing until it has registered again."""
         node = self.nodes.get(node_id)
         return node is not None and node.state in _ABSENT
 
     def table(self) -> PartitionTable:
-        """What clients and people see."""
+        """The table that clients and people see."""
         table, rows = self.table_in_pieces()
         for some in rows:
             table.partitions.extend(some)
@@ -200,8 +200,8 @@ class State:
     def table_in_pieces(
         self, keyspaces: Sequence[int] | None = None
     ) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
-        """The same table without its partitions; and those of these keyspaces, or all, as they are now, some at a time.
-        A keyspace is left out until it has all its partitions.
+        """The same table without its partitions; and the partitions of these keyspaces, or all, as of now, some at a
+        time. A keyspace is left out until it has all its partitions.
         """
         incomplete, partitions = set(self.incomplete), self.partitions
         rows = (
@@ -223,7 +223,7 @@ class State:
         )
 
     def table_since(self, version: int) -> TableChanges | None:
-        """What has changed for clients and people since an older version; None if that isn't remembered."""
+        """The changes for clients and people since an older version; None if they aren't remembered."""
         found = self.table_since_in_pieces(version)
         if found is None:
             return None
@@ -233,7 +233,7 @@ class State:
         return changes
 
     def table_since_in_pieces(self, version: int) -> tuple[TableChanges, Iterator[Sequence[Partition]]] | None:
-        """The same without partitions; and those that have changed, as they are now, some at a time."""
+        """The same without partitions; and the changed partitions, as of now, some at a time."""
         changed = self.changes.since(version)
         if changed is None:
             return None
@@ -251,10 +251,10 @@ class State:
     # Changing
 
     def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[Effect]:
-        """Apply the content of one command of a Raft entry. Returns what has to be done then: effects on nodes are for
-        the active controller, effects on shards for the node that has the shard's session.
+        """Apply the records of one command of a Raft entry. Returns their effects: those on nodes are for the active
+        controller, those on shards for the node that has the shard's session.
 
-        `is_checked`: the controller that proposed it has applied it to the same state before, and found no
+        `is_checked`: the controller that proposed the batch has applied it to the same state, and found no
         contradiction.
         """
         effects: list[Effect] = []
@@ -331,7 +331,7 @@ class State:
                 raise AssertionError(f"a record of an unknown kind ({unknown}): {record}")
 
     def _note(self, changed: Changed) -> None:
-        """Count a new version of what clients see, and remember what has changed."""
+        """Count a new version for clients, and remember the changes."""
         self.version += 1
         self.changes.note(changed)
 
@@ -366,7 +366,7 @@ class State:
         return self._apply_created(rows, is_checked)
 
     def _apply_created(self, created: PartitionsCreated, is_checked: bool) -> list[NotifyNode]:
-        """NonExistentPartition → NewPartition, and → OnlinePartition at once if they are created with a leader."""
+        """NonExistentPartition → NewPartition, and at once → OnlinePartition if created with a leader."""
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
             assert partition.keyspace_id in self.incomplete, partition
@@ -507,7 +507,7 @@ class State:
         return self.capture().encode()
 
     def capture(self) -> CapturedState:
-        """The state as it is now, to be encoded later; it takes a few milliseconds with 100,000 partitions."""
+        """The state as of now, to be encoded later; takes a few milliseconds with 100,000 partitions."""
         table = PartitionTable(
             cluster=self.cluster,
             version=self.version,
@@ -530,7 +530,7 @@ class State:
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> Self:
-        """The state that `to_snapshot` was called on; empty bytes give the empty state."""
+        """The state from the bytes of `to_snapshot`; empty bytes give the empty state."""
         snapshot = StateSnapshot.FromString(data)
         if not data:
             return cls()
@@ -575,8 +575,8 @@ def _found(rows: Mapping[K, R], ids: Iterable[K]) -> list[R]:
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:
-    """The nodes that the change concerns. If it only says that the leader leads now, that concerns the leader alone.
-    The leader_epoch is compared, since a leader may hand over before it has said that it leads.
+    """The nodes that the change concerns. If it only confirms that the leader leads, it concerns the leader alone. The
+    leader_epoch is compared, since a leader may hand over before it has confirmed that it leads.
     """
     went_online = old.state == PARTITION_STATE_ASSIGNED and new.state == PARTITION_STATE_ONLINE
     if went_online and old.leader_epoch == new.leader_epoch:

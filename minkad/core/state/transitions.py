@@ -48,7 +48,7 @@ MIGRATION_TRANSITIONS: Final[dict[int, set[int]]] = {
         _M.MIGRATION_STATE_CANCELLED,
     },
     # Duties'
-    # → COMPLETED: the source is gone meanwhile, so it has nothing to release
+    # → COMPLETED: the source is gone by now, so it has nothing to release
     _M.MIGRATION_STATE_PREPARING: {
         _M.MIGRATION_STATE_RELEASING,
         _M.MIGRATION_STATE_COMPLETED,
@@ -61,7 +61,7 @@ MIGRATION_TRANSITIONS: Final[dict[int, set[int]]] = {
         _M.MIGRATION_STATE_CANCELLING,
         _M.MIGRATION_STATE_CANCELLED,
     },
-    # → COPYING: the old replicas have died since, so the way forward is the only one
+    # → COPYING: the old replicas have died since, so it can only go forward
     _M.MIGRATION_STATE_CANCELLING: {_M.MIGRATION_STATE_CANCELLED, _M.MIGRATION_STATE_COPYING},
     _M.MIGRATION_STATE_HANDED_OVER: {_M.MIGRATION_STATE_COMPLETED},
 }
@@ -85,7 +85,7 @@ def check_node_change(old: Node | None, new: Node, nodes: Iterable[Node]) -> Non
 
 
 def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert that `new` may replace `old` (None: it is created), and that it makes sense by itself."""
+    """Assert that `new` may replace `old` (None: it is created), and is valid alone."""
     check_partition_row(old, new, nodes)
     if old is not None:
         bounds = (old.start_key, old.end_key, old.split_from, old.split_to)
@@ -103,7 +103,7 @@ def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
 
 
 def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert the same, except what is about the partition's range."""
+    """Assert the same, except for the partition's range."""
     assert is_valid_partition_change(old, new), (old, new)
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)
@@ -120,17 +120,17 @@ def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[st
     assert not elected or new.leader_epoch > old.leader_epoch, (old, new)
     unclean = new.unclean_elections - old.unclean_elections
     assert unclean in (0, 1), (old, new)
-    # A replica that has all that was acknowledged stays, except where losing it was allowed.
+    # A replica that has all acknowledged writes stays, except in an unclean election.
     assert unclean or not old.isr or set(new.isr) & set(old.isr), (old, new)
     assert unclean or not elected or not old.isr or new.leader in old.isr, (old, new)
-    # Who hasn't everything now doesn't get it by a change of the row.
+    # A replica that lacks something doesn't get it by a change of the row.
     eligible = set(eligible_replicas(new))
     assert eligible <= {*old.isr, *eligible_replicas(old)}, (old, new)
     assert not (eligible and unclean), (old, new)
 
 
 def check_partition(row: Partition) -> None:
-    """Assert that the row makes sense by itself."""
+    """Assert that the row alone is valid."""
     replicas, isr, removing = set(row.replicas), set(row.isr), set(row.removing_replicas)
     target = set(row.target_replicas)
     has_no_leader = row.state in (PARTITION_STATE_NEW, PARTITION_STATE_OFFLINE)
@@ -140,7 +140,7 @@ def check_partition(row: Partition) -> None:
     assert isr <= replicas - removing, row
     assert target <= replicas - removing, row
     assert set(row.adding_replicas) <= target - isr, row
-    # A replica that is still assigned is only removed at the end of a reassignment.
+    # A replica that is still assigned is removed only at the end of a reassignment.
     assert not replicas & removing or (target and not target & removing), row
     assert not row.successor or (row.leader and row.successor in isr - {row.leader}), row
     assert len(replicas) == len(row.replicas), row
@@ -151,14 +151,14 @@ def check_partition(row: Partition) -> None:
     eligible = set(eligible_replicas(row))
     assert eligible <= replicas - isr - removing - set(row.adding_replicas), row
     assert not eligible or not row.splitting, row
-    # What is being split moves nowhere: its replicas are where the other half is made.
+    # A partition that is being split doesn't move: the other half is made where its replicas are.
     assert not row.splitting or not (target or row.successor or row.adding_replicas), row
     assert not (row.merge_from or row.merge_into) or not (target or row.splitting), row
     assert not (row.merge_from and row.merge_into), row
 
 
 def check_eligible(row: Partition, keyspace: Keyspace) -> None:
-    """Assert that no replica outside of the isr is eligible while the isr takes writes without it."""
+    """Assert that replicas outside of the isr are eligible only while the isr is too small for writes."""
     assert not eligible_replicas(row) or len(row.isr) < keyspace.min_insync, (row, keyspace)
 
 

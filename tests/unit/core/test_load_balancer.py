@@ -313,6 +313,6 @@ def test_limits_of_a_keyspace() -> None:
         with pytest.raises(MinkaError) as refused:
             create(c, "authors", points, 1, max_ops)
         assert refused.value.code is Code.INVALID_ARGUMENT
-        assert f"max_ops {max_ops}: 100 at least, and only of a keyspace by ranges" in refused.value.message
+        assert f"max_ops {max_ops}: at least 100, and only for a keyspace by ranges" in refused.value.message
     create(c, "authors", (), 1, 100)
     assert c.state.keyspaces[1].max_ops == 100

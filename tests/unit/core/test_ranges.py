@@ -161,7 +161,7 @@ def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyP
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()
     monkeypatch.setattr(splits, "SPLITS_AT_ONCE", 0)
     (cap,) = split_blockers(c.state, row.id).caps
-    assert cap.reason == "0 splits are under way, which is the most"
+    assert cap.reason == "0 splits are under way, the most at a time"
     c.fail(row.leader)
     (blocker,) = split_blockers(c.state, row.id).blockers
     assert (blocker.reason, blocker.remedy) == ("it has no leader", f"start {row.leader}")

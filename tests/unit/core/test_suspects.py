@@ -83,7 +83,7 @@ def test_it_ends_few_processes_and_the_others_keep_their_work() -> None:
     assert all(fleet.world.where(name) for name in ids(20))
     assert fleet.world.where("bad") == ""
     why = fleet.world.why_unplaced("bad")
-    assert f"3 shards have failed while they were attaching it, at last {fleet.died[-1]}" in why
+    assert f"3 shards have failed while they were attaching it, the last one {fleet.died[-1]}" in why
     left = -(-(fleet.row.suspicion.retry_ms - fleet.world.now_ms) // 1000)
     assert f"again alone on one shard in {left} s (at once: minkactl duty retry feeds/bad)" in why
     fleet.world.check_tables()

@@ -85,14 +85,14 @@ def test_what_is_committed_is_never_replaced() -> None:
 
 def test_a_commit_beyond_the_log_is_noticed() -> None:
     node = Group(3).nodes[1]
-    with pytest.raises(AssertionError, match="was it cut, damaged or lost"):
+    with pytest.raises(AssertionError, match="was it truncated, damaged or lost"):
         node.step(Message(type=MSG_HEARTBEAT, from_id=2, to=1, term=1, commit=99))
 
 
 def test_a_hard_state_beyond_the_log_is_noticed_at_the_start() -> None:
     storage = bootstrapped([1])
     storage.set_hard_state(HardState(term=1, commit=7))
-    with pytest.raises(AssertionError, match="was the log cut or lost"):
+    with pytest.raises(AssertionError, match="was the log truncated or lost"):
         Group(1).start(1, storage)
 
 

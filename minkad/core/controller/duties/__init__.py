@@ -1,1 +1,1 @@
-"""The controller's part in duties: the changes of clients, how shards come and go, and which shard gets which duty."""
+"""The controller's part in duties: changes by clients, the coming and going of shards, and the choice of a shard."""

@@ -1,4 +1,4 @@
-"""The changes of pallets and duties that clients and people ask for: all changes of a request are made, or none."""
+"""Changes of pallets and duties by clients and people: all changes of a request are made, or none."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -79,12 +79,12 @@ def _check_pallet(pallet: Pallet) -> None:
 
 
 def unknown_pallet(id_: str) -> MinkaError:
-    """The refusal of a request that names one."""
+    """The refusal of a request that names an unknown pallet."""
     return MinkaError(Code.UNKNOWN_PALLET, f"there is no pallet {id_}", pallet=id_)
 
 
 def unknown_duty(pallet: str, id_: str) -> MinkaError:
-    """The refusal of a request that names one."""
+    """The refusal of a request that names an unknown duty."""
     return MinkaError(Code.UNKNOWN_DUTY, f"there is no duty {pallet}/{id_}", duty=f"{pallet}/{id_}")
 
 
@@ -117,7 +117,7 @@ def change_duties(state: State, command: ChangeDuties, now_ms: int) -> list[Reco
 
 
 def name_of(change: DutyChange) -> tuple[str, str]:
-    """The pallet and the id of the duty that this change is about. Raises INVALID_ARGUMENT."""
+    """The pallet and the id of the duty that the change is about. Raises INVALID_ARGUMENT."""
     kind = change.WhichOneof("change")
     if kind is None:
         raise MinkaError(Code.INVALID_ARGUMENT, "a change says nothing")
@@ -204,7 +204,7 @@ class _Batch:
     def _update(self, spec: DutySpec, row: Duty) -> None:
         def change(new: Duty) -> None:
             new.version, new.changed_ms = row.version + 1, self._now_ms
-            _let_try_again(new)  # they may have failed because of what is updated now
+            _let_try_again(new)  # they may have failed because of the old content
             if spec.HasField("weight"):
                 new.weight = spec.weight
                 new.ClearField("reported_weight")
@@ -214,7 +214,7 @@ class _Batch:
         self._rows.append(duty_with(row, change))
 
     def _delete(self, row: Duty) -> None:
-        """The duty is removed at once if no shard may have it, otherwise when the shards have released it."""
+        """Remove the duty, at once if no shard may have it, otherwise when the shards have released it."""
         assignments = self._state.assignments(row.number)
         for one in assignments:
             if one.state in _HAS:
@@ -227,7 +227,7 @@ class _Batch:
             self._removed.append(row.number)
 
     def _pin(self, pin: DutyPin, row: Duty) -> None:
-        """A stationary duty whose shard has failed may be placed again once a person has said where, or unpinned it."""
+        """Pin or unpin the duty. After this, a stationary duty whose shard has failed may be placed again."""
         if row.synthetic:
             raise MinkaError(Code.INVALID_DUTY, f"duty {duty_name(row)} is synthetic: it is on every shard")
         if pin.shard and pin.shard not in self._state.shards:
@@ -252,7 +252,7 @@ def _may_hold(one: Assignment) -> bool:
 
 
 def _is_stored(row: Duty, spec: DutySpec) -> bool:
-    """Whether this very request has made the row: each id of a payload is used only once."""
+    """True if this same request has made the row: each id of a payload is used only once."""
     return bool(spec.payload_id) and row.payload_id == spec.payload_id
 
 

@@ -24,9 +24,7 @@ class ChangeDuties:
 
 @dataclass(frozen=True, slots=True)
 class RegisterShard:
-    """A shard's process registers. `holder_alive`: the process that is registered with this name may hold a
-    clearance.
-    """
+    """A shard's process registers. `holder_alive`: the process registered with this name may hold a clearance."""
 
     shard: Shard
     holder_alive: bool
@@ -34,8 +32,8 @@ class RegisterShard:
 
 @dataclass(frozen=True, slots=True)
 class FailShards:
-    """The failure detector has not heard from these shards for too long. `reasons`: by shard. `unheard`: those of them
-    that this controller has never heard: perhaps they have lost their connection to the cluster, not their process.
+    """The failure detector has not heard from these shards for too long. `reasons`: by shard. `unheard`: the shards
+    that this controller has never heard; perhaps only their connection to the cluster is lost, not their process.
     """
 
     reasons: Mapping[str, str]

@@ -1,6 +1,6 @@
-"""Which shards get which duties: the next records that the controller makes automatically, by the rows.
+"""Decides, by the rows, which shards get which duties: the next records that the controller makes automatically.
 
-Duties without a shard are given to shards, the duties of shards that leave are released in waves, and rows that are no
+Duties without a shard are given to shards. The duties of shards that leave are released in waves. Rows that are no
 longer needed are removed. A duty that can't be placed is remembered with the reason, and tried again when there may be
 room.
 """
@@ -34,16 +34,16 @@ from minkad.core.state import Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = 500  # duties that are placed, or synthetic ones that are given to shards, at once
+PIECE: Final = 500  # duties placed at once, or synthetic ones given to shards
 FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
-FORGOTTEN_AFTER_MS: Final = 600_000  # the row of a shard that is gone is removed then
-NEW_MS: Final = 1000  # a duty counts as new for so long
-GATHER_MS: Final = 500  # between two times at which new duties are placed
-WINDOW: Final = 2000  # assignments of duties of all pallets that shards were given and have not attached yet
-SLOW_MS: Final = 10_000  # duties that take longer to attach don't count for it
+FORGOTTEN_AFTER_MS: Final = 600_000  # then the row of a shard that is gone is removed
+NEW_MS: Final = 1000  # a duty counts as new for this long
+GATHER_MS: Final = 500  # between two placements of new duties
+WINDOW: Final = 2000  # duties, of all pallets, that shards were given and have not attached yet
+SLOW_MS: Final = 10_000  # duties that take longer to attach don't count for WINDOW
 MANY: Final = 2000  # duties
-JOINED_MS: Final = 1000  # a shard counts as new for so long
-AWAITED_MS: Final = 5000  # more new shards are awaited for so long at most
+JOINED_MS: Final = 1000  # a shard counts as new for this long
+AWAITED_MS: Final = 5000  # more new shards are awaited for at most this long
 TIMER_MS: Final = 200  # between looks while nothing changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 FAILED_AND_LEFT: Final = (
@@ -52,24 +52,24 @@ FAILED_AND_LEFT: Final = (
 
 
 class Distributor:
-    """The distribution by one active controller, with the duties that it couldn't place."""
+    """The distribution by one active controller, which remembers the duties that it couldn't place."""
 
     def __init__(self) -> None:
         self.unplaced: dict[str, dict[int, str]] = {}  # by pallet and duty: why it isn't placed
-        self._room: dict[str, object] = {}  # by pallet: what the room depended on when its duties were last tried
+        self._room: dict[str, object] = {}  # by pallet: the state on which the room depended at the last try
         self._placed_ms: dict[str, int] = {}  # by pallet: when new duties were last placed
-        self._awaited_ms: dict[str, int] = {}  # by pallet: since when many of its duties wait
-        self._everywhere: dict[str, int] = {}  # by pallet: its balance when no shard lacked a synthetic duty of it
-        self._looked: tuple[object, int] = (None, 0)  # at which revision there was nothing to do, and when
+        self._awaited_ms: dict[str, int] = {}  # by pallet: the time since which many of its duties wait
+        self._everywhere: dict[str, int] = {}  # by pallet: its `balance` when no shard lacked a synthetic duty
+        self._looked: tuple[object, int] = (None, 0)  # the revision at which there was nothing to do, and the time
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
-        """The next records; none if there is nothing to do. No row is changed twice in them."""
+        """The next records; none if there is nothing to do. They change each row at most once."""
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
         self._forget_pallets(state)
         trying = suspects.trying(state.duties, now_ms)
-        # Released duties are placed before more are released: they may take the room.
+        # Released duties are placed before more are released, since they may take the room.
         steps = (
             _tidy(state, now_ms),
             self._place(state, now_ms, trying),
@@ -83,7 +83,7 @@ class Distributor:
         return found
 
     def _forget_pallets(self, state: State) -> None:
-        """Drop what was noted for pallets that are deleted."""
+        """Drop the notes about deleted pallets."""
         noted: tuple[dict[str, Any], ...] = (
             self.unplaced,
             self._room,
@@ -96,11 +96,11 @@ class Distributor:
                 del some[pallet]
 
     def is_waited_for(self, state: State, pallet: str) -> bool:
-        """Whether some duty of the pallet is nowhere, and it isn't known yet that it can't be placed."""
+        """True if some duty of the pallet is nowhere, and isn't known to be unplaceable."""
         return not state.duties.nowhere.get(pallet, {}).keys() <= self.unplaced.get(pallet, {}).keys()
 
     def why_unplaced(self, duty: Duty) -> str:
-        """Why the duty couldn't be placed; "" if no reason is known."""
+        """The reason why the duty couldn't be placed; "" if none is known."""
         return self.unplaced.get(duty.pallet, {}).get(duty.number, "")
 
     def _place(self, state: State, now_ms: int, trying: set[str]) -> Iterator[Record]:
@@ -162,8 +162,8 @@ class Distributor:
             self._everywhere.update(due)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
-        """Whether many duties wait, and shards have come a moment ago. More shards may come then, and all are to get
-        their share at once; else the first ones would get everything, and give most of it away again.
+        """True if many duties wait, and shards have come a moment ago. More shards may come, and all should get their
+        shares at once; otherwise the first ones would get everything, and give most of it away again.
         """
         if waits < MANY:
             self._awaited_ms.pop(pallet, None)
@@ -173,8 +173,8 @@ class Distributor:
         return now_ms - last < JOINED_MS and now_ms - since < AWAITED_MS
 
     def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
-        """Whether these duties are all new, and the last ones were placed a moment ago. More may come then, so that
-        each shard is told about many at once.
+        """True if these duties are all new, and the last ones were placed a moment ago. More may come, so each shard
+        should be told about many at once.
         """
         if any(now_ms - duty.created_ms > NEW_MS for duty in duties):
             return False
@@ -186,8 +186,8 @@ class Distributor:
 
 
 def _is_full(state: State, now_ms: int) -> bool:
-    """Whether so many duties were given to shards lately and aren't attached yet that the next piece has to wait: more
-    than shards and nodes can take in would only delay their heartbeats.
+    """True if too many duties, given to shards lately, aren't attached yet, so the next piece has to wait: more than
+    shards and nodes can take in would only delay their heartbeats.
     """
     first_too_many = next(islice(reversed(state.duties.attaching), WINDOW - PIECE, None), None)
     one = None if first_too_many is None else state.duties.assignment(*first_too_many)
@@ -209,7 +209,7 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
-    """Preparations are dropped when the shard that was to release the duty keeps it after all."""
+    """Drop a preparation if the shard that was to release the duty keeps it after all."""
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
         one, holder = state.duties.assignment(number, name), state.duties.holder(number)
@@ -264,7 +264,7 @@ def _going(state: State) -> set[str]:
 
 
 def _emptied(state: State) -> set[str]:
-    """The nodes whose shards are given no duties."""
+    """The nodes whose shards get no duties."""
     return {node.id for node in state.nodes.values() if node.emptied}
 
 
@@ -287,7 +287,7 @@ def _free(state: State, shard: Shard, pallet: Pallet | None = None) -> int:
 
 
 def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """Release everything; a duty for which there is no other place has to wait for one."""
+    """Release everything; a duty without another place has to wait for one."""
     held = state.duties.on_shard[shard.name].values()
     due = (one.duty for one in held if one.state in _HAS)
     prepares = [one.duty for one in held if one.state == _A.ASSIGNMENT_STATE_PREPARING]
@@ -299,8 +299,8 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 def _moved_away(
     state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
 ) -> Iterator[Record]:
-    """Release only the duties for which there is a place elsewhere; stationary ones stay. The wait for a shard to
-    prepare ends after PREPARED_WITHIN_MS.
+    """Release only the duties that have a place elsewhere; stationary ones stay. The wait for a shard to prepare ends
+    after PREPARED_WITHIN_MS.
     """
     prepared_for = _prepared_for(state, shard, pallet)
     late = [number for number, since_ms in prepared_for.items() if now_ms - since_ms >= PREPARED_WITHIN_MS]
@@ -324,7 +324,7 @@ def _moved_away(
 
 
 def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
-    """The duties that the shard is to release once others are prepared for them, with the time since which those
+    """The duties that the shard is to release once others are prepared for them, with the time since which the others
     prepare. Duties that a migration moves are left out.
     """
     if not pallet.warm:
@@ -342,7 +342,7 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
 
 
 def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
-    """The shard's duties of the pallet that may be moved and that nothing else is happening to."""
+    """The shard's duties of the pallet that may be moved, and that nothing else is being done with."""
     for one in state.duties.on_shard[shard.name].values():
         row = state.duties.duties[one.duty]
         is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.assignments(row.number)) > 1
@@ -351,7 +351,7 @@ def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
 
 
 def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -> dict[int, str]:
-    """By duty, the shard to which it could go, after the duties that are being released already have found a place."""
+    """By duty, the shard to which it could go, after the places of the duties that are being released already."""
     on_their_way = [
         state.duties.duties[one.duty]
         for name, count in state.duties.releasing.items()
@@ -369,9 +369,7 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
 
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
-    """Release duties that a person has assigned to another shard; those that their shard gives up anyway are left
-    out.
-    """
+    """Release duties that a person has assigned to another shard, except those that their shard gives up anyway."""
     due: dict[str, list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
@@ -391,7 +389,7 @@ def _takes(state: State, duty: Duty, name: str) -> bool:
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty, now_ms: int) -> str:
-    """Why no shard has the duty, for people; "" if one has."""
+    """The reason why no shard has the duty, for people; "" if one has it."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
     why = distributor.why_unplaced(duty)

@@ -1,4 +1,4 @@
-"""Why a duty is where it is, in sentences."""
+"""Explains, in sentences, why a duty is where it is."""
 
 from minka.v1.duties_pb2 import AssignmentState, Duty, Shard
 from minka.v1.duty_api_pb2 import ShardVerdict
@@ -17,7 +17,7 @@ _SAYS = {
 
 
 def summary(state: State, duty: Duty, unplaced: str, now_ms: int) -> str:
-    """A sentence or two on where the duty is, and why."""
+    """One or two sentences that say where the duty is, and why."""
     name = duty_name(duty)
     if duty.deleting:
         return f"{name} is being deleted: its shards have yet to release it."
@@ -47,7 +47,7 @@ def _stays(state: State, duty: Duty, holder: Assignment) -> str:
 
 
 def verdicts(state: State, duty: Duty, now_ms: int) -> list[ShardVerdict]:
-    """For each shard, by name, what it has to do with the duty, or why it can't have it."""
+    """For each shard, by name: its part in the duty, or the reason why it can't have it."""
     return [_verdict(state, duty, shard, now_ms) for _, shard in sorted(state.duties.shards.items())]
 
 

@@ -1,6 +1,6 @@
-"""How far a shard is trusted: a score from 0 to 100, which failures lower and good behaviour brings back.
+"""The trust in a shard: a score from 0 to 100, which failures lower and good behaviour brings back.
 
-A shard with less than QUARANTINED_BELOW gets no duties before it has TRUSTED_FROM again.
+A shard with a score below QUARANTINED_BELOW gets no duties until it has TRUSTED_FROM again.
 """
 
 from typing import Final
@@ -27,12 +27,12 @@ def _faded(shard: Shard, now_ms: int) -> float:
 
 
 def score(shard: Shard, now_ms: int) -> int:
-    """How healthy the shard is, from 0 to 100."""
+    """The shard's health, from 0 to 100."""
     return max(0, round(FULL_SCORE - penalty(shard, now_ms)))
 
 
 def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -> None:
-    """Add penalty points to the shard's row; `crashed`: its process has ended without a word."""
+    """Add penalty points to the shard's row. `crashed`: its process ended without a word."""
     most, more, faded = _MOST * _THOUSANDTHS, points * _THOUSANDTHS, _faded(shard, now_ms)
     shard.penalty = min(most, round(shard.penalty * faded) + more)
     shard.crash_penalty = min(most, round(shard.crash_penalty * faded) + more * crashed)
@@ -40,8 +40,8 @@ def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -
 
 
 def inherit(shard: Shard, former: Shard) -> None:
-    """A new process of the shard isn't to blame for the late heartbeats of the former one, but whoever ends without a
-    word again and again isn't trusted.
+    """A new process of the shard inherits only the penalty for crashes: it isn't to blame for the late heartbeats of
+    the former one, but a shard that ends without a word again and again isn't trusted.
     """
     shard.penalty = shard.crash_penalty = former.crash_penalty
     shard.penalty_ms = former.penalty_ms

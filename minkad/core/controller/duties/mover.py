@@ -1,5 +1,5 @@
-"""How a duty moves from one shard to another: the source releases it, then the target gets it. With a warm hand-over
-the target prepares for it first.
+"""Moves a duty from one shard to another: the source releases it, then the target gets it. With a warm hand-over the
+target prepares for it first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from minkad.core.state import State, duty_name
 _M, _A = MigrationState, AssignmentState
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 
-MOVES_PER_SHARD: Final = 50  # at once for one shard, unless the pallet says otherwise
+MOVES_PER_SHARD: Final = 50  # at once for one shard, unless the pallet sets another number
 MOVES_IN_CLUSTER: Final = 1000
 PREPARED_WITHIN_MS: Final = 10_000  # after that it is handed over unprepared
 
@@ -29,14 +29,12 @@ class DutyMover:
     """The `Mover` of duties: PENDING → (PREPARING →) RELEASING → COMPLETED."""
 
     def name(self, state: State, id_: int) -> str:
-        """The duty's name. If the duty is gone, only its number is known."""
+        """The duty's name; its number if it is gone."""
         row = state.duties.duties.get(id_)
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The duty is no longer where the plan found it or is kept for a shard that is away, or its target can't have
-        it.
-        """
+        """The duty isn't where the plan found it, or is kept for a shard that is away, or its target can't have it."""
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"
@@ -65,7 +63,9 @@ class DutyMover:
         return [migration.source, migration.target]
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """How many duties each shard was given and has yet to attach: no more are released for it than it can take."""
+        """By shard, the number of duties that it was given and has yet to attach: it shouldn't get more than it can
+        take.
+        """
         return state.duties.taking
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
@@ -92,8 +92,8 @@ class DutyMover:
         return records
 
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
-        """Give released duties to their targets. A migration whose target can't have the duty ends; another shard gets
-        it.
+        """Give released duties to their targets. If the target can't have the duty, the migration ends and another
+        shard gets it.
         """
         records, given, unprepared = list[Record](), list[Migration](), list[Migration]()
         for migration in migrations:
@@ -164,7 +164,7 @@ def _is_late(migration: Migration, now_ms: int) -> bool:
 
 
 def _ended(state: State, migration: Migration, now_ms: int, outcome: str) -> list[Record]:
-    """The duty isn't moved to this target, which no longer needs to prepare for it."""
+    """End the migration without a move: the target no longer needs to prepare for the duty."""
     one = state.duties.assignment(migration.duty, migration.target)
     prepares = one is not None and one.state == _A.ASSIGNMENT_STATE_PREPARING
     dropped = in_state(migration.target, _A.ASSIGNMENT_STATE_UNSPECIFIED, [migration.duty], now_ms) if prepares else ()

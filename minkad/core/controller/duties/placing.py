@@ -1,4 +1,4 @@
-"""Which shard gets which duty, out of the rooms that there are."""
+"""Chooses the shard for each duty, among the rooms."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -25,7 +25,7 @@ NO_SHARD: Final = "no shard takes duties of the pallet"
 
 
 def cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
-    """The records by which no shard but this one prepares for the duties."""
+    """The records after which only this shard may prepare for the duties."""
     others: dict[str, list[int]] = {}
     for number in numbers:
         for one in state.duties.of_duty.get(number, ()):
@@ -36,15 +36,15 @@ def cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterat
 
 
 def besides(found: list[ShardRoom], busy: Collection[str]) -> list[ShardRoom]:
-    """The same rooms, but these shards accept nothing for now."""
+    """The same rooms, but these busy shards accept nothing for now."""
     return without(found, {room.name for room in found} - set(busy), "is attaching what may end its process")
 
 
 def chosen(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`. What no trusted shard
-    takes goes to a quarantined one.
+    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`. Duties that no trusted
+    shard takes go to a quarantined one.
     """
     trusted = list(by_trusted(state, pallet, duties, found, unplaced))
     yield from trusted
@@ -57,7 +57,7 @@ def chosen(
 
 
 def _with_more(state: State, found: list[ShardRoom], given: list[tuple[int, str, str]]) -> list[ShardRoom]:
-    """The same rooms, when these shards have been given these duties."""
+    """The same rooms, after these shards have got these duties."""
     count, weight = Counter[str](), Counter[str]()
     for number, shard, _ in given:
         count[shard] += 1
@@ -90,7 +90,7 @@ def _prepared_on(state: State, duty: Duty, open_: list[str]) -> str:
 def _by_balancer(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """The same, by the pallet's balancer. While two versions of the application run, the shards with the newer one come
+    """The same, by the pallet's balancer. While two versions of the application run, shards with the newer one come
     first: their duties needn't move again.
     """
     balancer, settings = balancer_of(pallet), settings_of(pallet.balancer)

@@ -1,9 +1,9 @@
-"""The shards on which a duty couldn't be attached. It is kept from them until a person clears that, the duty is
-updated, or they run another version of the application.
+"""The shards on which a duty couldn't be attached. It is kept from them until a person clears its quarantine, the duty
+is updated, or they run another version of the application.
 
-A row remembers only so many of them. When there are more, the version on which the duty has failed most often counts
-as a whole, and the duty is kept from every shard with that version: otherwise the shards that are forgotten would try
-it again, for ever. A synthetic duty stays on the shards that have it, but no more shards with that version get it then.
+A row remembers at most MAX_QUARANTINES of them. If there are more, the version on which the duty has failed most often
+counts as a whole, and the duty is kept from every shard with this version: otherwise the forgotten shards would try it
+again, for ever. A synthetic duty then stays on the shards that have it, but no other shards with this version get it.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from minkad.core.state import State
 
 MAX_QUARANTINES: Final = 16  # remembered for one duty
 MAX_REASON: Final = 500  # characters of the last failure's reason
-MAX_OLD_REASON: Final = 100  # characters of the reasons before
+MAX_OLD_REASON: Final = 100  # characters of earlier reasons
 
 
 def quarantine(state: State, shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
-    """The change of a duty's row by which the duty couldn't be attached on the shard."""
+    """The change of a duty's row that notes that it couldn't be attached on the shard."""
 
     def change(row: Duty) -> None:
         new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
@@ -45,14 +45,14 @@ def _bounded(shards: Mapping[str, Shard], found: list[DutyQuarantine]) -> list[D
 
 
 def _counts(shards: Mapping[str, Shard], one: DutyQuarantine) -> bool:
-    """Whether it keeps the duty from any shard that there is."""
+    """True if the quarantine keeps the duty from an existing shard."""
     if one.shard:
         return one.shard in shards and shards[one.shard].version == one.shard_version
     return any(shard.version == one.shard_version for shard in shards.values())
 
 
 def _as_one(found: Sequence[DutyQuarantine], version: str) -> list[DutyQuarantine]:
-    """One instead of all with this version, with the reason of the newest."""
+    """One quarantine instead of all with this version, with the reason of the newest."""
     newest = [one for one in found if one.shard_version == version][-1]
     reason = f"{newest.shard}: {newest.reason}"[:MAX_REASON] if newest.shard else newest.reason
     whole = DutyQuarantine(shard_version=version, reason=reason, since_ms=newest.since_ms)
@@ -64,7 +64,7 @@ def _is_of_version(one: DutyQuarantine, shard: Shard) -> bool:
 
 
 def quarantine_of(state: State, duty: Duty, shard: Shard) -> DutyQuarantine | None:
-    """What keeps the duty from the shard; None if nothing does."""
+    """The quarantine that keeps the duty from the shard; None if none does."""
     for one in duty.quarantines:
         if one.shard_version == shard.version and one.shard in ("", shard.name):
             return one
@@ -85,7 +85,7 @@ def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
 
 
 def _has_failed_enough(state: State, duty: Duty) -> bool:
-    """Whether it has failed with as many versions as can be remembered, all of which run now."""
+    """True if the duty has failed with as many versions as can be remembered, and all of them run now."""
     if len(duty.quarantines) < MAX_QUARANTINES:
         return False
     versions = {one.shard_version for one in duty.quarantines}
@@ -95,9 +95,12 @@ def _has_failed_enough(state: State, duty: Duty) -> bool:
 
 
 def last_failure(duty: Duty) -> str:
-    """The shard where attaching the duty failed last, and why, as a part of a sentence. The duty has a quarantine."""
+    """The shard where attaching the duty failed last, and the reason, as a part of a sentence. The duty has a
+    quarantine.
+    """
     newest = duty.quarantines[-1]
     if newest.shard:
         return f"it couldn't be attached on {newest.shard}: {newest.reason}"
     version = newest.shard_version or "none"
-    return f"it couldn't be attached on shards with version {version} of the application, at last on {newest.reason}"
+    where = f"shards with version {version} of the application, most recently on {newest.reason}"
+    return f"it couldn't be attached on {where}"

@@ -1,4 +1,4 @@
-"""The plan that moves a pallet's duties to where its balancer wants them, and the operation that carries it out."""
+"""The plan that moves a pallet's duties as its balancer wants, and the operation that carries it out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ def _plan_of(state: State, pallet: Pallet, duties: Sequence[Duty], found: Sequen
 
 
 def _moves(state: State, plan: DutyPlan) -> Iterator[Move]:
-    """The moves of duties that a shard has; the others are placed without a plan."""
+    """The moves of duties that a shard has; other duties are placed without a plan."""
     for move in plan.moves:
         row, holder = state.duties.duties[move.number], state.duties.holder(move.number)
         if holder is not None:
@@ -118,7 +118,7 @@ def _balances(
 
 
 def held_back(state: State, pallet: Pallet, found: list[ShardRoom]) -> str:
-    """Why no duty of the pallet is moved automatically at present; "" if nothing is in the way."""
+    """The reason why no duty of the pallet is moved automatically at present; "" if there is none."""
     if pallet.manual:
         return "the pallet is balanced by hand"
     running = versions(state, found)
@@ -130,8 +130,8 @@ def held_back(state: State, pallet: Pallet, found: list[ShardRoom]) -> str:
 
 
 def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[ShardRoom]) -> bool:
-    """Whether duties of the pallet will leave the shard, which gets none. Those that are kept for it, are stationary or
-    have no other place stay, perhaps for very long.
+    """True if duties of the pallet will leave the shard, which gets none. Duties that are kept for it, are stationary
+    or have no other place stay, perhaps for very long.
     """
     shard = state.duties.shards[name]
     if shard.state == ShardState.SHARD_STATE_AWAY:
@@ -149,7 +149,7 @@ def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[Shard
 
 
 def _held(state: State, pallet: Pallet, name: str) -> Iterator[tuple[Assignment, Duty]]:
-    """The pallet's duties that the shard may have now, without those that are deleted or synthetic."""
+    """The pallet's duties that the shard may have now, without deleted and synthetic ones."""
     for one in state.duties.on_shard[name].values():
         row = state.duties.duties[one.duty]
         is_meant = row.pallet == pallet.id and not (row.synthetic or row.deleting)
@@ -158,7 +158,7 @@ def _held(state: State, pallet: Pallet, name: str) -> Iterator[tuple[Assignment,
 
 
 def compare_pallet(state: State, pallet_id: str, now_ms: int) -> ComparePalletResponse:
-    """What each balancer would do with the pallet's duties as they are now. Raises UNKNOWN_PALLET."""
+    """The plan of each balancer for the pallet's duties as they are now. Raises UNKNOWN_PALLET."""
     pallet = pallet_named(state, pallet_id)
     asked = [placed_duty(state, row) for row in movable(state, pallet.id)]
     found, settings = rooms(state, pallet.id, now_ms), settings_of(pallet.balancer)
@@ -201,7 +201,7 @@ def migration_of(move: Move) -> Migration:
 
 
 def problem_of(state: State, move: Move) -> str | None:
-    """Why a plan's move of a duty can no longer be carried out; None if it can."""
+    """The reason why a plan's move of a duty can no longer be carried out; None if it can."""
     row, holder = state.duties.duties.get(move.duty), state.duties.holder(move.duty)
     if row is None or row.deleting:
         return "it was deleted"
@@ -219,7 +219,7 @@ def problem_of(state: State, move: Move) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BalancePallet(Begins):
-    """The balancer of a pallet finds its duties out of balance. Moves that no longer hold are left out."""
+    """A pallet's balancer finds its duties out of balance. Moves that no longer hold are left out."""
 
     plan: Plan
 
@@ -230,8 +230,8 @@ class BalancePallet(Begins):
         return Operation(automatic=True, reason=self.plan.reason, rebalance=RebalanceOperation(pallet=self.plan.pallet))
 
     def migrations(self) -> list[Migration]:
-        """The first MOVES_AT_ONCE of the plan's moves; those that no longer hold are cancelled as they begin. For the
-        rest there will be another plan.
+        """The first MOVES_AT_ONCE of the plan's moves; moves that no longer hold are cancelled as they begin. Another
+        plan will have the rest.
         """
         return [migration_of(move) for move in self.plan.moves[:MOVES_AT_ONCE]]
 

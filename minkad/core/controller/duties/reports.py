@@ -1,4 +1,4 @@
-"""What follows from the reports of shards about their duties."""
+"""Turns the reports of shards about their duties into records."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -54,7 +54,7 @@ def _attached(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _is_news(row: Duty) -> bool:
-    """Whether the row says of the duty what is over now that it is attached."""
+    """True if the row has to change now that the duty is attached."""
     return row.HasField("suspicion") or (row.stationary and not row.was_attached)
 
 
@@ -76,8 +76,8 @@ def _may_hold_or_prepare(state: int) -> bool:
 
 
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """A shard that leaves and may come back within its grace keeps its duties, apart from those that are deleted. A
-    stationary duty that was released as planned hasn't failed, and begins like a new one.
+    """Take released duties from the shard. A shard that leaves and may come back within its grace keeps its duties,
+    except deleted ones. A stationary duty that was released as planned hasn't failed, and begins like a new one.
     """
     leaves = shard.state == ShardState.SHARD_STATE_LEAVING
     keeps = leaves and shard.grace_ms > 0
@@ -104,8 +104,9 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
-    """Take failed duties from the shard, so that others try them. It doesn't get them again before a person clears
-    that, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where it is.
+    """Take failed duties from the shard, so that others try them. It doesn't get them again until a person clears the
+    quarantine, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where
+    it is.
     """
     duties = state.duties
     reasons = {one.holding.duty: one.reason for one in said}
@@ -116,7 +117,7 @@ def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int)
 
 
 def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]]) -> Iterator[Record]:
-    """Record reported weights; a small change is ignored, so that jitter moves nothing."""
+    """Record reported weights. Small changes are ignored, so that jitter moves nothing."""
     weights = {holding.duty: weight for holding, weight in said}
     held = list(_meant(duties, shard, (holding for holding, _ in said), _may_hold))
     rows = ((duties.duties[one.duty], weights[one.duty]) for one in held)
@@ -128,12 +129,12 @@ def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]
 
 
 def _differs(weight: int, known: int) -> bool:
-    """Whether the weight counts. The SDK decides in the same way what it tells: it doesn't tell a weight again."""
+    """True if the weight counts. The SDK reports by the same rule, and never repeats a weight."""
     return weight != known and abs(weight - known) >= WEIGHT_TOLERANCE * known
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Release the duties that the shard is prepared for at the shards that have them; it gets them after that."""
+    """Let the shards that have the duties for which this shard is prepared release them; then this shard gets them."""
     by_holder: dict[str, list[int]] = {}
     for one in _meant(state.duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_PREPARING):
         holder = state.duties.holder(one.duty)

@@ -26,7 +26,7 @@ from minkad.core.placement.duties import BALANCERS, BalancerSettings, FillBy, Pl
 from minkad.core.placement.duties import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
 
-_RANK_POINTS: Final = 10  # so many points of penalty lower a shard's rank by one
+_RANK_POINTS: Final = 10  # this many points of penalty lower a shard's rank by one
 _DEFAULT_KIND: Final = BalancerKind.BALANCER_KIND_CAPACITY_WORKLOAD
 
 
@@ -36,7 +36,7 @@ def capacity_of(shard: Shard, pallet: str) -> PalletCapacity | None:
 
 
 def refusal(state: State, shard: Shard) -> str:
-    """Why the shard is given no duties at present; "" if it may be given some."""
+    """The reason why the shard gets no duties at present; "" if it may get some."""
     if shard.state != ShardState.SHARD_STATE_LIVE:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
@@ -78,20 +78,20 @@ def newest_version(state: State, names: Iterable[str]) -> str:
 
 
 def versions(state: State, found: Iterable[ShardRoom]) -> list[str]:
-    """The versions of the application that the shards that accept duties run."""
+    """The versions of the application on the shards that accept duties."""
     return sorted({state.duties.shards[room.name].version for room in found if room.accepts})
 
 
 def without(
     found: Iterable[ShardRoom], kept: Iterable[str], why: str = "runs another version of the application"
 ) -> list[ShardRoom]:
-    """The same rooms, but only these accept duties. `why` the others don't, if they would."""
+    """The same rooms, but only `kept` accept duties. `why`: the reason for others that would accept some."""
     names = set(kept)
     return [room if room.name in names else replace(room, accepts=False, why=room.why or why) for room in found]
 
 
 def with_quarantined(state: State, found: Iterable[ShardRoom]) -> list[ShardRoom]:
-    """The same rooms, but those of quarantined shards accept duties as well: such a shard is better than none."""
+    """The same rooms, but quarantined shards accept duties as well: such a shard is better than none."""
     return [replace(room, accepts=True, why="") if _is_last_resort(state, room.name) else room for room in found]
 
 
@@ -101,9 +101,7 @@ def _is_last_resort(state: State, name: str) -> bool:
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:
-    """Whether the duty belongs to the share that the canary's version is to have; these are the same duties each
-    time.
-    """
+    """True if the duty belongs to the share for the canary's version; it is the same share each time."""
     return crc32(duty_name(duty).encode()) % 100 < canary.percent
 
 
@@ -127,7 +125,7 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
 
 
 def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
-    """Whether a duty that is nowhere may be given to a shard: not if that is up to a person after a failure."""
+    """True if a duty that is nowhere may be given to a shard. After a failure this may be up to a person."""
     return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
 
 
@@ -157,7 +155,7 @@ def groups(
     state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
 ) -> list[tuple[list[Duty], list[ShardRoom]]]:
     """Divides duties and shards into groups that are placed separately: with a canary, its share of the duties goes to
-    the shards with its version. When all shards that accept duties run that version, or none does, there is one group.
+    the shards with its version. If all shards that accept duties run this version, or none does, there is one group.
     """
     if not pallet.HasField("canary"):
         return [(list(duties), found)]

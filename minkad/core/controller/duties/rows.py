@@ -35,13 +35,13 @@ def duty_with(duty: Duty, change: Callable[[Duty], None]) -> Duty:
 
 
 def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> list[Record]:
-    """One record for all of these; none if there are none."""
+    """One record for all rows; none if there are no rows."""
     changed = DutiesChanged(duties=rows, removed=removed)
     return [Record(duties_changed=changed)] if changed.duties or changed.removed else []
 
 
 def duties_in_pieces(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> Iterator[Record]:
-    """The records for all of these, with some in each."""
+    """The records for all rows, some rows in each."""
     for some in slices(rows, DUTIES_A_RECORD):
         yield from duties_changed(some)
     for gone in slices(removed, DUTIES_A_RECORD):
@@ -51,7 +51,9 @@ def duties_in_pieces(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> 
 def in_state(
     shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
 ) -> Iterator[Record]:
-    """The records by which these duties of the shard are in this state from now on; the state needs no new epoch."""
+    """The records by which these duties of the shard are in this state from now on. The state doesn't need a new
+    epoch.
+    """
     for some in slices(duties, DUTIES_A_RECORD):
         yield Record(assignments_changed=assignments_changed(shard, state, some, now_ms, reason))
 

@@ -1,4 +1,4 @@
-"""How shards register, leave and fail."""
+"""Shards register, leave and fail."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -20,18 +20,18 @@ _SAID: Final = ("node", "version", "grace_ms")
 
 
 def is_registered(shard: Shard | None) -> bool:
-    """Whether the shard's process may have duties."""
+    """True if the shard's process may have duties."""
     return shard is not None and shard.state in REGISTERED
 
 
 def is_process(shard: Shard, incarnation: str) -> bool:
-    """Whether the process of this incarnation is the shard's, and may have duties."""
+    """True if this incarnation is the shard's process, and may have duties."""
     return is_registered(shard) and shard.incarnation == incarnation
 
 
 def register(state: State, command: RegisterShard, now_ms: int) -> Iterator[Record]:
     """Register a process. Raises SHARD_NAME_TAKEN while another process of the name may hold a clearance, and
-    SHARD_FENCED for one that has been taken for dead.
+    SHARD_FENCED for a process that was taken for dead.
     """
     said, duties = command.shard, state.duties
     old = duties.shards.get(said.name)
@@ -84,7 +84,7 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
 
 
 def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
-    """The shards' clearances are over: their duties are kept for the next process of the same name, or are free."""
+    """The shards' clearances are over. Their duties are kept for the next process of the same name, or are free."""
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
@@ -92,8 +92,8 @@ def fail(state: State, command: FailShards, now_ms: int) -> Iterator[Record]:
 
 
 def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int, *, was_heard: bool = True) -> Iterator[Record]:
-    """The shard's process has ended without a word, unless it was about to stop. Of one that this controller never
-    heard that isn't known: neither its duties nor its next process are to blame.
+    """The shard's process has ended without a word, unless it was about to stop. If this controller never heard it,
+    this isn't certain, and neither its duties nor its next process are blamed.
     """
     if shard.state == _S.SHARD_STATE_LEAVING:
         yield from _gone(duties, shard, reason, now_ms, 0)
@@ -124,8 +124,8 @@ def _gone(
 
 
 def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The duties of a process that is gone are kept for the shard while it is AWAY, and are free otherwise, as are
-    those that may have ended it. A former controller may have left this half done.
+    """The duties of a process that is gone are kept for the shard while it is AWAY. Otherwise they are free, and so are
+    those that may have ended the process. A former controller may have left this half done.
     """
     kept, free = list[int](), list[int]()
     for one in duties.on_shard.get(shard.name, {}).values():
@@ -139,7 +139,7 @@ def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def note_flap(state: State, command: NoteFlap, now_ms: int) -> list[Record]:
-    """Lower the shard's score; a shard with a score that is too low gets no duties for a while."""
+    """Lower the shard's score. If it is too low, the shard gets no duties for a while."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
         return []

@@ -1,11 +1,12 @@
-"""Duties that may end the processes that attach them, by a segmentation fault or by the memory that they take: without
-care such a duty would go from shard to shard, and end them all.
+"""Suspects: duties that may end the processes that attach them, by a segmentation fault or by the memory that they
+take. Without care such a duty would go from shard to shard, and end them all.
 
-When a shard fails, the duties that it was given and has not attached yet may be why. Those of them that were in that
-position most often before take the blame, so that what was only beside a suspect isn't blamed. From the second time on
-a duty is a suspect. Suspects are tried by one shard at a time, which attaches nothing else meanwhile; many of them in
-groups, since most are innocent, and each time that a shard fails in smaller ones. A suspect that was tried alone in
-vain is kept away from all shards, for twice as long each time. A duty that is attached is beyond suspicion.
+When a shard fails, the duties that it was given and has not attached yet may be the cause. Of these, the duties that
+were in this position most often take the blame, so that duties that were only beside a suspect aren't blamed. From the
+second time on a duty is a suspect. Suspects are tried by one shard at a time, which attaches nothing else meanwhile.
+Many suspects are tried in groups, since most are innocent; after each failure of a shard the groups are smaller. A
+suspect that was tried alone in vain is kept away from all shards, each time for twice as long. A duty that is attached
+is beyond suspicion.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,29 +22,29 @@ from minkad.core.state import Assignment, DutyState, duty_name
 _A = AssignmentState
 
 SUSPECT_FROM: Final = 2  # failures of shards
-KEPT_AWAY_FROM: Final = 3  # if it was tried alone at last
-FEW: Final = 16  # suspects that are tried one by one
+KEPT_AWAY_FROM: Final = 3  # if it was tried alone the last time
+FEW: Final = 16  # at most this many suspects are tried one by one
 FIRST_PAUSE_MS: Final = 30_000
 LONGEST_PAUSE_MS: Final = 3_600_000
-PIECE: Final = 500  # suspects of a kind for which a shard is looked for at once
-SLOW_TRIAL_MS: Final = 10_000  # a trial that takes longer keeps neither its shard nor the next trial waiting
+PIECE: Final = 500  # suspects of a kind for which a shard is sought at once
+SLOW_TRIAL_MS: Final = 10_000  # longer trials don't keep their shard or the next trial waiting
 _IS_GIVEN: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 
 
 def is_suspect(row: Duty) -> bool:
-    """Whether the duty is given only to shards that attach nothing else."""
+    """True if the duty is given only to shards that attach nothing else."""
     return row.suspicion.failures >= SUSPECT_FROM
 
 
 def is_quarantined(row: Duty) -> bool:
-    """Whether the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
+    """True if the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
     return is_suspect(row) or bool(row.quarantines)
 
 
 def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The shard has failed: note it for the duties that may be why, those that it has not attached, also if the shard
-    was told to release them after its process had ended. What a client has changed since the shard got it is
-    tried again at once.
+    """The shard has failed: note this for the duties that may be the cause. These are the duties that it had not
+    attached, even if it was told to release them after its process had ended. Duties that a client has changed since
+    the shard got them are tried again at once.
     """
     held = duties.on_shard.get(shard.name, {}).values()
     attaching = [(duties.duties[one.duty], one) for one in held if not one.was_attached]
@@ -61,7 +62,7 @@ def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def pause_ms(failures: int) -> int:
-    """For how long a duty is kept away after so many failures, in milliseconds."""
+    """The milliseconds for which a duty is kept away after this number of failures."""
     return min(FIRST_PAUSE_MS << min(failures - KEPT_AWAY_FROM, 20), LONGEST_PAUSE_MS)
 
 
@@ -88,12 +89,12 @@ def trying(duties: DutyState, now_ms: int) -> set[str]:
 class Alike(NamedTuple):
     """Suspects of one pallet that have failed equally often, all synthetic or none."""
 
-    first: list[Duty]  # at most PIECE, in the order in which they are tried
-    total: int  # how many there are
+    first: list[Duty]  # at most PIECE, in the order of their trials
+    total: int  # the number of all of them
 
     @property
     def together(self) -> int:
-        """How many are tried together: so many that both the trials and the shards that may fail in them are few."""
+        """The number tried together, chosen so that both the trials and the shards that may fail in them are few."""
         return isqrt(self.total) if self.total > FEW else 1
 
 
@@ -110,7 +111,7 @@ def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) ->
 
 
 def _is_placed(duties: DutyState, row: Duty, now_ms: int) -> bool:
-    """Whether the duty isn't to be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
+    """True if the duty need not be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
     if not row.synthetic:
         return duties.holder(row.number) is not None
     return any(_is_trial(one, now_ms) for one in duties.assignments(row.number) if one.state in _IS_GIVEN)
@@ -125,12 +126,12 @@ def _turn(row: Duty) -> tuple[int, int, int]:
 
 
 def why(row: Duty, now_ms: int) -> str:
-    """Why a suspect is nowhere, as a sentence without its full stop."""
+    """The reason why a suspect is nowhere, as a sentence without its full stop."""
     said = row.suspicion
     left = said.retry_ms - now_ms
     when = f"in {-(-left // 1000):,} s" if left > 0 else "as soon as one attaches nothing else"
     at_once = f" (at once: minkactl duty retry {duty_name(row)})" if left > 0 else ""
     return (
-        f"{said.failures} shards have failed while they were attaching it, at last {said.shard}: it is kept away, and "
-        f"tried again alone on one shard {when}{at_once}"
+        f"{said.failures} shards have failed while they were attaching it, the last one {said.shard}: it is kept away, "
+        f"and tried again alone on one shard {when}{at_once}"
     )

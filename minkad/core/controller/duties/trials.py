@@ -1,7 +1,6 @@
 """The trials of suspects: which of them one shard attaches next, and nothing else meanwhile.
 
-However many suspects there are and however long they wait, one look costs at most two plans for each pallet and number
-of failures.
+One look costs at most two plans for each pallet and number of failures, however many suspects wait, and however long.
 """
 
 from collections.abc import Iterator
@@ -21,12 +20,12 @@ from minkad.core.state import Placed, State
 _A = AssignmentState
 SUSPECT: Final = "it is tried alone"
 
-Unplaced = dict[str, dict[int, str]]  # by pallet and duty: why it isn't placed
+Unplaced = dict[str, dict[int, str]]  # by pallet and duty: the reason why it isn't placed
 
 
 def next_trial(state: State, unplaced: Unplaced, now_ms: int) -> Iterator[Record]:
-    """Give the next suspects to a shard that attaches nothing else. Only those that `unplaced` calls SUSPECT are looked
-    at; why no shard takes them is noted there.
+    """Give the next suspects to a shard that attaches nothing else. Only duties that are SUSPECT in `unplaced` are
+    looked at; if no shard takes them, the reason is noted there.
     """
     if not state.duties.suspected:
         return
@@ -59,7 +58,7 @@ def _may_be_tried(state: State, unplaced: Unplaced, row: Duty) -> bool:
 def _trial(
     state: State, some: suspects.Alike, found: list[ShardRoom], busy: set[str], unplaced: dict[int, str]
 ) -> tuple[str, list[int], str] | None:
-    """(shard, duties, reason) if there is a shard for one of these suspects; it gets others as well, as far as it takes
+    """(shard, duties, reason) if there is a shard for one of these suspects. It gets others as well, as far as it takes
     them.
     """
     pallet = state.duties.pallets[some.first[0].pallet]

@@ -11,27 +11,27 @@ from minkad.core.placement.duties.spill_over import SpillOver
 
 
 class Balancer(Protocol):
-    """Decides which shard has which duty. The same input makes the same plan, in whatever order it is given."""
+    """Decides which shard has which duty. The same input gives the same plan, in any order."""
 
     name: ClassVar[str]
-    bound: ClassVar[str]  # how far from ideal the shards may be after a plan
-    movement: ClassVar[str]  # how many moves it takes after one shard joins or leaves
+    bound: ClassVar[str]  # the greatest distance of a shard from its ideal after a plan
+    movement: ClassVar[str]  # the number of moves after one shard joins or leaves
     # A plan has at most 1 + this × (heaviest / lightest duty) times `minimum_moves`. Light duties may have to move
-    # where the lower bound counts a heavy one.
+    # where the lower bound counts one heavy duty.
     spread_multiple: ClassVar[float]
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Places new duties and moves nothing else. It takes the shards' word for what they have.
+        """Places new duties and moves nothing else. It believes the shards' own numbers of what they have.
 
-        Its cost grows with the new duties and the shards, not with the duties that there are.
+        Its cost grows with the new duties and the shards, not with the existing duties.
         """
 
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Places what is nowhere, empties shards that take nothing, and balances all with few moves.
+        """Places duties that are nowhere, empties shards that take nothing, and balances all with few moves.
 
-        `duties` are all of the pallet. Once the plan is applied, the next plan has nothing to move.
+        `duties` are all duties of the pallet. Once the plan is applied, the next plan has nothing to move.
         """
 
 

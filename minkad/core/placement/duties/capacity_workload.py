@@ -1,4 +1,4 @@
-"""Capacity workload: each shard's weight in proportion to its capacity, so that all reach their limit together."""
+"""Capacity workload: each shard's weight is in proportion to its capacity, so all reach their limits together."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -10,24 +10,24 @@ from minkad.core.placement.duties.workload import WORKLOAD_MOVEMENT, Workload
 
 
 class CapacityWorkload:
-    """A shard that states no capacity has no limit, and counts as the mean of those that state one."""
+    """A shard without a stated capacity has no limit, and counts as the mean of those with one."""
 
     name: ClassVar = "capacity_workload"
     bound: ClassVar = (
-        "each shard's weight differs from total × its capacity / cluster capacity by 5 % or 1.5 times the heaviest "
-        "duty's at most, and does not exceed its capacity, as far as fixed and quarantined duties allow"
+        "each shard's weight differs from total × its capacity / cluster capacity by at most 5 % or 1.5 times the "
+        "heaviest duty's, and does not exceed its capacity, as far as fixed and quarantined duties allow"
     )
     movement: ClassVar = WORKLOAD_MOVEMENT
     spread_multiple: ClassVar = 1.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Each new duty goes to the shard that lacks most of its share, if it has room."""
+        """Each new duty goes to the shard that is furthest below its share, if it has room."""
         return _workload(DutyLayout.of_totals(new, shards, _measure(shards))).place()
 
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits is placed in the same way; then duties move from the fullest shard to the emptiest one."""
+        """Waiting duties are placed in the same way; then duties move from the fullest shard to the emptiest one."""
         return _workload(DutyLayout.of_duties(duties, shards, _measure(shards))).rebalance()
 
 

@@ -1,4 +1,4 @@
-"""What each balancer would do with the same duties, side by side."""
+"""Compares the plans that each balancer would make for the same duties."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from minkad.core.placement.duties.snapshot import (
 class Comparison:
     """One balancer's plan in figures, over the open shards. A skew is the highest value over the mean; 1 is even.
 
-    `fullest` and `fill_skew` are about weight / capacity of the shards that state a capacity; None when no shard does.
+    `fullest` and `fill_skew` are about weight / capacity of the shards that state a capacity; None if no shard does.
     """
 
     balancer: str

@@ -14,7 +14,7 @@ class FairWorkload:
 
     name: ClassVar = "fair_workload"
     bound: ClassVar = (
-        "each shard's weight differs from the mean by 5 % or 1.5 times the heaviest duty's at most, as far as fixed "
+        "each shard's weight differs from the mean by at most 5 % or 1.5 times the heaviest duty's, as far as fixed "
         "and quarantined duties allow"
     )
     movement: ClassVar = WORKLOAD_MOVEMENT
@@ -27,7 +27,7 @@ class FairWorkload:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits is placed in the same way; then duties move from the heaviest shard to the lightest one."""
+        """Waiting duties are placed in the same way; then duties move from the heaviest shard to the lightest one."""
         return _workload(DutyLayout.of_duties(duties, shards, Measure()), settings).rebalance()
 
 

@@ -1,4 +1,4 @@
-"""What each shard has while a plan is made, and the plan that results."""
+"""The duties of each shard while a plan is made, and the resulting plan."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,20 +12,20 @@ from minkad.core.placement.duties.snapshot import DutyMove, DutyPlan, PlacedDuty
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a balancer counts, and how much of it a shard may have. A shard that is not among the limits has none."""
+    """A balancer's measure of duties (number or weight), and the shards' limits in it. Others have none."""
 
     by_count: bool = False
     limits: Mapping[str, int] | None = None
 
     def size(self, duty: PlacedDuty) -> int:
-        """How much of a shard the duty takes."""
+        """The amount of a shard that the duty takes."""
         return 1 if self.by_count else duty.weight
 
 
 class DutyLayout:
-    """A duty that has to leave its shard counts there until it is moved. A shard that is not open gets nothing.
+    """A duty that has to leave its shard counts there until it is moved. A shard that isn't open gets nothing.
 
-    `waiting`: the duties that have to be placed or to leave, and were not placed yet.
+    `waiting`: the duties that have to be placed or have to leave, and aren't placed yet.
     """
 
     def __init__(self, shards: Iterable[ShardRoom], measure: Measure) -> None:
@@ -37,7 +37,7 @@ class DutyLayout:
         self.used = self.count if measure.by_count else self.weight
         self.limits = {name: float((measure.limits or {}).get(name, math.inf)) for name in self.shards}
         self.pools = {name: Pool() for name in self.open}
-        self.movable = dict.fromkeys(self.open, 0)  # how much of what is used can be moved
+        self.movable = dict.fromkeys(self.open, 0)  # the part of `used` that can be moved
         self.waiting: list[PlacedDuty] = []
         self.crowded: list[PlacedDuty] = []  # they fit nowhere, and stay on a shard over its limit
         self._went: dict[int, tuple[PlacedDuty, str]] = {}
@@ -47,7 +47,7 @@ class DutyLayout:
 
     @classmethod
     def of_totals(cls, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """A layout in which the shards have what they say, and only the new duties can be placed."""
+        """A layout with the shards' own numbers of what they have; only the new duties can be placed."""
         layout = cls(shards, measure)
         for shard in layout.shards.values():
             layout.count[shard.name], layout.weight[shard.name] = shard.count, shard.weight
@@ -57,7 +57,7 @@ class DutyLayout:
 
     @classmethod
     def of_duties(cls, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """A layout in which the shards have these duties, whatever the shards say."""
+        """A layout in which the shards have these duties, whatever their own numbers are."""
         layout = cls(shards, measure)
         layout._duties = duties
         count, weight, pools, size = layout.count, layout.weight, layout.pools, measure.size
@@ -81,17 +81,17 @@ class DutyLayout:
         self._had_to_go = {duty.number for duty in self.waiting}
 
     def free(self, shard: str) -> float:
-        """How much more the shard may have; below 0 when it has too much."""
+        """The amount that the shard may still get; below 0 if it has too much."""
         return self.limits[shard] - self.used[shard]
 
     def allows(self, duty: PlacedDuty, shard: str) -> bool:
-        """Whether the duty may be there at all, room or not."""
+        """True if the duty may be there at all, room or not."""
         if shard not in self.pools or shard in duty.not_on:
             return False
         return not duty.only_on or duty.only_on == shard
 
     def fits(self, duty: PlacedDuty, shard: str) -> bool:
-        """Whether the duty may go there, and there is room."""
+        """True if the duty may go there, and there is room."""
         return self.allows(duty, shard) and self.measure.size(duty) <= self.free(shard)
 
     def place(self, duty: PlacedDuty, target: str) -> None:
@@ -119,7 +119,7 @@ class DutyLayout:
         self._went[duty.number] = (duty, target)
 
     def plan(self, ideals: Mapping[str, float], settled: Mapping[str, tuple[float, float]]) -> DutyPlan:
-        """The plan of the moves so far. `settled`: for each open shard the lowest and the highest amount that are near
+        """The plan of the moves so far. `settled`: for each open shard, the lowest and the highest amount that are near
         enough to its ideal.
         """
         reasons = Reasons(self.shards, self._start, (self.count, self.weight), self.limits, self.measure.by_count)

@@ -1,4 +1,4 @@
-"""Moves from shards that have too much to those that have too little, until no move makes a difference that matters."""
+"""Moves duties from shards that have too much to those that have too little, until no move is worth it."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
@@ -7,19 +7,20 @@ from typing import Final
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.snapshot import PlacedDuty
 
-# Two shards have to differ by so many times a duty's size, so that its move lessens that by its size at least.
+# Shards must differ by at least 1.5 times a duty's size for its move, so that the move lessens the difference by at
+# least that size: with a duty of 10, 15 and 0 become 5 and 10.
 WORTH: Final = 1.5
 
 Rank = tuple[float, int, str]
 
 
 class Levelling:
-    """Levels the heights of the shards. A shard's height is what it has beyond its ideal.
+    """Levels the heights of the shards. A shard's height is the amount that it has beyond its ideal.
 
-    A duty goes from the highest to the lowest shard if that lessens their difference by at least the duty's size. So
-    levelling ends, and a duty comes back only after a change of about twice its size. A shard is off once its height
-    exceeds its tolerance, until that is no more than `settled` times its tolerance. Nothing moves between two shards
-    that are not off, or that differ by less than `least_gap`. Without tolerances all are off.
+    A duty goes from the highest to the lowest shard if this lessens their difference by at least the duty's size. So
+    levelling ends, and a duty comes back only after a change of about twice its size. A shard is off from when its
+    height exceeds its tolerance until the height is at most `settled` times the tolerance. Nothing moves between two
+    shards if neither is off, or if they differ by less than `least_gap`. Without tolerances all are off.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Levelling:
         self._off = {name for name in layout.open if self._is_off(name)}
 
     def run(self) -> bool:
-        """Move duties until no move is worth it. Returns whether anything was moved."""
+        """Move duties until no move is worth it. Returns True if any was moved."""
         moved = False
         while (found := self._next()) is not None:
             duty, source, target = found
@@ -74,7 +75,7 @@ class Levelling:
             return None
         for height, _, source in reversed(self._ranks):
             least = max(self._least_gap, WORTH * self._layout.pools[source].least_size())
-            if height - self._ranks[0][0] < least:  # so are the gaps to all targets
+            if height - self._ranks[0][0] < least:  # the gaps to all targets are less, too
                 continue
             for target in self._targets(source):
                 gap = height - self._height[target]
@@ -86,15 +87,17 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The shards that may get something, the lowest first. One of the two shards has to be off: a source that is
-        too high, or a target that is too low.
+        """The shards that may get a duty, the lowest first. One of the two shards must be off: a source that is too
+        high, or a target that is too low.
         """
         if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
         return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)
 
     def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
-        """The heaviest duty that takes neither shard beyond its ideal; else the lightest, if its move is worth it."""
+        """The heaviest duty whose move takes neither shard past its ideal; else the lightest, if its move is worth
+        it.
+        """
         pool = self._layout.pools[source]
         below = min(self._layout.free(target), gap / WORTH)
         fits = min(below, self._height[source] + self._slack_of(source), self._slack_of(target) - self._height[target])

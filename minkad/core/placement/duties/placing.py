@@ -1,4 +1,4 @@
-"""Placing what is nowhere or has to leave: each duty goes to the open shard that comes first by a balancer's key."""
+"""Places duties that are nowhere or have to leave: each goes to the open shard that is first by a balancer's key."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -7,25 +7,25 @@ from typing import Any
 from minkad.core.placement.duties.layout import DutyLayout
 from minkad.core.placement.duties.snapshot import PlacedDuty
 
-# The shard with the lowest key comes first. A key grows with what the shard has, and no two shards have the same.
+# The shard with the lowest key comes first. A key grows with the shard's amount; no two shards have the same key.
 Key = Callable[[str], tuple[Any, ...]]
 
 
 def heaviest_first(duty: PlacedDuty) -> tuple[int, int, int]:
-    """The order that leaves the smallest difference; among equal duties the oldest comes first."""
+    """The sort key that leaves the smallest differences; among equal duties the oldest comes first."""
     return (-duty.weight, duty.created_ms, duty.number)
 
 
 def oldest_first(duty: PlacedDuty) -> tuple[int, int]:
-    """The order in which they were created."""
+    """The sort key by creation."""
     return (duty.created_ms, duty.number)
 
 
 def place_waiting(
     layout: DutyLayout, order: Callable[[PlacedDuty], tuple[int, ...]], by_size: Key, by_count: Key
 ) -> bool:
-    """Place what waits. Returns whether any duty was placed. Duties without a size go by `by_count`: they don't change
-    what a shard has by size, so all of them would go to the same one.
+    """Place the waiting duties. Returns True if any was placed. Duties of size 0 go by `by_count`: they don't change a
+    shard's amount, so by size all of them would go to the same shard.
     """
     before = len(layout.waiting)
     waiting, size = sorted(layout.waiting, key=order), layout.measure.size
@@ -49,7 +49,7 @@ class _Queue:
         self._most_free = float("inf")
 
     def place(self, duties: Iterable[PlacedDuty]) -> list[PlacedDuty]:
-        """Place duties. Returns those for which there is no place."""
+        """Place duties. Returns the duties for which there is no place."""
         left = []
         for duty in duties:
             target = self._pinned(duty) if duty.only_on else self._first(duty)

@@ -1,4 +1,4 @@
-"""The duties of one shard that can be moved, ready to be asked for one of about a certain size."""
+"""The movable duties of one shard, found by size."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
@@ -8,7 +8,7 @@ from minkad.core.placement.duties.snapshot import PlacedDuty
 
 
 class Entry(NamedTuple):
-    """Sorts by size, then by age: among equal duties the newest is last, and leaves first."""
+    """Sorts by size, then by age. Among equal duties the newest is last, and leaves first."""
 
     size: int
     created_ms: int
@@ -21,7 +21,7 @@ _END: Final = (float("inf"),)
 
 
 class Pool:
-    """Duties are grouped by the set of shards where they must not be, since there are few such sets."""
+    """Duties are grouped by the set of shards where they must not be; there are few such sets."""
 
     def __init__(self) -> None:
         self._groups: defaultdict[frozenset[str], list[Entry]] = defaultdict(list)
@@ -43,7 +43,7 @@ class Pool:
         del entries[bisect_left(entries, (size, duty.created_ms, duty.number))]
 
     def heaviest(self, target: str, at_most: float, at_least: int = 0) -> PlacedDuty | None:
-        """The heaviest, and of those the newest, that may be on the target and has a size within the limits."""
+        """The heaviest duty, among equals the newest, that may be on the target and whose size is within the limits."""
         found: list[Entry] = []
         for group in self._groups:
             if target not in group:
@@ -54,7 +54,7 @@ class Pool:
         return max(found).duty if found else None
 
     def lightest(self, target: str, at_least: float) -> PlacedDuty | None:
-        """The lightest that may be on the target and has that size at least."""
+        """The lightest duty that may be on the target and has at least this size."""
         found: list[Entry] = []
         for group in self._groups:
             if target not in group:

@@ -1,17 +1,17 @@
-"""Why a duty moves, and why it can't, as sentences for people."""
+"""The reasons why a duty moves, or can't move, as sentences for people."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from minkad.core.placement.duties.snapshot import PlacedDuty, ShardRoom
 
-_NAMED: Final = 3  # shards, before it is only said how many more there are
+_NAMED: Final = 3  # shards; of more, only the number is given
 
 Totals = tuple[Mapping[str, int], Mapping[str, int]]  # the number of duties, and their weight, by shard
 
 
 class Reasons:
-    """Sentences are made once for all duties that share them. `limits` are numbers of duties if `by_count`, else
+    """Each sentence is made once for all duties that share it. `limits`: numbers of duties if `by_count`, else
     weights.
     """
 
@@ -31,7 +31,7 @@ class Reasons:
         self._waiting: dict[tuple[int, frozenset[str], str], str] = {}
 
     def of_move(self, duty: PlacedDuty, target: str, had_to_go: bool) -> str:
-        """Why the duty goes, and why to this target."""
+        """The reason why the duty goes, and why to this target."""
         cause = self._cause(duty) if had_to_go else ""
         key = (cause, duty.shard, target)
         if key not in self._moves:
@@ -39,20 +39,20 @@ class Reasons:
         return self._moves[key]
 
     def of_waiting(self, duty: PlacedDuty) -> str:
-        """Why no shard takes it."""
+        """The reason why no shard takes the duty."""
         key = (self._size(duty), duty.not_on, duty.only_on)
         if key not in self._waiting:
             self._waiting[key] = self._pinned(duty) if duty.only_on else self._nowhere(duty)
         return self._waiting[key]
 
     def of_crowded(self, duty: PlacedDuty, shard: str) -> str:
-        """Why it should leave the shard and doesn't."""
+        """The reason why the duty should leave the shard and doesn't."""
         return (
             f"{shard} has {self._amount(self._after[shard])} and may have {self._limit(shard)}; {self.of_waiting(duty)}"
         )
 
     def _cause(self, duty: PlacedDuty) -> str:
-        """Why it can't stay."""
+        """The reason why the duty can't stay."""
         name = duty.shard
         if not name:
             return "no shard has it"
@@ -62,7 +62,7 @@ class Reasons:
         return f"it is quarantined on {name}" if name in duty.not_on else f"it is pinned to {duty.only_on}"
 
     def _closed(self, name: str) -> str:
-        """Why the shard takes no duty at all; "" if it takes some."""
+        """The reason why the shard takes no duties at all; "" if it takes some."""
         shard = self._shards.get(name)
         if shard is None:
             return f"{name} is gone"

@@ -1,4 +1,4 @@
-"""Round robin: an even number of duties on each shard, whatever they weigh."""
+"""Round robin: equal numbers of duties on all shards, whatever they weigh."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,10 +14,10 @@ class RoundRobin:
 
     name: ClassVar = "round_robin"
     bound: ClassVar = (
-        "the numbers of duties on any two shards differ by max_difference at most, as far as fixed and quarantined "
+        "the numbers of duties on any two shards differ by at most max_difference, as far as fixed and quarantined "
         "duties allow"
     )
-    movement: ClassVar = "as few moves as bring the numbers within max_difference of each other"
+    movement: ClassVar = "the fewest moves that bring the numbers within max_difference of each other"
     spread_multiple: ClassVar = 0.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
@@ -29,8 +29,8 @@ class RoundRobin:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits goes to the shard that has the fewest; then, while two shards differ by too many, one duty goes
-        from the one to the other.
+        """Waiting duties go to the shard with the fewest. Then, while two shards differ by too many, one duty moves
+        from the fuller one to the other.
         """
         layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
         _place(layout)

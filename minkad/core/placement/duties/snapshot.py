@@ -1,13 +1,13 @@
-"""What a balancer is given, and what it answers. Weights and capacities of a pallet are in one unit, the user's own."""
+"""The input and the output of a balancer. A pallet's weights and capacities are in one unit, the user's own."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class FillBy(Enum):
-    """What makes a shard full under spill over."""
+    """The measure by which a shard is full under spill over."""
 
-    CAPACITY = "capacity"  # the weight of its duties reaches the capacity that it states
+    CAPACITY = "capacity"  # the weight of its duties reaches its stated capacity
     WEIGHT = "weight"  # the weight of its duties reaches `fill_limit`
     COUNT = "count"  # the number of its duties reaches `fill_limit`
 
@@ -23,11 +23,11 @@ class PreSort(Enum):
 class PlacedDuty:
     """One duty that is not synthetic."""
 
-    number: int  # no two duties have the same
+    number: int  # unique among duties
     name: str  # for people
     weight: int  # 0 and up
     created_ms: int
-    shard: str = ""  # where it is now; "" is nowhere
+    shard: str = ""  # where it is now; "": nowhere
     is_fixed: bool = False  # stationary, pinned, kept or under way: it counts where it is, and is never moved
     not_on: frozenset[str] = frozenset()  # the shards where it is quarantined
     only_on: str = ""  # the shard it is pinned to
@@ -40,20 +40,20 @@ class ShardRoom:
     name: str
     capacity: int | None  # for this pallet; None: not stated, so unlimited; 0: it takes none
     accepts: bool = True  # False: nothing new goes there, and what can move goes away
-    rank: int = 0  # the lower one is preferred among equals
-    count: int = 0  # how many duties it has; for `place`, which doesn't see them
-    weight: int = 0  # the weight of the duties that it has; for `place`
+    rank: int = 0  # among equals the lower rank is preferred
+    count: int = 0  # the number of its duties; for `place`, which doesn't see them
+    weight: int = 0  # the weight of its duties; for `place`
     why: str = ""  # why it doesn't accept, as the end of a sentence: "is draining"
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes duties at all."""
+        """True if the shard takes duties at all."""
         return self.accepts and self.capacity != 0
 
 
 @dataclass(frozen=True, slots=True)
 class BalancerSettings:
-    """What a pallet sets; each balancer has its own part."""
+    """A pallet's settings; each balancer has its own part."""
 
     max_difference: int = 1  # round robin: between the numbers of duties of any two shards; 1 or more
     fill_by: FillBy = FillBy.CAPACITY  # spill over
@@ -64,7 +64,7 @@ class BalancerSettings:
 
 @dataclass(frozen=True, slots=True)
 class DutyMove:
-    """One duty goes to the target. `source` is "" when it is nowhere yet."""
+    """One duty goes to the target. `source` is "" if it is nowhere yet."""
 
     number: int
     source: str
@@ -83,7 +83,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class ShardBalance:
-    """What one shard has before a plan and after it. `ideal`: number or weight, whichever the balancer evens out."""
+    """One shard before and after a plan. `ideal`: number or weight, whichever the balancer evens out."""
 
     name: str
     capacity: int | None
@@ -99,7 +99,7 @@ class ShardBalance:
 class DutyPlan:
     """Moves in the order of the duties' numbers, each duty once. `shards` are in the order of their names.
 
-    No plan with fewer than `minimum_moves` places as many duties and brings the shards as near to their ideals.
+    A plan that places as many duties, and brings the shards as near to their ideals, has at least `minimum_moves`.
     """
 
     moves: tuple[DutyMove, ...]

@@ -9,7 +9,7 @@ from minkad.core.placement.duties.limits import note_crowded, relieve
 from minkad.core.placement.duties.placing import heaviest_first
 from minkad.core.placement.duties.snapshot import BalancerSettings, DutyPlan, FillBy, PlacedDuty, ShardRoom
 
-FULL: Final = 0.95  # of the limit: a shard that has so much is not filled up from others
+FULL: Final = 0.95  # of the limit: a shard with at least this much isn't filled up from others
 
 
 class SpillOver:
@@ -19,7 +19,7 @@ class SpillOver:
 
     name: ClassVar = "spill_over"
     bound: ClassVar = (
-        "no duty is on a later shard that would fit on an earlier one of which more than 5 % is free, and no shard "
+        "no duty on a later shard would fit on an earlier one with more than 5 % free, and no shard "
         "exceeds its limit, as far as fixed and quarantined duties allow"
     )
     movement: ClassVar = (
@@ -38,8 +38,8 @@ class SpillOver:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """What waits or is too much is placed in the same way; then each shard in turn is filled with duties of the
-        last ones.
+        """Waiting and surplus duties are placed in the same way. Then each shard in turn is filled with duties of the
+        last shards.
         """
         layout = DutyLayout.of_duties(duties, shards, _measure(shards, settings))
         filling = _Filling(layout, settings)
@@ -68,7 +68,7 @@ class _Filling:
         self.order = sorted(layout.open, key=lambda name: (named.get(name, len(named)), name))
 
     def place(self) -> bool:
-        """Place duties, the heaviest first. Returns whether any was placed."""
+        """Place duties, the heaviest first. Returns True if any was placed."""
         layout, waiting = self._layout, sorted(self._layout.waiting, key=heaviest_first)
         layout.waiting = []
         first, last_size = 0, -1
@@ -77,7 +77,7 @@ class _Filling:
             if size != last_size:
                 first, last_size = 0, size
             while first < len(self.order) and size > layout.free(self.order[first]):
-                first += 1  # nor will the next one of this size fit there
+                first += 1  # the next one of this size won't fit there either
             target = next((name for name in islice(self.order, first, None) if layout.fits(duty, name)), None)
             if target is None:
                 layout.waiting.append(duty)
@@ -86,7 +86,7 @@ class _Filling:
         return len(layout.waiting) < len(waiting)
 
     def fill(self) -> bool:
-        """Fill each shard in turn with duties of the last ones. Returns whether anything was moved."""
+        """Fill each shard in turn with duties of the last ones. Returns True if any was moved."""
         moved, layout = False, self._layout
         for i, target in enumerate(self.order):
             if layout.used[target] >= FULL * layout.limits[target]:
@@ -98,7 +98,7 @@ class _Filling:
         return moved
 
     def ideals(self) -> dict[str, float]:
-        """What each shard would have if duties could be divided: each is full before the next one gets anything."""
+        """The amount of each shard if duties could be divided: each is full before the next one gets anything."""
         left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
         for name in self.order:
             ideals[name] = min(left, self._layout.limits[name])

@@ -1,7 +1,7 @@
-"""What the two balancers by weight share: each shard is to have its share of all the weight.
+"""The common part of the two balancers by weight: each shard is to have its share of all the weight.
 
-Hysteresis: a shard that is within 5 % of its share is left alone. One that is not is brought within 1 %, so that the
-next small change moves nothing.
+Hysteresis: a shard within 5 % of its share is left alone. Others are brought within 1 %, so that the next small change
+moves nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from minkad.core.placement.duties.placing import Key, place_waiting
 from minkad.core.placement.duties.snapshot import DutyPlan, PlacedDuty
 from minkad.core.placement.quotas import level_shares
 
-TOLERANCE: Final = 0.05  # of a shard's share; being off by no more does not matter
-SETTLED: Final = 0.01  # of a shard's share; a shard that is brought nearer is brought so near, if the weights allow
+TOLERANCE: Final = 0.05  # of a shard's share; being off by at most this doesn't matter
+SETTLED: Final = 0.01  # of a shard's share; a shard that is levelled is brought this near, if the weights allow
 WORKLOAD_MOVEMENT: Final = (
     "at most 1 + heaviest / lightest duty times the lower bound; the weight that moves is at most what has to leave, "
     "what shards have beyond their shares, and one heaviest duty a shard"
@@ -33,12 +33,12 @@ class Workload:
         self._order = order
 
     def place(self) -> DutyPlan:
-        """Place what waits where it makes the least difference."""
+        """Place waiting duties where they make the least difference."""
         self._place()
         return self._layout.plan(self._ideals(), {})
 
     def rebalance(self) -> DutyPlan:
-        """What is too much somewhere or waits is placed, then the shards are levelled, until there is nothing to do."""
+        """Surplus and waiting duties are placed, then the shards are levelled, until there is nothing to do."""
         layout = self._layout
         again = True
         while again:
@@ -54,10 +54,10 @@ class Workload:
         return place_waiting(self._layout, self._order, self._lowest(), self._fewest)
 
     def _lowest(self) -> Key:
-        """A key: what a shard has beyond what it should have once all is placed.
+        """A key: a shard's amount beyond what it should have once all duties are placed.
 
-        If each duty goes where that is lowest, in the end no shard is off by more than one duty. If it went where the
-        shard is least full, many small shards that round up could leave a large one with much less.
+        If each duty goes where the key is lowest, no shard is off by more than one duty in the end. If each went to the
+        least full shard, many small shards that round up could leave a large one with much less.
         """
         layout, ideals = self._layout, self._ideals(placed=False)
         return lambda name: (layout.used[name] - ideals[name], layout.shards[name].rank, name)
@@ -66,8 +66,8 @@ class Workload:
         return (self._layout.count[name], self._layout.shards[name].rank, name)
 
     def _ideals(self, placed: bool = True) -> dict[str, float]:
-        """The weight that each open shard should have. Limits are kept, and what can't be moved counts where it is. If
-        `placed`, what waits does not count at all.
+        """The weight that each open shard should have. Limits are kept, and duties that can't be moved count where they
+        are. If `placed`, waiting duties don't count at all.
         """
         layout = self._layout
         total = sum(layout.used[name] for name in layout.open)

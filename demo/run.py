@@ -163,7 +163,7 @@ async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
 
 
 def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
-    """Count the keys on each node's disks. Raises MinkaError unless each node has exactly its own partitions, all of them whole."""
+    """Count the keys on each node's disks. Raises MinkaError unless each node has exactly its own partitions, whole."""
     copies = defaultdict[int, list[int]](list)  # by partition: the number of keys of each replica
     with Control(cluster.endpoints, timeout=30) as control:
         table = control.table()

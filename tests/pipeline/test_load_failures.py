@@ -331,9 +331,7 @@ def test_a_partition_is_split_and_moved_meanwhile(spark: SparkSession, beside: T
         wait_ended(control, operation.id)
         operation = control.apply_plan(control.plan_reassign(drain=["athens"]), "test")
         wait_ended(control, operation.id)
-        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, (
-            "everything above happened during the upload"
-        )
+        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all of it happened during the upload"
         assert running.result().rows == ROWS
         wait_settled(control, live=4)
         assert_same(cluster, source, "moving")

@@ -1,4 +1,4 @@
-"""The listener of the data port: who has said nothing yet takes none of its room for ever."""
+"""The listener of the data port: a silent caller takes none of its room for ever."""
 
 import asyncio
 import socket

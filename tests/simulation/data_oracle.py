@@ -144,8 +144,8 @@ class DataOracle:
         maybe: Mapping[bytes, bytes],
         found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; it may see
-        came meanwhile may be in the answer or not.
+        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; a later
+        write may be in the answer or not.
         """
         group = self._group(row)
         for key, value in found.items():

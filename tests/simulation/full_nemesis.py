@@ -43,7 +43,7 @@ class Nemesis:
         self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the replicas' changes at which a node is struck
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._away = random.Random(f"{world.seed} away")
-        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of sets that refuse writes whose machines go
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of writeless sets that lose their machines
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
         self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay the same
         self._usual_sync_times: dict[int, float] = {}  # by machine

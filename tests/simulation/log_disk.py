@@ -86,7 +86,7 @@ class LogDisk:
 
 
 class SimLogDatabase:
-    """What `minkad.replication` uses of `LogDatabase`. It calls `on_put` with each key and value that is staged, and
+    """The part of `LogDatabase` that `minkad.replication` uses. It calls `on_put` with each staged key and value,
     and `on_delete` with each range to delete.
     """
 

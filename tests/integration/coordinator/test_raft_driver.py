@@ -242,8 +242,8 @@ async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monke
 async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is applied while the disk works is not in the log's commit index yet. A node that crashed with such a
-    snapshot could not start again.
+    """The log's commit index doesn't cover entries that are applied while the disk works. A node that crashed with a
+    snapshot of them could not start again.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:

@@ -222,7 +222,7 @@ NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
     ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
 )
 async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
-    """Also what has to wait for a write: the client may send nothing more, or something that ends the connection."""
+    """Even commands that wait for a write, if the client then sends nothing, or something that ends the connection."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -67,7 +67,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """Whether all tasks of clients end soon."""
+    """True if all tasks of clients end soon."""
     assert loops._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
@@ -165,7 +165,7 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
     """The output of a program that runs `parent`, forks, and runs `child` in the child.
 
-    The child ends as those of multiprocessing do: it has only half of gRPC, which does not survive more.
+    The child ends like those of multiprocessing: it has only half of gRPC, which does not survive more.
     """
     script = f"""
 import os, sys

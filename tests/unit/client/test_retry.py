@@ -1,4 +1,4 @@
-"""What is repeated, how long the waits are, and what a failed request says of the nodes that were asked."""
+"""Which requests are repeated, the waits between them, and a failed request's report about the nodes."""
 
 from random import Random
 

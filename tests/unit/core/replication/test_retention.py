@@ -1,4 +1,4 @@
-"""How much of the log is kept."""
+"""The part of the log that is kept."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,7 +124,7 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             trimmed = retention.base(at, base, is_alone=is_alone)
             base = max(base, trimmed)
             assert trimmed <= min([at, *(needs for name, needs in needed.items() if name not in late)])
-        elif kind == "keep":  # a reader can't ask for what is trimmed
+        elif kind == "keep":  # a reader can't request trimmed entries
             needed[reader] = max(base, needed.get(reader, base)) + value
             retention.keep_for(reader, needed[reader])
         elif kind == "release":

@@ -1,4 +1,4 @@
-"""What is read from a connection, and what a command that isn't complete weighs."""
+"""Reads from a connection, and the memory of an incomplete command."""
 
 import asyncio
 import time
@@ -15,30 +15,30 @@ KIB = 1024
 
 
 class Transport(asyncio.Transport):
-    """One that nothing comes from."""
+    """A connection on which nothing comes."""
 
     is_reading_now = True
 
     def is_closing(self) -> bool:
-        """It is open."""
+        """The connection is open."""
         return False
 
     def pause_reading(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.is_reading_now = False
 
     def resume_reading(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.is_reading_now = True
 
 
 def paused(transport: Transport) -> bool:
-    """Whether nothing is read from it now."""
+    """True if nothing is read from it now."""
     return not transport.is_reading_now
 
 
 def part_of_a_command(intake: Intake, count: int) -> None:
-    """So many words of a command, which is not complete."""
+    """The first `words` words of a command, which is not complete."""
     intake.add(b"*999999\r\n" + b"$1\r\nx\r\n" * count)
     while intake.cut():
         assert not intake.commands

@@ -112,9 +112,9 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.streams = 0  # open ones
         self.frames: list[kv_frames.Request] = []
         self.tables_asked = 0
-        self.tables_given = 0  # answers, including those that nothing is newer
+        self.tables_given = 0  # answers, even those without news
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # by row, as whole tables
+        self.rows_given: list[int] = []  # by answer with a table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
         self.refused_keyspaces: set[str] = set()  # requests for these keyspaces' rows are refused as a whole

@@ -22,8 +22,8 @@ LOOKS = 10  # together longer than the timeout
 
 
 class Node:
-    """A node that takes a file only when it is `free`. Its first `breaks` transfers break off when it has been asked
-    been asked `LOOKS` times for its state.
+    """A node that takes a file only when it is `free`. Each of its first `breaks` transfers breaks off after
+    `LOOKS` requests for its state.
     """
 
     def __init__(self, breaks: int = 0) -> None:

@@ -418,7 +418,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """The thing that the answer to a heartbeat says is withheld, and the reason."""
+        """The node whose clearance the heartbeat's answer withholds, and the reason."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)

@@ -34,7 +34,7 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Each node sends one, which takes `ms`, and so does its answer; `c_ms`: how much longer those of c take."""
+        """Each node sends one, which takes `there_ms`; its answer takes `back_ms`, and both `c_ms` more for c."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)

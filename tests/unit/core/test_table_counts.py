@@ -92,7 +92,7 @@ def shares(own: Collection[Partition]) -> list[NodeShare]:
 
 
 def without_zone(zone: str, table: Collection[Partition]) -> ZoneCounts:
-    """The served partitions that would no longer be."""
+    """The counts of the served partitions that would no longer be served without the zone."""
     found = ZoneCounts(zone=zone)
     for row in table:
         least, left = KEYSPACES[row.keyspace_id].min_insync, [node for node in row.isr if ZONES[node] != zone]

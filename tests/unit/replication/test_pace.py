@@ -37,7 +37,7 @@ class Node:
             self._look_if_due(wait, late)
 
     async def copy(self, seconds: float, wait: float | None, late: float = 0.001) -> float:
-        """The bytes a second that are copied while a client's request takes `wait`; None: there are no clients."""
+        """The bytes a second that are copied while a client's request takes `wait`; None: without clients."""
         began, copied = self.now, 0
         while self.now - began < seconds:
             for part in self.pace.parts(bytes(1_000_000)):

@@ -1,4 +1,4 @@
-"""Keys of columns: FoundationDB's published vectors, the order of the bytes, the way back, and what is refused."""
+"""Keys of columns: FoundationDB's published vectors, the order of the bytes, decoding, and refusals."""
 
 import math
 import struct
@@ -106,7 +106,7 @@ def test_vectors_of_foundationdb(columns: tuple[KeyPart, ...], key: str) -> None
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether they are equal and of the same types, with -0.0 unlike 0.0."""
+    """True if they are equal and of the same types, with -0.0 unlike 0.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):

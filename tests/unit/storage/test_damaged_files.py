@@ -1,5 +1,5 @@
-"""Every file of a partition's database is damaged in every way: it is right or CORRUPT_DATA, and another database can
-take its place in the same process.
+"""Every file of a partition's database is damaged in every way: reads are right or CORRUPT_DATA, and another database
+can replace it in the same process.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def make(path: Path, tables: int) -> Applied:
 
 
 async def use(data: DataDatabase, folder: Path) -> None:
-    """Do with the data all that a replica does. What fails is CORRUPT_DATA; what is read isn't wrong."""
+    """Do everything with the data that a replica does. Failures are CORRUPT_DATA, and no read is wrong."""
 
     async def checked(work: Awaitable[object]) -> None:
         try:
@@ -141,7 +141,7 @@ async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callabl
 
 
 async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path) -> None:
-    """What was raised is held while another database takes its place: a log's handler or a task may do so."""
+    """The error is held while another database replaces it: a log's handler or a task may hold it."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()
@@ -155,7 +155,7 @@ async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path
 
 
 async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """One that is raised again and again would keep the frames of everybody who got it."""
+    """An error that is raised repeatedly would keep the frames of everybody who got it."""
     data = DataDatabase(tmp_path / "1", Cache(MIB))
     data.condemn(MinkaError(Code.CORRUPT_DATA, "no"))
     assert data.damage is not data.damage

@@ -68,7 +68,7 @@ def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None
 
 
 def test_data_without_a_log_database(tmp_path: Path) -> None:
-    """The start that should have made the log database has made none."""
+    """The start that should have made the log database did not."""
     identity.save(tmp_path, OWN)
     (tmp_path / "partitions" / "1").mkdir(parents=True)
     assert "log is gone" in refusal(tmp_path).message

@@ -18,7 +18,7 @@ def test_one_client_is_not_waited_for_nor_are_very_many() -> None:
 
 
 def waits(commit_delay: CommitDelay, batches: int) -> int:
-    """The number of `count` batches that wait, if nobody comes."""
+    """The number of `batches` that wait, if nobody comes."""
     count = 0
     for _ in range(batches):
         if commit_delay.awaited(4, 0):

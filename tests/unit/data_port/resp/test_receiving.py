@@ -38,7 +38,7 @@ def paused(transport: Transport) -> bool:
 
 
 def part_of_a_command(intake: Intake, count: int) -> None:
-    """The first `words` words of a command, which is not complete."""
+    """`count` words of a command that is not complete."""
     intake.add(b"*999999\r\n" + b"$1\r\nx\r\n" * count)
     while intake.cut():
         assert not intake.commands
@@ -73,7 +73,7 @@ async def test_a_client_from_which_nothing_is_read_is_not_stalled_soon() -> None
     others.take(1000 * KIB)
     receiving.count(intake.weight)
     assert paused(transport)
-    assert not share.is_stalled(time.monotonic() + STALLED_S + 1), "the node itself doesn't read"
+    assert not share.is_stalled(time.monotonic() + STALLED_S + 1), "the node itself isn't reading"
     assert share.is_stalled(time.monotonic() + 60), "all that wait for each other's memory would wait for ever"
     others.close()
     for _ in range(5):

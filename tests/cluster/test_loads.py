@@ -132,7 +132,7 @@ def test_what_is_aborted_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
     assert rows[b"key-0000001"] not in read_all(cluster, "hashed", [b"key-0000001"]).values()
 
 
-def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Path) -> None:
     with (
         LoadClient(cluster.endpoints) as client,
         Client(cluster.endpoints) as kv,

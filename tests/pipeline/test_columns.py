@@ -191,7 +191,7 @@ def test_a_value_that_is_none_fails_the_query(spark: SparkSession, value: bytes)
 
 
 @pytest.mark.parametrize("expression", [key_column, value_column])
-def test_text_that_is_no_utf8_fails_the_query(spark: SparkSession, expression: Any) -> None:
+def test_invalid_utf8_fails_the_query(spark: SparkSession, expression: Any) -> None:
     frame = spark.sql("SELECT cast(X'61ff' AS string) t")
     column: Column = expression(frame.schema.fields)
     with pytest.raises(Exception, match="INVALID_UTF8"):

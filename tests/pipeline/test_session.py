@@ -56,7 +56,7 @@ def test_spark_s_lines_are_in_its_log(spark: SparkSession, capfd: pytest.Capture
 @pytest.mark.parametrize(
     "remote", ["athens:15002", "sc://", "sc://:15002", "sc://athens:port", "sc://athens:0", "http://athens"]
 )
-def test_what_is_no_address_of_a_server_is_refused(remote: str) -> None:
+def test_an_invalid_server_address_is_refused(remote: str) -> None:
     with pytest.raises(MinkaError, match="is no Spark Connect server") as refused:
         session(remote=remote)
     assert refused.value.code is Code.INVALID_ARGUMENT

@@ -128,7 +128,7 @@ def test_the_first_of_several_counts(tls: Tls, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x30", b"\x30\x03abc", b"\x30\x82\xff\xff", b"\x30\x80", b""])
-def test_what_is_no_certificate(content: bytes) -> None:
+def test_files_that_are_not_certificates(content: bytes) -> None:
     pem = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(content) + b"\n-----END CERTIFICATE-----\n"
     with pytest.raises(ValueError):  # noqa: PT011  # whichever
         first_expiry(pem)

@@ -101,7 +101,7 @@ async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path)
 # Logs that diverge
 
 
-async def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
+async def test_a_log_that_diverged_is_truncated(tmp_path: Path) -> None:
     """Entries that only the old leader has were never acknowledged, and are truncated; the new leader's take their
     place.
     """

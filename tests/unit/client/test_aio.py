@@ -236,7 +236,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
         assert cluster.nodes["athens"].frames == []
 
 
-async def test_what_is_no_argument_is_refused_before_anything_is_sent(data_cluster: Make, bad_calls: BadCalls) -> None:
+async def test_invalid_arguments_are_refused_before_anything_is_sent(data_cluster: Make, bad_calls: BadCalls) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put_many({"abc": b"1", "a": b"2", "d": b"3"})
         frames = len(cluster.nodes["athens"].frames)

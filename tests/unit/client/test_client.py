@@ -101,7 +101,7 @@ def test_errors_reach_the_caller(cluster: Any) -> None:
     assert _tasks_end()
 
 
-def test_what_is_no_argument_is_refused(cluster: Any, bad_calls: BadCalls) -> None:
+def test_invalid_arguments_are_refused(cluster: Any, bad_calls: BadCalls) -> None:
     with Client(cluster.endpoints, keyspace="flights") as client:
         for call, why in bad_calls:
             with pytest.raises(InvalidArgument, match=why):

@@ -152,7 +152,7 @@ async def until(probe: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_alter_isr_answers_each_change_by_itself() -> None:
+async def test_alter_isr_answers_each_change_separately() -> None:
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     mine = next(p for p in h.state.partitions.values() if p.leader == "a")

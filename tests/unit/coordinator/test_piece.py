@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_a_piece_has_so_many_bytes_and_takes_so_long() -> None:
+def test_a_piece_has_enough_bytes_and_takes_enough_time() -> None:
     clock = Clock()
     piece = Piece(clock, PIECE_S)
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_each_node_watches_itself_and_the_three_before_it() -> None:
     assert watched("abc", "x") == "", "it is in no table yet"
 
 
-def test_each_node_is_watched_by_itself_and_three_others() -> None:
+def test_each_node_watches_itself_and_three_others_watch_it() -> None:
     names = "abcdefgh"
     for name in names:
         assert sum(name in watched(names, own) for own in names) == 4
@@ -71,7 +71,7 @@ def test_most_of_those_who_watch_a_port_judge_it() -> None:
     )
 
 
-def test_a_node_that_does_not_reach_its_own_address_is_not_judged_by_itself() -> None:
+def test_a_node_that_does_not_reach_its_own_address_is_not_its_own_judge() -> None:
     judge = Judge(nodes("abc"))
     judge.say("a", "a")
     assert judge.withheld() == ""

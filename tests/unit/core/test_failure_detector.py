@@ -151,7 +151,7 @@ def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> Non
 
 
 @pytest.mark.parametrize(("others", "quiet"), [("a", "a"), ("abc", "a"), ("abcd", "ab")])
-def test_a_small_part_is_no_reason_to_wait(others: str, quiet: str) -> None:
+def test_a_small_part_is_not_waited_for(others: str, quiet: str) -> None:
     """A small part is the other node of two, or two of five."""
     judge = Judge(*others)
     judge.run(2.0)

@@ -176,7 +176,7 @@ def test_elections_of_different_partitions_run_at_once() -> None:
     assert all(c.state.partitions[id_].leader == "athens" for id_ in due)
 
 
-def test_a_damaged_plan_is_no_operation() -> None:
+def test_a_damaged_plan_is_not_an_operation() -> None:
     c = two_keyspaces()
     plan = c.plan()
     plan.moves[0].target = "athens"

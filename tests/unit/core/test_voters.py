@@ -56,7 +56,7 @@ def test_nothing_while_a_joint_change_is_under_way_or_all_is_well() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, 1, SETTINGS, 0) is None
 
 
-def test_a_removed_node_is_no_member() -> None:
+def test_a_removed_node_is_not_a_member() -> None:
     conf = ConfState(voters=[1, 2, 3])
     change = next_membership_change(conf, [node(1), node(3)], {}, 1, SETTINGS, 0)
     assert steps(change) == [(ConfChangeType.CONF_CHANGE_REMOVE_NODE, 2)]
@@ -152,7 +152,7 @@ def test_one_voter_more_and_one_less() -> None:
     assert asked(demote=["n2"], conf=more) == [(LEARNER, 2)]
 
 
-def test_what_is_so_already_is_no_change() -> None:
+def test_a_request_for_the_present_state_changes_nothing() -> None:
     assert asked(["n2"], ["n4"]) == []
     assert asked(["n2"], conf=ConfState(voters=[1, 2, 3], voters_outgoing=[1, 3])) == []
 
@@ -197,7 +197,7 @@ def test_the_last_voter_stays_and_there_are_nine_at_most() -> None:
         asked(["n4"], conf=nine)
 
 
-def test_a_demotion_that_is_allowed_is_not_undone_by_itself() -> None:
+def test_a_demotion_that_is_allowed_is_not_undone_automatically() -> None:
     conf = ConfState(voters=[1, 3, 4], learners=[2, 5])
     assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, 1, SETTINGS, 0) is None
 

@@ -140,7 +140,7 @@ def test_rows_come_out_as_they_went_in(count: int) -> None:
     assert unpack(pack(rows(count, 12)), count) == rows(count, 12)
 
 
-def test_what_is_no_rows_is_refused() -> None:
+def test_bytes_that_are_not_rows_are_refused() -> None:
     packed = pack(rows(10))
     for bad, count in ((packed[:-9], 10), (packed, 9), (b"nothing", 1), (zlib.compress(bytes(10**8)), 10)):
         with pytest.raises(MinkaError) as refused:

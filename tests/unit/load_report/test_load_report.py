@@ -109,7 +109,7 @@ def test_a_week_is_few_points_and_an_hour_of_heat_is_seen() -> None:
     assert found.nodes[0].processors == pytest.approx(0.2)
 
 
-def test_a_node_that_was_down_is_no_node_without_load() -> None:
+def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
     intervals = [
         one for one in history(120, lambda *_: [row(1, 10)]) if one.node != "cyrene" or one.start_ms < START + HOUR_MS
     ]
@@ -130,7 +130,7 @@ def test_what_a_node_has_is_what_it_told_of_late() -> None:
     assert [point.room // GIB for point in found.nodes] == [7, 7, 7, 9, 9]
 
 
-def test_nothing_is_no_error() -> None:
+def test_an_empty_history_does_not_fail() -> None:
     found = analyse([], HOUR_MS)
     assert found == LoadAnalysis(0, 0, HOUR_MS)
     assert forecasts(found.nodes) == []

@@ -251,7 +251,7 @@ def test_a_leader_with_quorum_stays() -> None:
     assert group.role(1) is Role.LEADER
 
 
-def test_learners_are_no_quorum() -> None:
+def test_learners_do_not_make_a_quorum() -> None:
     group = Group(3, learners=[4, 5, 6])
     group.elect(1)
     group.isolate(2, 3)

@@ -25,7 +25,7 @@ def test_a_batch_is_one_message_for_each_follower() -> None:
     assert group.data(1) == group.data(2) == group.data(3) == [b"%d" % number for number in range(1_000)]
 
 
-def test_no_entries_are_no_proposal() -> None:
+def test_an_empty_batch_is_not_proposed() -> None:
     group = Group(1)
     leader = group.elect(1)
     leader.propose_batch([])

@@ -49,7 +49,7 @@ def test_rates_follow_and_come_to_rest() -> None:
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
-def test_a_request_for_no_key_is_no_load() -> None:
+def test_a_request_without_keys_does_not_count_as_load() -> None:
     """It may be the node's only request since its start."""
     node = Node(1)
     node.stubs[1].load.count([])

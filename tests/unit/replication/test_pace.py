@@ -104,7 +104,7 @@ async def test_a_copy_that_the_writes_would_outrun_does_not_give_way(node: Node)
     assert await node.copy(10, wait=0.1) == pytest.approx(LEAST_RATE, rel=0.1)
 
 
-async def test_it_looks_by_itself_until_it_is_closed() -> None:
+async def test_it_looks_automatically_until_it_is_closed() -> None:
     count = 0
 
     def waits() -> list[tuple[float, int]]:

@@ -285,7 +285,7 @@ def test_tuples_are_not_too_deep() -> None:
         ("15 00", "longer than it needs to be"),
     ],
 )
-def test_what_is_no_key_of_columns_is_refused_by_its_byte(key: str, text: str) -> None:
+def test_invalid_keys_of_columns_are_refused_with_the_place(key: str, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         decode_key(bytes.fromhex(key))
     assert refusal.value.code is Code.INVALID_ARGUMENT

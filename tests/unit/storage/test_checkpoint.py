@@ -155,7 +155,7 @@ async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypa
     assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
 
 
-async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_continues_after_a_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither writes nor syncs continue: the folder may be removed, or used by the next try."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()

@@ -164,7 +164,7 @@ async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Pat
     await data.close()
 
 
-def test_what_the_node_lacks_is_no_damage(tmp_path: Path) -> None:
+def test_a_lack_of_resources_does_not_count_as_damage(tmp_path: Path) -> None:
     for text, code in {
         "IO error: While pread offset 0 len 53: 000010.sst: Input/output error": Code.CORRUPT_DATA,
         "IO error: While open a file for random read: 000010.sst: Is a directory": Code.CORRUPT_DATA,
@@ -175,13 +175,13 @@ def test_what_the_node_lacks_is_no_damage(tmp_path: Path) -> None:
         assert data_error(Exception(text), "opening 1", tmp_path / "1").code is code, text
 
 
-def test_a_disk_that_can_not_be_used_at_all_is_no_damage_of_each_partition(tmp_path: Path) -> None:
+def test_an_unusable_disk_does_not_count_as_damage_of_each_partition(tmp_path: Path) -> None:
     text = "IO error: While open a file for random read: 000010.sst: Input/output error"
     assert data_error(Exception(text), "opening 1", tmp_path / "gone" / "1").code is Code.STORAGE_FAILED
     assert not list(tmp_path.iterdir())
 
 
-def test_the_name_of_a_folder_is_no_reason(tmp_path: Path) -> None:
+def test_the_name_of_a_folder_does_not_count_as_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "Is a directory" / "1"
     path.mkdir(parents=True)
     text = f"IO error: While open a file for random read: {path}/000010.sst: Too many open files"

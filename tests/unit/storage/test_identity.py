@@ -53,7 +53,7 @@ def test_every_bit_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", bytes(100), b"\xff"])
-def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_identities(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "identity.json").write_bytes(content)
     assert refusal(tmp_path).code is Code.CORRUPT_DATA
 

@@ -244,7 +244,7 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
         assert model.data.size_error() == math.inf
 
 
-def test_a_bound_that_comes_while_the_size_is_measured_is_no_change_of_the_data() -> None:
+def test_a_bound_that_comes_while_the_size_is_measured_does_not_change_the_data() -> None:
     """A flush meanwhile shows that there is less than was estimated."""
     estimate = SizeEstimate(Size(120, 12))
     before = estimate.copy()

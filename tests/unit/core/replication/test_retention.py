@@ -68,7 +68,7 @@ def test_while_data_is_made_again_nothing_is_trimmed() -> None:
     assert flushed(retention, 2) == [0]
 
 
-def test_so_many_bytes_of_the_newest_entries_are_kept_for_those_that_follow_changes() -> None:
+def test_the_newest_bytes_are_kept_for_those_that_follow_changes() -> None:
     retention = Retention(100)
     bases = []
     for flush in (10, 20, 30, 40):

@@ -139,7 +139,7 @@ def test_cursors() -> None:
 
 
 @pytest.mark.parametrize("word", [b"1" * 6000, b"nan", b"1_0", b" 1", b"", b"x"])
-def test_texts_that_are_no_floats(word: bytes) -> None:
+def test_texts_that_are_not_floats(word: bytes) -> None:
     with pytest.raises(RespError, match="value is not a valid float"):
         float_of(word)
 

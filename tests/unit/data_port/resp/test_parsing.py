@@ -66,7 +66,7 @@ def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes
 @pytest.mark.parametrize(
     "wrong", [b"*1\r\n:1\r\n", b"*2\r\n$3\r\nGET\r\n*1\r\n$1\r\na\r\n", b"*1\r\n$x\r\n", b"*1\r\n$-1\r\n"]
 )
-def test_what_is_no_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
+def test_anything_but_an_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
     commands, error = fed(encoded([b"PING"]) + wrong)
     assert commands == [[b"PING"]], "commands before it are carried out"
     assert error.startswith("ERR Protocol error")

@@ -1,6 +1,4 @@
-"""The hand-over that ends a move: its outcome may be unknown, refused or too late, but never in doubt is which node
-serves.
-"""
+"""The hand-over that ends a move: its outcome may be unknown, refused or too late, but only one node ever serves."""
 
 import asyncio
 import contextlib

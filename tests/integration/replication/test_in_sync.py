@@ -1,5 +1,5 @@
 """The in-sync set: a follower that lags leaves it, one that has caught up returns; writes wait for all its replicas,
-and needs enough of them.
+and need enough of them.
 """
 
 import asyncio

@@ -28,8 +28,8 @@ async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> No
 
 
 async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
-    """They go there even if there's no leader, and to another replica if one can't answer; they state the data's age.
-    data.
+    """They go there even if there's no leader, and to another replica if one can't answer; they state the data's
+    age.
     """
     async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"value")

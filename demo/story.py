@@ -1,4 +1,4 @@
-"""How the demo tells its story: lines, chapters, and commands as one would type them."""
+"""The demo's story: lines, chapters, and commands as a person would type them."""
 
 import os
 import pty
@@ -15,7 +15,7 @@ from minkactl import units
 
 
 def bold(text: str) -> str:
-    """For the eye, on a terminal that has it."""
+    """Style the text, on a terminal that can show it."""
     plain = "NO_COLOR" in os.environ or not sys.stdout.isatty()
     return text if plain else f"\x1b[1m{text}\x1b[0m"
 
@@ -27,7 +27,7 @@ def say(text: str = "") -> None:
 
 @contextmanager
 def chapter(title: str) -> Iterator[None]:
-    """A part of the story, with how long it took."""
+    """A chapter of the story, with the time that it took."""
     begun = time.monotonic()
     say(f"\n{bold(title)}")
     yield
@@ -35,7 +35,7 @@ def chapter(title: str) -> Iterator[None]:
 
 
 def minkactl(cluster: LocalCluster, *arguments: str) -> None:
-    """Run a command as one would type it; its output is part of the story."""
+    """Run a command as a person would type it; its output is part of the story."""
     say(bold(f"$ minkactl {shlex.join(arguments)}"))
     environment = os.environ | {"MINKA_ENDPOINTS": ",".join(cluster.endpoints)}
     command = [sys.executable, "-m", "minkactl", *arguments]
@@ -48,7 +48,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> None:
 
 
 def for_a_person(command: list[str], environment: dict[str, str]) -> int:
-    """Run it on a terminal that can't do anything, so that a pipe shows what a person would see; the exit status."""
+    """Run it on a plain terminal, so that a pipe shows what a person would see; returns the exit status."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
     os.close(follower)

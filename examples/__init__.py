@@ -1,1 +1,1 @@
-"""What one can build on Minka."""
+"""Examples of programs built on Minka."""

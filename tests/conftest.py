@@ -1,4 +1,4 @@
-"""What every test shares: the `seeds` marker with its options, and how Hypothesis runs."""
+"""Shared by all tests: the `seeds` marker with its options, and the settings of Hypothesis."""
 
 import gc
 import os
@@ -14,11 +14,11 @@ from minka.testing import local_cluster
 settings.register_profile("minka", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.load_profile("minka")
 
-_WORKERS = 8  # whose ports differ
+_WORKERS = 8  # they get different ports
 
 
 def pytest_configure() -> None:
-    """A shell starts what it runs in the background deaf to Ctrl-C, and so would be the commands that tests start."""
+    """Commands in a shell's background ignore Ctrl-C, and so would the commands that tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Processes that run tests at the same time take their ports from different ranges.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -41,13 +41,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest that go to one process, those of tests/pipeline, first: another process isn't idle at the end."""
+    """The longest files, those of tests/pipeline, go first, to one process: so no other process is idle at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
 
 
 def pytest_collection_finish() -> None:
-    """Every collection of garbage would otherwise look at all that was imported, for a quarter of a second each in a
-    process that runs the whole suite.
+    """Otherwise every garbage collection would look at all imported modules: a quarter of a second each in a process
+    that runs the whole suite.
     """
     gc.collect()
     gc.freeze()

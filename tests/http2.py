@@ -1,10 +1,10 @@
-"""HTTP/2 by hand, for what gRPC's own clients never send."""
+"""HTTP/2 by hand, for messages that gRPC's own clients never send."""
 
 import struct
 
 
 def preface(path: bytes) -> bytes:
-    """The beginning of a connection of HTTP/2 and of a call to a method, without any of gRPC's help."""
+    """The beginning of an HTTP/2 connection and of a call to a method, without gRPC's help."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload

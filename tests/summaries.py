@@ -1,4 +1,4 @@
-"""What a node would answer to other questions about a cluster, by its answer to GetStatus with the whole table."""
+"""Answers of a node to other questions about a cluster, made of its answer to GetStatus with the whole table."""
 
 from collections.abc import Collection, Iterator
 
@@ -18,7 +18,7 @@ def summarized(whole: GetStatusResponse, silent: Collection[str] = ()) -> GetSta
 
 
 def summary_of(status: GetStatusResponse) -> TableSummary:
-    """What its partitions add up to."""
+    """The sums over the status's partitions."""
     counts, table = TableCounts(), status.table
     assert not list(counts.place({node.id: node.zone for node in table.nodes}))
     for row in table.partitions:
@@ -45,7 +45,7 @@ def _unserved(status: GetStatusResponse) -> Unserved:
 
 
 def listed(whole: GetStatusResponse, request: ListPartitionsRequest) -> Iterator[ListPartitionsResponse]:
-    """The partitions that it lists."""
+    """The partitions that the request lists."""
     state = State()
     state.keyspaces = {keyspace.id: keyspace for keyspace in whole.table.keyspaces}
     for row in whole.table.partitions:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Generates minka/v1/*_pb2* from protos/minka/v1/*.proto.
 #   tools/protos.sh write   brings the tree up to date
-#   tools/protos.sh check   fails when the tree isn't, and says where
+#   tools/protos.sh check   fails if the tree isn't up to date, and names the files
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH" # protoc finds its mypy plugins there

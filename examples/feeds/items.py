@@ -1,4 +1,4 @@
-"""Items of feeds in an SQLite file that several workers write to. It refuses a worker that no longer has the feed."""
+"""Items of feeds in an SQLite file that several workers write to. A worker that no longer has the feed is refused."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 
-# `epoch` is the fencing token with which the feed, or the item, was last written.
+# `epoch` is the fencing token of the last write to the feed, or to the item.
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS feeds (feed TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS items (
@@ -33,8 +33,8 @@ class Items:
         self._database.close()
 
     def add(self, feed: str, epoch: int, worker: str, items: Mapping[str, str]) -> int:
-        """Store the items (titles by their ids) that are new; returns how many they are. `epoch` is compared and stored
-        in the same transaction. Raises StaleToken, also if nothing is new.
+        """Store the items (titles by ids) that are new; returns their number. `epoch` is compared and stored in
+        the same transaction. Raises StaleToken, also if nothing is new.
         """
         known = {row[0] for row in self._database.execute("SELECT id FROM items WHERE feed = ?", (feed,))}
         new = [(feed, item, title, epoch, worker) for item, title in items.items() if item not in known]
@@ -58,7 +58,7 @@ class Items:
         return int(row[0]) if row else 0
 
     def count(self) -> dict[str, int]:
-        """How many items each worker has stored."""
+        """The number of items that each worker has stored."""
         return dict(self._database.execute("SELECT worker, count(*) FROM items GROUP BY worker"))
 
     def all(self) -> dict[tuple[str, str], tuple[int, str]]:

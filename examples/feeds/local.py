@@ -1,4 +1,4 @@
-"""A feed server and workers as processes of this machine, and what the server has seen of the workers."""
+"""A feed server and workers as processes of this machine, and the polls that the server has seen."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from examples.feeds.items import Items
 from minka.duties import Client, changes
 
 PALLET: Final = "feeds"
-QUIET_S: Final = 2.5  # a worker that has not polled a feed for so long no longer polls it
+QUIET_S: Final = 2.5  # a worker that hasn't polled a feed for this long no longer polls it
 _STOP_TIMEOUT_S: Final = 40.0
 
 
 @dataclass(frozen=True)
 class Poll:
-    """A worker has polled a feed from `first` to `last`, with one fencing token; seconds of the server's clock."""
+    """A worker has polled a feed from `first` to `last` with one fencing token; in seconds of the server's clock."""
 
     worker: str
     epoch: int
@@ -34,11 +34,11 @@ class Poll:
 
 @dataclass(frozen=True)
 class Polls:
-    """What the feed server has seen: which workers polled each feed, in the order in which they began."""
+    """The polls that the feed server has seen: by feed, the workers in the order in which they began."""
 
     now: float
     published: int  # items
-    out_of_turn: int  # polls with a smaller fencing token than there had been for that feed
+    out_of_turn: int  # polls with a smaller fencing token than an earlier poll of the feed
     feeds: list[list[Poll]]
 
     def since(self, moment: float) -> list[set[str]]:
@@ -51,27 +51,27 @@ class Polls:
         return [poll.worker if poll is not None and poll.last > self.now - QUIET_S else "" for poll in last]
 
     def count(self) -> Counter[str]:
-        """How many feeds each worker polls now."""
+        """The number of feeds that each worker polls now."""
         return Counter(self.current())
 
     def orphans(self, gone: str) -> list[int]:
-        """Feeds that this worker, which is gone, was the last to poll."""
+        """The feeds whose last poll was by this worker, which is gone."""
         return [number for number, polls in enumerate(self.feeds) if polls and polls[-1].worker == gone]
 
     def resumed(self, gone: str) -> float:
-        """When the last feed of this worker was polled by the next one."""
+        """The time at which the last feed of this worker was polled by the next one."""
         return max(
             (last.first for polls in self.feeds for former, last in pairwise(polls) if former.worker == gone), default=0
         )
 
 
 def weight(number: int) -> int:
-    """What it costs to poll a feed."""
+    """The cost of a poll of a feed."""
     return 5 + number % 20
 
 
 class LocalFeeds:
-    """The server, `workers` by name, and the file of items. `close`, or the end of the `with`, ends them all."""
+    """The server, `workers` by name, and the file of items. `close`, or the end of the `with`, ends the processes."""
 
     def __init__(self, endpoints: Sequence[str], directory: Path, feeds: int) -> None:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -101,7 +101,7 @@ class LocalFeeds:
         self.items.close()
 
     def create_duties(self) -> None:
-        """Create a pallet, and a duty for each feed: the payload is its URL, the weight what it costs to poll it."""
+        """Create a pallet, and a duty for each feed: the payload is its URL, the weight the cost of a poll."""
         with Client(self._endpoints, timeout=20.0) as duties:
             if PALLET not in {found.pallet.id for found in duties.pallets()}:
                 duties.create_pallet(PALLET)
@@ -113,7 +113,7 @@ class LocalFeeds:
                 duties.change(made[first : first + 1000])
 
     def start(self, *names: str) -> None:
-        """Start workers; what they say goes to NAME.log."""
+        """Start workers; their output goes to NAME.log."""
         for name in names:
             command = [sys.executable, "-m", "examples.feeds.worker", "--name", name]
             command += ["--endpoints", ",".join(self._endpoints), "--items", str(self.directory / "items.sqlite")]
@@ -132,7 +132,7 @@ class LocalFeeds:
         return process.wait(_STOP_TIMEOUT_S)
 
     def polls(self) -> Polls:
-        """What the server has seen so far."""
+        """The polls that the server has seen so far."""
         with urllib.request.urlopen(f"{self.url}/polls", timeout=5.0) as response:
             seen = json.load(response)
         feeds = [[Poll(*poll) for poll in polls] for polls in seen.pop("feeds")]

@@ -23,7 +23,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Show:
-    """A table of workers and what they poll; refreshed on a terminal, and else printed at the end of each act."""
+    """A table of workers and their feeds; refreshed on a terminal, else printed at the end of each act."""
 
     def __init__(self, feeds: LocalFeeds) -> None:
         self._feeds = feeds
@@ -87,7 +87,7 @@ def tell(cluster: LocalCluster, feeds: LocalFeeds, stay: bool) -> None:
 
 
 def main() -> None:
-    """Run the example. When it ends, all processes have ended, and no file is left."""
+    """Run the example. At the end all its processes have ended, and it leaves no file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--feeds", type=int, default=200, help="how many there are")
     parser.add_argument("--stay", action="store_true", help="kill nobody, and go on until Ctrl-C")

@@ -1,6 +1,6 @@
-"""A server of small Atom feeds that it makes up and changes now and then; it writes down which worker polls what.
+"""A server of small Atom feeds that it invents and changes now and then; it records which worker polls which feed.
 
-GET /feeds/17 is a feed, GET /polls who has polled each one. The first line that it prints is its URL.
+GET /feeds/17 is a feed, GET /polls says who has polled each one. The first line of output is the server's URL.
 """
 
 import argparse

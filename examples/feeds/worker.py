@@ -1,4 +1,4 @@
-"""Polls the feeds that the cluster gives it, and stores what is new."""
+"""Polls the feeds that the cluster gives it, and stores new items."""
 
 import argparse
 import asyncio

@@ -59,8 +59,8 @@ METHODS = frozenset(
 
 @dataclass
 class AnsweringNode:
-    """Answers each method as `answers` says: a message, a MinkaError to refuse, or a function of the request. For
-    "GetStatus" that is the whole table, of which a summary or a list is made if that was asked for.
+    """Answers each method by `answers`: a message, a MinkaError as a refusal, or a function of the request. The answer
+    for "GetStatus" is the whole table; a request for a summary or a list gets one made of it.
     """
 
     address: str = ""
@@ -175,7 +175,7 @@ def status() -> GetStatusResponse:
 
 @pytest.fixture
 def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
-    """athens, with `status` and its table. The table's other nodes answer what they are asked about themselves."""
+    """athens, with `status` and its table. The table's other nodes answer questions about themselves."""
     athens = AnsweringNode()
     athens.answers["GetStatus"] = lambda _: status
     athens.answers["GetTable"] = lambda _: GetTableResponse(table=status.table)
@@ -191,7 +191,7 @@ def node(status: GetStatusResponse) -> Iterator[AnsweringNode]:
 
 
 def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) -> DescribeNodeResponse:
-    """What a ready node says of itself if the status is true."""
+    """A ready node's answer about itself, by the status."""
     controller = status.coordinator.controller
     return DescribeNodeResponse(
         node=node, cluster_id=status.table.cluster.id, controller=controller, has_clearance=status.has_clearance,
@@ -202,7 +202,7 @@ def description(status: GetStatusResponse, node: str, _: DescribeNodeRequest) ->
 
 
 def listening(answering: AnsweringNode) -> grpc.Server:
-    """A server that answers like this, at an address of its own."""
+    """A server with these answers, at an address of its own."""
     server = grpc.server(futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     admin_pb2_grpc.add_AdminServicer_to_server(answering, server)  # type: ignore[arg-type]  # answers by __getattr__
     admin_pb2_grpc.add_MetadataServicer_to_server(answering, server)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def listening(answering: AnsweringNode) -> grpc.Server:
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the configuration, endpoints and playground of the person that runs the tests."""
+    """Hide the configuration, endpoints and playground of the person who runs the tests."""
     runtime = tmp_path / "run"
     runtime.mkdir()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -253,7 +253,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @dataclass
 class Ended:
-    """How a process on a terminal ended, and all that the terminal showed."""
+    """How a process on a terminal ended, and all the terminal's text."""
 
     status: int
     text: str
@@ -262,7 +262,7 @@ class Ended:
 def on_terminal(
     *arguments: str, env: dict[str, str] | None = None, keys: str = "", when: str = "", timeout_s: float = 20
 ) -> Ended:
-    """Run minkactl on a terminal of its own, 120 columns wide; `keys` are typed once it has shown `when`."""
+    """Run minkactl on a terminal of its own, 120 columns wide; `keys` are typed once the terminal has shown `when`."""
     leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"} | (env or {})
     process = subprocess.Popen(
@@ -291,5 +291,5 @@ def on_terminal(
 
 
 def plain_lines(text: str) -> list[str]:
-    """What a terminal showed, line by line, without colours and cursor movements."""
+    """The terminal's text, line by line, without colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").rstrip("\n").split("\n")

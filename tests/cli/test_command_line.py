@@ -1,4 +1,4 @@
-"""Exit statuses, error lines, help, endpoints and contexts, completion, and what is imported."""
+"""Exit statuses, error lines, help, endpoints and contexts, completion, and imports."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     ],
 )
 def test_what_is_no_utf_8_is_wrong_usage(run: Run, node: AnsweringNode, arguments: list[str]) -> None:
-    """Python has such bytes of a command line as surrogates."""
+    """Python turns such bytes of a command line into surrogates."""
     result = run(*arguments, "--endpoints", node.address)
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
     assert re.match(r"error: INVALID_ARGUMENT: .*'(x/)?\\udcff' is(n't UTF-8 text: .*| not UTF-8)\n", result.stderr)
@@ -311,8 +311,8 @@ def test_create_a_keyspace_by_ranges(run: Run, node: AnsweringNode, tmp_path: Pa
 
 
 class TestEndpoints:
-    """--endpoints, --context, MINKA_ENDPOINTS, the current context, the playground, the default: the first one that is
-    there counts.
+    """The first one that is there counts: --endpoints, --context, MINKA_ENDPOINTS, the current context, the playground,
+    the default.
     """
 
     def show(self, run: Run, *arguments: str) -> list[str]:
@@ -424,7 +424,7 @@ class TestEndpoints:
 
 
 class TestCompletion:
-    """What the Tab key completes."""
+    """The completions of the Tab key."""
 
     def complete(self, words: str, *, environ: dict[str, str] | None = None) -> tuple[list[str], str]:
         ended = subprocess.run(
@@ -506,7 +506,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not imported("kv", "load", "--help") & HEAVY
 
 
-# Each takes some milliseconds, or imports what does.
+# Each takes some milliseconds, or imports modules that do.
 NOT_FOR_STATUS = {"pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"}
 
 

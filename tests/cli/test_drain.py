@@ -1,4 +1,4 @@
-"""drain, undrain and elect-leaders: whether it is safe to stop a node, and what helps if it isn't."""
+"""drain, undrain and elect-leaders: whether a node can be stopped safely, and the remedy if not."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def make_drain(state: OperationState.ValueType, outcome: str = "", decommission:
 
 
 def make_drain_status(leaders: int, *blockers: Blocker) -> GetDrainStatusResponse:
-    """The status of cyrene: it leads so many partitions, and `blockers` say why it isn't safe to stop."""
+    """The status of cyrene: it leads `leaders` partitions, and `blockers` say why stopping it isn't safe."""
     return GetDrainStatusResponse(
         state=NodeState.NODE_STATE_DRAINING, leaders=leaders, replicas=9, safe_to_stop=not blockers, blockers=blockers,
         blocker_count=len(blockers),
@@ -144,7 +144,7 @@ def test_a_drain_that_runs_is_watched(run: Run, draining: AnsweringNode, status:
     result = run("drain", "cyrene", "--endpoints", draining.address)
     assert (result.exit_code, draining.requests("DrainNode")) == (0, [])
     assert "operation 12 drains cyrene already" in result.stderr
-    # --decommission is more than what runs: the active controller refuses it.
+    # --decommission asks for more than the running drain: the active controller refuses it.
     draining.answers["PlanReassign"] = make_plan()
     draining.answers["DrainNode"] = MinkaError(Code.OPERATION_RUNNING, "operation 12 drains cyrene already")
     more = run("drain", "cyrene", "--decommission", "--yes", "--endpoints", draining.address)

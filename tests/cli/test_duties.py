@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster for the tests below, each of which goes on from the one before."""
+    """A cluster for the tests below; each continues from the one before."""
     with LocalCluster(1) as running:
         yield running
 
@@ -130,7 +130,7 @@ def test_apply_shows_the_difference_and_makes_it(run: Run, tmp_path: Path) -> No
         "create\tmaps/tiles\tweight 1, stationary, payload of 3 bytes",
     ]
     assert shown.stderr == "3 to create, 2 to update, 0 unchanged\nNothing was changed (--dry-run).\n"
-    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # there is no terminal on which to ask
+    assert run("apply", "-f", str(file)).exit_code == Exit.USAGE  # no terminal on which to ask
     assert as_json(run, "pallets")[0]["balancer"]["kind"] == "round_robin"
     assert "5 changes are made." in run("apply", "-f", str(file), "--yes").stderr
     assert as_json(run, "duty", "get", "feeds/bbc")["payload"] == "ftp://xy"

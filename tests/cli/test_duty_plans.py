@@ -1,4 +1,4 @@
-"""Plans that move duties, and what a drain says of them, from a server that answers with given messages."""
+"""Plans that move duties, and a drain's report about them, from a server that answers with given messages."""
 
 import json
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_batches_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Memory:
-    """Takes batches like a keyspace, each as slowly as the one before is quick, and remembers which of them
+    """Takes batches like a keyspace, each as slowly as the one before was quick, and remembers which of them
     overlapped.
     """
 

@@ -1,4 +1,4 @@
-"""What the history of a real cluster proposes is a plan that `minkactl apply` takes: splits first, then moves."""
+"""The proposals of a real cluster's history are a plan that `minkactl apply` takes: splits first, then moves."""
 
 import io
 import json
@@ -107,7 +107,7 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
 
 
 def test_a_plan_that_is_not_true_any_more_changes_nothing(cluster: LocalCluster, run: Run, tmp_path: Path) -> None:
-    """It doesn't even change what would still be possible."""
+    """Not even the moves that are still possible are made."""
     with Control(cluster.endpoints) as control:
         author, flight = rows_of(control, "authors")[0], rows_of(control, "flights")[1]
         found = Proposals(

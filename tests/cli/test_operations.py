@@ -1,4 +1,4 @@
-"""operations, reassign --drain and --limit: what runs, what holds it up, and what helps."""
+"""operations, reassign --drain and --limit: what runs, what blocks it, and the remedy."""
 
 import json
 
@@ -69,7 +69,7 @@ def test_nothing_runs_and_nobody_is_asked_for_blockers(run: Run, node: Answering
 
 
 def test_of_many_migrations_there_is_a_summary_first(run: Run, node: AnsweringNode) -> None:
-    """Those that are not listed are counted by their states, and in the sums."""
+    """Unlisted operations are counted by their states, and in the sums."""
     looked = stuck()
     looked.summaries.add(
         operation_id=12, bytes_done=1 << 20, bytes_total=1 << 30,
@@ -199,7 +199,7 @@ def test_reassign_drains_with_a_limit(run: Run, node: AnsweringNode) -> None:
     assert "two replicas in zone a" in result.stderr
     assert node.requests("PlanReassign")[0].drain == ["cyrene", "athens"]
     assert node.requests("PlanReassign")[0].rate_limit == 10 << 20
-    assert not node.requests("ApplyPlan")[0].HasField("rate_limit")  # the plan has it
+    assert not node.requests("ApplyPlan")[0].HasField("rate_limit")  # the plan has the limit
 
 
 def test_progress_to_several_targets_is_added() -> None:

@@ -294,7 +294,7 @@ class TestStatus:
         text = "cyrene does not answer (connection refused); the active controller last heard it 1.5 s ago"
         assert [problem["problem"] for problem in document["problems"]] == [text]
         assert run("nodes", "--endpoints", node.address).exit_code == Exit.UNHEALTHY
-        status.nodes[2].ClearField("heartbeat_age_ms")  # as a node that hangs since before this controller took over
+        status.nodes[2].ClearField("heartbeat_age_ms")  # as a node that has hung since before this controller took over
         code, document = self.document(run, node)
         assert (code, document["served"]["unknown"]) == (Exit.UNHEALTHY, 3)
         assert document["nodes"][2]["heartbeat_age_ms"] is None

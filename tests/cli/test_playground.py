@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, until
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended, even if its exit status is still to be read."""
+    """True if the process has ended, even if its exit status is still to be read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
 
 
 class Foreground:
-    """`minkactl playground` in a process, and what it has printed so far."""
+    """`minkactl playground` in a process, and its output so far."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.out, self.err = folder / "out", folder / "err"
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreground(folder: Path) -> Iterator[Callable[..., Foreground]]:
-    """Start playgrounds, which are ended after the test."""
+    """Start playgrounds; they are ended after the test."""
     started: list[Foreground] = []
 
     def start(*arguments: str) -> Foreground:
@@ -168,7 +168,7 @@ def test_merging() -> None:
 
 
 def test_free_addresses_do_not_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that starts clusters for long gets ports again that it had long ago."""
+    """A process that starts clusters for a long time gets ports again that it had long before."""
     monkeypatch.setattr("minka.testing.local_cluster.PORTS", PORTS[:100])
     monkeypatch.setattr("minka.testing.local_cluster._handed_out", {})
     for _ in range(10):

@@ -68,14 +68,14 @@ def seen(ended_text: str) -> list[str]:
 
 
 def on(node: AnsweringNode, *arguments: str, columns: int = 120, status: int = 0, **env: str) -> list[str]:
-    """What a terminal with so many columns shows, if the command ends with this status."""
+    """The lines on a terminal of `columns` columns. Fails unless the command ends with `status`."""
     ended = on_terminal(*arguments, "--endpoints", node.address, env={"COLUMNS": str(columns), **env})
     assert ended.status == status, ended.text
     return seen(ended.text)
 
 
 def words(lines: list[str]) -> str:
-    """The text of the lines as if nothing were wrapped."""
+    """The text of the lines, unwrapped."""
     return " ".join(" ".join(lines).split())
 
 
@@ -156,7 +156,7 @@ class TestPartitions:
         assert any("custom…56789" in line and "█" in line for line in lines)
         lines = on(node, "partitions", "--keyspace", "authors", columns=50)
         assert "█" not in "".join(lines)
-        assert any("12 %" in line and "2 MiB" in line and "athens" in line for line in lines)  # never cut
+        assert any("12 %" in line and "2 MiB" in line and "athens" in line for line in lines)  # never truncated
 
     def test_what_is_not_online_has_its_state(self, node: AnsweringNode, status: GetStatusResponse) -> None:
         assert "STATE" not in on(node, "partitions", "--keyspace", "authors")[0]

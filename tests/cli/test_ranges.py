@@ -18,7 +18,7 @@ AUTHORS = ("alice", "az", "b", "bob", "cyril", "d", "mary", "philip")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene; each of the tests below goes on from the one before."""
+    """athens, byzantium and cyrene; each test below continues from the one before."""
     with LocalCluster(3) as running:
         yield running
 
@@ -46,7 +46,7 @@ def ranges(run: Run, keyspace: str) -> list[str]:
 
 
 def test_authors_of_three_nodes(run: Run, tmp_path: Path) -> None:
-    """athens, byzantium and cyrene have ["", b), [b, d) and [d, ""), and the names from a to c are scanned."""
+    """athens, byzantium and cyrene have ["", b), [b, d) and [d, ""); the names from a to c are scanned."""
     assert run("keyspace", "create", "authors", "--ranges", "--split-at", "b,d").exit_code == 0
     assert ranges(run, "authors") == ['["", b)', "[b, d)", '[d, "")']
     rows = as_json(run, "partitions", "--keyspace", "authors")
@@ -162,7 +162,7 @@ def test_split_evenly(run: Run, tmp_path: Path) -> None:
     # Keys are trimmed in the background, and reports come with heartbeats.
     deadline = time.monotonic() + 20
     while {row["id"]: row["keys"] for row in as_json(run, "partitions", "--keyspace", "numbers")} != counts:
-        assert time.monotonic() < deadline, "reports still differ from what is there"
+        assert time.monotonic() < deadline, "reports still differ from the keys that are there"
 
 
 def test_what_can_not_be_split(run: Run) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """athens, byzantium and cyrene; each of the tests below goes on from the one before."""
+    """athens, byzantium and cyrene; each test below continues from the one before."""
     with LocalCluster(3, config=QUICK) as running:
         yield running
 
@@ -234,7 +234,7 @@ def test_no_quorum_is_told(run: Run, cluster: LocalCluster) -> None:
     eventually("a healthy cluster", lambda: run("status").exit_code == 0)
 
 
-# Writes one fare after the other until its stdin ends, and prints the number of each one that is acknowledged.
+# Writes one fare after the other until its stdin ends, and prints the number of each acknowledged one.
 WRITER = """
 import itertools, select, sys, minka
 with minka.Client(sys.argv[1].split(","), keyspace="fares") as client:

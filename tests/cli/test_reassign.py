@@ -1,4 +1,4 @@
-"""reassign, apply and migrations: plans are shown, kept, asked about, applied and watched."""
+"""reassign, apply and migrations: plans are shown, kept, confirmed, applied and watched."""
 
 import json
 import re
@@ -37,7 +37,7 @@ RUNNING, SUCCEEDED, FAILED = (
 
 
 def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsResponse]:
-    """A node's answers as operation 12 goes on: one migration copies and is blocked for a while, another one waits."""
+    """A node's answers during operation 12: one migration copies and is blocked for a while, another one waits."""
     answers = []
     for step in range(4):
         last = step == 3
@@ -71,7 +71,7 @@ def looks(end: OperationState.ValueType = SUCCEEDED) -> list[GetOperationsRespon
 
 @pytest.fixture
 def operating(node: AnsweringNode) -> AnsweringNode:
-    """A node that plans and applies, and whose operation 12 has SUCCEEDED at the fourth look."""
+    """A node that plans and applies; its operation 12 has SUCCEEDED at the fourth look."""
     sequence = looks()
 
     def operations(_: GetOperationsRequest) -> GetOperationsResponse:
@@ -84,7 +84,7 @@ def operating(node: AnsweringNode) -> AnsweringNode:
 
 
 def ending(node: AnsweringNode, response: GetOperationsResponse) -> None:
-    """Let every look at operations show this."""
+    """Let every request for operations get this one."""
     node.answers["GetOperations"] = lambda _: response
 
 
@@ -183,7 +183,7 @@ def test_nothing_to_move(run: Run, operating: AnsweringNode) -> None:
 
 
 def test_what_can_not_begin_yet_is_queued_when_asked(run: Run, operating: AnsweringNode) -> None:
-    """Until the operation has ended, minkactl watches it and says what it waits for."""
+    """The operation is watched until it has ended, and the output says what it waits for."""
     queued = make_operation(OperationState.OPERATION_STATE_QUEUED)
     first_look = looks()[0]
     first_look.operations[0].CopyFrom(queued)
@@ -339,7 +339,7 @@ def test_a_plan_longer_than_the_screen_goes_through_the_pager(operating: Answeri
         "reassign", "--endpoints", operating.address, keys="n\n", when="Apply this plan of 48 moves", env=env
     )
     assert "flights/47" in paged.read_text()
-    assert "flights/47" not in ended.text  # the pager has it
+    assert "flights/47" not in ended.text  # the pager has this line
     assert "The fewest moves that could do it: 48." in " ".join(" ".join(plain_lines(ended.text)).split())
     paged.unlink()
     for quiet in ({**env, "PAGER": ""}, {**env, "LINES": "60"}):

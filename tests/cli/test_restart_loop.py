@@ -1,4 +1,4 @@
-"""The loop of docs/operations.md that restarts nodes one by one, with commands that answer as they are told."""
+"""The loop of docs/operations.md that restarts nodes one by one, with stand-ins for its commands."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
-# Each writes down how it was called. `minkactl COMMAND` does what the file of that name says, which is a shell script.
+# Each records how it was called. `minkactl COMMAND` runs the shell script in the file COMMAND.
 COMMAND = """#!/bin/sh
 echo "${0##*/} $*" >> calls
 [ ! -f "$1" ] || . "./$1"
@@ -25,7 +25,7 @@ def loop(tmp_path: Path) -> Path:
 
 
 def restarted(folder: Path) -> tuple[int, list[str], str]:
-    """The status of the loop, what it called, and what it said."""
+    """The status of the loop, its calls, and its stderr."""
     section = DOCUMENT.read_text("utf-8").partition("## Restart node by node\n\n")[2]
     script = "\n".join(re.findall(r"^    (.*)$", section.partition("\n\n")[0], re.MULTILINE))
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}

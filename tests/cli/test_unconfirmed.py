@@ -1,4 +1,4 @@
-"""What commands say, and their exit status, when no active controller that a quorum has confirmed answers."""
+"""The output and exit status of commands when no active controller that a quorum has confirmed answers."""
 
 import json
 
@@ -24,7 +24,7 @@ def asked(node: AnsweringNode) -> AnsweringNode:
 
 @pytest.fixture(params=["not the controller", "without clearance"])
 def lost(request: pytest.FixtureRequest, status: GetStatusResponse) -> None:
-    """Nobody is an active controller that a quorum has confirmed."""
+    """No node is an active controller that a quorum has confirmed."""
     status.from_controller = request.param != "not the controller"
     status.has_clearance = request.param != "without clearance"
 
@@ -81,7 +81,7 @@ def test_a_watch_says_it_once(run: Run, asked: AnsweringNode, lost: None) -> Non
 
 
 def test_the_versions_are_told_with_a_note(run: Run, asked: AnsweringNode, lost: None) -> None:
-    """The command is about minkactl first, and ends with 0 in any case."""
+    """The command is mainly about minkactl, and always ends with 0."""
     result = run("version", "-o", "json", "--endpoints", asked.address)
     assert (result.exit_code, NOTE in result.stderr) == (Exit.OK, True)
     assert {node["state"] for node in json.loads(result.stdout)["nodes"]} == {"unknown"}

@@ -1,4 +1,4 @@
-"""What an admin does to a cluster under test: one operation after the other, on a thread of its own, until the block
+"""An admin of a cluster under test: one operation after the other, on a thread of its own, until the block
 ends.
 """
 
@@ -46,7 +46,7 @@ class Admin:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                # Codes of refusals while the controller is away, the table changes, or too few nodes live.
+                # Codes of refusals while there is no controller, the table changes, or too few nodes live.
                 with contextlib.suppress(MinkaError):
                     operation = self.begin()
                     if operation is not None:

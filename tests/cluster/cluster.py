@@ -1,4 +1,4 @@
-"""What tests need of a real cluster: to wait until it is settled, and to see which data is where."""
+"""Helpers for tests with a real cluster: wait until it is settled, and find out which data is on which node."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ QUICK = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 800, "fail
 
 
 def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADLINE) -> T:
-    """The first answer of `probe` that is neither None nor False; AssertionError if it takes too long."""
+    """The first answer of `probe` that is neither None nor False. AssertionError if that takes too long."""
     end = time.monotonic() + deadline
     last: object = None
     while time.monotonic() < end:
@@ -43,7 +43,7 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
 
 
 def settled(table: PartitionTable, live: int) -> bool:
-    """Whether `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete."""
+    """True if `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete."""
     return sum(n.state == NodeState.NODE_STATE_LIVE for n in table.nodes) == live and all(
         p.state == PartitionState.PARTITION_STATE_ONLINE and not p.adding_replicas and not p.removing_replicas
         for p in table.partitions
@@ -61,7 +61,7 @@ def wait_settled(control: Control, live: int) -> PartitionTable:
 
 
 def own_status(cluster: LocalCluster, name: str) -> GetStatusResponse:
-    """What this node itself answers."""
+    """The status in this node's own view."""
     with grpc.insecure_channel(cluster.node(name).address) as channel:
         return AdminStub(channel).GetStatus(GetStatusRequest(), timeout=5)
 
@@ -93,7 +93,7 @@ def on_disk(cluster: LocalCluster, control: Control) -> dict[str, list[Partition
 
 
 def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Control, table: PartitionTable) -> int:
-    """Check that every copy is at its owner, and there once. Returns how many keys there are."""
+    """Check that every copy is at its owner, exactly once. Returns the number of keys."""
     owner = {p.id: p.leader for p in table.partitions}
     found: list[tuple[int, str]] = []
     keys = 0
@@ -102,10 +102,10 @@ def assert_nobody_holds_what_it_does_not_own(cluster: LocalCluster, control: Con
         keys += sum(c.keys for c in counts)
     strays = [(partition, name) for partition, name in found if owner.get(partition) != name]
     assert not strays, f"partitions on nodes that don't own them: {strays}"
-    assert len({partition for partition, _ in found}) == len(found), f"a partition lies twice on a node: {found}"
+    assert len({partition for partition, _ in found}) == len(found), f"a partition is twice on a node: {found}"
     return keys
 
 
 def leaders(table: PartitionTable, nodes: Iterable[str]) -> list[int]:
-    """How many partitions each node leads."""
+    """The number of partitions that each node leads."""
     return sorted(sum(p.leader == node for p in table.partitions) for node in nodes)

@@ -1,4 +1,4 @@
-"""Damage to one file of one node's data directory, and what the cluster answers after it."""
+"""Damage to one file of one node's data directory, and the cluster's answers after it."""
 
 import re
 import shutil
@@ -69,7 +69,7 @@ def zeroed(path: Path, _: Path) -> None:
 
 
 def older(path: Path, old: Path) -> None:
-    """Replace the file by an older copy."""
+    """Replace the file with an older copy."""
     if path.is_dir():
         shutil.rmtree(path)
         shutil.copytree(old, path)
@@ -88,7 +88,7 @@ DAMAGES: Final[Mapping[str, Callable[[Path, Path], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of the matrix: which file is damaged, how, and in which cluster."""
+    """One cell of the matrix: the damaged file, the kind of damage, and the cluster."""
 
     file: str
     damage: str
@@ -107,7 +107,7 @@ def cells(replicas: int, running: bool) -> list[Cell]:
 
 
 class Template:
-    """The nodes of a cluster as `kill -9` has left them, with data; each cell begins with a copy of it."""
+    """The nodes of a cluster as `kill -9` left them, with data; each cell begins with a copy of them."""
 
     def __init__(self, path: Path, replicas: int) -> None:
         self.path = path
@@ -134,12 +134,12 @@ class Template:
                 cluster.kill(name)
 
     def begin(self, path: Path) -> LocalCluster:
-        """A copy of the cluster, which is not started."""
+        """A copy of the cluster, not started."""
         shutil.copytree(self.path, path)
         return LocalCluster(self.replicas, path, config=CONFIG)
 
     def harm(self, cell: Cell, data_dir: Path) -> bool:
-        """Damage the file; returns whether there is one."""
+        """Damage the file; returns False if there is none."""
         pattern = FILES.get(cell.file) or FOLDERS[cell.file]
         found, old = sorted(data_dir.glob(pattern)), sorted(self.old.glob(pattern))
         if not found or (cell.damage == "older" and not old):
@@ -149,7 +149,7 @@ class Template:
 
 
 def copied(source: Path, target: Path) -> None:
-    """Copy a directory in use, in which files come and go."""
+    """Copy a directory in use, whose files come and go."""
     while True:
         try:
             shutil.copytree(source, target)
@@ -159,7 +159,7 @@ def copied(source: Path, target: Path) -> None:
 
 
 def marked(cluster: LocalCluster, written_at: float) -> None:
-    """Wait until the log databases of all running nodes have marked what was written until then."""
+    """Wait until the log databases of all running nodes have marked everything that was written before."""
 
     def is_marked(node: LocalNode) -> bool:
         return not node.running or (node.data_dir / "log.mark").stat().st_mtime > written_at - 0.01
@@ -168,7 +168,7 @@ def marked(cluster: LocalCluster, written_at: float) -> None:
 
 
 def outcome(cell: Cell, template: Template, path: Path) -> str:
-    """What became of the cluster, in a few words. Raises AssertionError for what must not happen."""
+    """The outcome for the cluster, in a few words. Raises AssertionError for outcomes that must not happen."""
     cluster = template.begin(path)
     victim = cluster.node(VICTIM[cell.replicas])
     victim.log.unlink()
@@ -200,7 +200,7 @@ def outcome(cell: Cell, template: Template, path: Path) -> str:
 
 
 def written(client: Client) -> dict[bytes, bytes]:
-    """Write, and return what was acknowledged while the file was damaged."""
+    """Write, and return the rows that were acknowledged while the file was damaged."""
     done: dict[bytes, bytes] = {}
     for key, value in MEANWHILE.items():
         try:
@@ -212,7 +212,7 @@ def written(client: Client) -> dict[bytes, bytes]:
 
 
 def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
-    """Read everything: "" if all was right, else the code with which something was refused."""
+    """Read everything: "" if all was right, else the code of the refusal."""
     refused = ""
     keys = list(rows)
     for start in range(0, len(keys), 40):
@@ -232,8 +232,8 @@ def answered(client: Client, rows: Mapping[bytes, bytes]) -> str:
 def judged(
     cell: Cell, cluster: LocalCluster, control: Control, client: Client, rows: Mapping[bytes, bytes], registered: int
 ) -> str:
-    """What became of the victim after its start: it has ended with a reason, or everything is right, or it refuses
-    reads each time. `registered`: how often it had registered before.
+    """The outcome for the victim after its start: it ended with a reason, or everything is right, or it refuses
+    reads each time. `registered`: the number of its registrations before.
     """
     victim = cluster.node(VICTIM[cell.replicas])
 

@@ -1,4 +1,4 @@
-"""File systems for single nodes, each in a file: they can be full, and the file can be copied as it is."""
+"""File systems for single nodes, each in a file: it can be filled, and the file can be copied in its present state."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk so that exactly `room` bytes stay free. It never has less, not even for a moment: a node would
+        """Fill the disk until exactly `room` bytes stay free. It never has less, not even for a moment: a node would
         end.
         """
         with self._ballast.open("ab", buffering=0) as file:
@@ -32,7 +32,7 @@ class Disk:
                         os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, taken)
 
     def free(self) -> None:
-        """Give back what `fill` took."""
+        """Free the space that `fill` took."""
         self._ballast.unlink(missing_ok=True)
 
     def _free_bytes(self) -> int:
@@ -54,5 +54,5 @@ def mounted(undo: Undo, image: Path, mount: Path) -> Path:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a disk's file as it is now, as a power cut would leave it: data that is only in memory is not in it."""
+    """Copy a disk's file in its present state, as a power cut would leave it: without data that is only in memory."""
     run("cp", "--reflink=never", "--sparse=always", str(source), str(target))

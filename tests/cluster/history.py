@@ -1,4 +1,4 @@
-"""Clients that read, write and delete a few keys at the same time, and remember what they saw."""
+"""Clients that read, write and delete a few keys at the same time, and record what they see."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from minka.errors import Code, MinkaError
 from tests.cluster.cluster import eventually
 from tests.cluster.linearizability import Event, Kind, Outcome
 
-# Each client has connections of its own, as separate processes have; its tasks share them and travel in common frames.
+# Each client has its own connections, like a separate process; its tasks share them, and their requests share frames.
 CLIENTS: Final = 3
 TASKS: Final = 4
 TIMEOUTS_S: Final = (0.3, 0.7, 2.0)
@@ -55,13 +55,13 @@ class Loop:
 
 
 def outcome_of(error: MinkaError) -> Outcome:
-    """What an error says of a write: a retriable code promises that nothing was done, other codes don't."""
+    """The outcome of a write with this error: a retriable code promises that nothing was done, other codes don't."""
     surely_not = error.code.info.retriable or error.code in _NOTHING_WAS_SENT
     return Outcome.REFUSED if surely_not else Outcome.UNKNOWN
 
 
 class Seen(Protocol):
-    """What every recorded operation says."""
+    """Fields that every recorded operation has."""
 
     @property
     def key(self) -> bytes: ...
@@ -75,10 +75,10 @@ _Event = TypeVar("_Event", bound=Seen)
 
 
 class Workers(Generic[_Event]):
-    """Clients that work from entering until `stop`; `events` is what was seen until then.
+    """Clients that work from `with` until `stop`; `events` is their history until then.
 
-    Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read, so that an operation takes
-    effect between the two, if at all.
+    Times are those of CLOCK_MONOTONIC: before the call, and after its answer was read; if the operation takes
+    effect, it does so between the two.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -123,7 +123,7 @@ class Workers(Generic[_Event]):
         return {(key, writes) for key in self.keys for writes in (False, True)} - shown
 
     def writes(self, event: _Event) -> bool | None:
-        """Whether it wrote, or read; None if it shows neither."""
+        """True if it wrote, False if it read; None if it shows neither."""
         raise NotImplementedError
 
     def connected(self, rng: random.Random) -> Any:
@@ -131,7 +131,7 @@ class Workers(Generic[_Event]):
         return minka.AsyncClient(self._endpoints, keyspace=self.keyspace, rng=rng)
 
     async def act(self, client: Any, name: str, rng: random.Random, value: bytes) -> None:
-        """Ask for something, and remember what was seen. `value` is unique."""
+        """Send one request, and record the result. `value` is unique."""
         raise NotImplementedError
 
     async def _clients(self) -> None:
@@ -160,7 +160,7 @@ class Recorder(Workers[Event]):
     """Clients that read, write and delete. Values are unique."""
 
     def writes(self, event: Event) -> bool | None:
-        """Stale reads show nothing."""
+        """Stale reads count as neither."""
         return None if event.kind is Kind.STALE_READ else event.kind is Kind.WRITE
 
     async def act(self, client: minka.AsyncClient, name: str, rng: random.Random, value: bytes) -> None:

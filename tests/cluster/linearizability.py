@@ -1,8 +1,8 @@
-"""Is what clients saw of single keys possible in a store that does one thing after the other? Pure.
+"""Could a store that does one thing after the other have shown clients these histories of single keys? Pure.
 
-Each key is a register by itself: linearizability is local (Herlihy, Wing: "Linearizability", 1990), so a history is
+Each key is a register of its own: linearizability is local (Herlihy, Wing: "Linearizability", 1990), so a history is
 linearizable when each key's is. The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993)
-with the memory of Lowe ("Testing for linearizability", 2017): no state that was tried in vain is tried again.
+with the memory of Lowe ("Testing for linearizability", 2017): a state that was tried in vain isn't tried again.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ _SHOWN: Final = 12  # operations of a violation that are printed
 
 
 class Kind(Enum):
-    """What was asked for. A delete is a write of None. A stale read says how old the value that it found may be."""
+    """The request. A delete is a write of None. A stale read's answer says how old its value may be."""
 
     READ = "read"
     STALE_READ = "stale read"
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 
 class Outcome(Enum):
-    """What the client knows: it was done; it was surely not done; it was done, or will be, or never will be."""
+    """The client's knowledge: it was done; it surely wasn't done; or it was done, or will be, or never will be."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -42,9 +42,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation as its client saw it: in seconds of one monotonic clock; `value` is what was written or read.
+    """One operation as its client saw it: in seconds of one monotonic clock; `value` was written or read.
 
-    `note` is for people: it says which client asked, and how it was refused. `age`, in seconds, is that of a stale
+    `note` is for people: which client asked, and how it was refused. `age`, in seconds, is that of a stale
     read.
     """
 
@@ -63,7 +63,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The verdict on a history. If it isn't LINEARIZABLE: the key, and what doesn't fit, for people."""
+    """The verdict on a history. If it isn't LINEARIZABLE: the key, and the contradiction, for people."""
 
     verdict: Verdict
     key: bytes = b""
@@ -71,12 +71,12 @@ class Result:
 
 
 def check(history: Iterable[Event], initial: bytes | None = None, steps: int = DEFAULT_STEPS) -> Result:
-    """Judge a history, each key by itself, each with a budget of `steps`; the first bad key counts.
+    """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
 
-    Before the first operation each key has the value `initial`. Written values are unique within their key; deletes may
-    repeat. Raises ValueError when they aren't: a read would not say which write it saw.
+    Before the first operation each key has the value `initial`. Written values are unique within their key (else raises
+    ValueError), so a read's value names its write; deletes may repeat.
 
-    Stale reads have no place in the order. They are judged by what they say: their value was there at some moment
+    Stale reads have no place in the order. They are judged by their answers: the value was there at some moment
     between `age` before the call and the answer.
     """
     by_key: defaultdict[bytes, list[Event]] = defaultdict(list)
@@ -131,7 +131,7 @@ def _older_than_it_says(
 ) -> str:
     """Why a stale read can't be right: its value was surely overwritten before the time that it states."""
     done = [e for e in closed if e.kind is Kind.WRITE]
-    # By value: when it was there at the earliest, and at the latest if nothing was written after it.
+    # By value: the earliest time at which it was there, and the latest if nothing was written after it.
     spans: defaultdict[bytes | None, list[tuple[float, float]]] = defaultdict(list, {initial: [(-inf, -inf)]})
     for event in done:
         spans[event.value].append((event.called, event.returned))
@@ -148,9 +148,9 @@ def _older_than_it_says(
 def _closed(events: Iterable[Event], reads: Iterable[Event]) -> list[Event]:
     """The operations that surely took effect, in the order of the calls.
 
-    An unknown write whose value was read did, at the latest when the first such read returned, stale or not. One whose
-    value was never read can be left out: in an order with it, nothing reads between it and the next write, so the order
-    is as good without it.
+    An unknown write whose value was read took effect, at the latest when the first such read returned, stale or not. An
+    unknown write whose value was never read can be left out: in an order with it, nothing reads between it and the next
+    write, so the order is as good without it.
     """
     first_seen: dict[bytes | None, float] = {}
     for read in reads:
@@ -171,7 +171,7 @@ def _open_deletes(events: Iterable[Event]) -> list[float]:
 
 
 class _State(NamedTuple):
-    """How far an order has come: it has all operations before `low`, and those in `above`, a set of bits from `low`
+    """The progress of an order: it has all operations before `low`, and those in `above`, a set of bits from `low`
     on.
     """
 
@@ -183,10 +183,10 @@ class _State(NamedTuple):
 class _Search:
     """The search through the orders of one key's operations, depth first.
 
-    Most steps are no choice. A read that finds the value as it is can come at once, since it changes nothing. When no
-    read can, a write or an open delete is next, so a write that nobody reads can come before it.
+    Most steps have no alternative. A read that finds the present value can come at once, since it changes nothing. When
+    no read can, a write or an open delete is next, so a write that nobody reads can come before it.
 
-    The open deletes that were called first are used first, as they are alike otherwise, and each just before a read
+    Open deletes are alike but for their calls, so those that were called first are used first, each just before a read
     that finds nothing: elsewhere it could as well be left out. So if two ways lead to a state, the one that used fewer
     of them has all the chances of the other.
     """
@@ -240,7 +240,7 @@ class _Search:
         return found
 
     def _candidates(self, state: _State) -> list[int]:
-        """The operations that may come next: those called before any other one that is left returned."""
+        """The operations that may come next: those called before any other remaining one returned."""
         candidates, first_return = [], inf
         for index in range(state.low, len(self._events)):
             event = self._events[index]
@@ -259,8 +259,8 @@ class _Search:
         return _State(low, above, event.value)
 
     def _story(self, state: _State) -> str:
-        """The end of the best order: the value there, and the operations around it; those that have their place have a
-        +.
+        """The end of the best order: the value there, and the operations around it; a + marks those that have their
+        place.
         """
         first = max(0, state.low - _SHOWN // 2)
         around = range(first, min(len(self._events), state.low + _SHOWN))

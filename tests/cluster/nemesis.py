@@ -1,4 +1,4 @@
-"""Faults in real daemons: each begins, lasts for a moment that the seed decides, and is undone."""
+"""Faults in real daemons: each begins, lasts for a time that the seed decides, and is undone."""
 
 import contextlib
 import random
@@ -38,14 +38,14 @@ _SLOTS: Final = {
     REDIS: digest_of(HashFunction.HASH_FUNCTION_CRC16, PARTITIONS),
 }
 _ROOM_MIB: Final = 4  # free room on a disk that is nearly full
-_LOG_CHARS: Final = 2000  # the part of a log's end to show
+_LOG_CHARS: Final = 2000  # the part of a log's end that is shown
 
 
 @dataclass(slots=True)
 class Lab:
     """A cluster under test: its nodes are in namespaces, with disks of their own, as far as the machine permits it.
 
-    `missing` says what it doesn't permit.
+    `missing` says what the machine doesn't permit.
     """
 
     cluster: LocalCluster
@@ -72,7 +72,7 @@ class Lab:
         return eventually("an active controller", lambda: self.control.status().coordinator.controller)
 
     def repair(self) -> None:
-        """Undo whatever fault is left, even one that an earlier test could not undo; then wait until all is well."""
+        """Undo any fault that is left, even one that an earlier test could not undo; then wait until all is well."""
         if self.network is not None:
             self.network.heal()
         for disk in self.disks.values():
@@ -90,7 +90,7 @@ class Lab:
             for name, node in self.cluster.nodes.items()
             if not node.running
         ]
-        assert not ended, f"ended by themselves: {'; '.join(ended)}"
+        assert not ended, f"ended without a signal of the test: {'; '.join(ended)}"
         try:
             eventually("a cluster that is well again", self._is_well)
         except AssertionError as error:
@@ -119,14 +119,14 @@ class Lab:
         return next((p.leader for p in rows if is_in(p, slot, key, by_ranges=keyspace == RANGES)), None) or None
 
     def rows(self, keyspace: str) -> list[Partition]:
-        """The partitions of a keyspace; there are none in the view of a node that has just begun."""
+        """The partitions of a keyspace; none in the view of a node that has just begun."""
         table = self.table()
         number = next((k.id for k in table.keyspaces if k.name == keyspace), 0)
         return [p for p in table.partitions if p.keyspace_id == number]
 
 
 def is_in(row: Partition, slot: int, key: bytes, *, by_ranges: bool) -> bool:
-    """Whether the partition has the slot, or the key."""
+    """True if the partition has the slot, or the key."""
     return KeyRange(row.start_key, row.end_key).contains(key) if by_ranges else row.slot == slot
 
 
@@ -175,7 +175,7 @@ def keys_of_all_partitions(prefix: str, keyspace: str = KEYSPACE) -> list[bytes]
 
 
 class Nemesis:
-    """The faults, one for each method, which returns when the fault is undone, not when the cluster is well again."""
+    """The faults, one for each method; it returns when the fault is undone, not when the cluster is well again."""
 
     def __init__(self, lab: Lab, rng: random.Random, keys: Sequence[bytes], keyspace: str = KEYSPACE) -> None:
         self._keyspace = keyspace
@@ -238,7 +238,7 @@ class Nemesis:
         network.heal()
 
     def lose_packets(self) -> None:
-        """Lose packets between random nodes, in bursts of some tens of milliseconds: TCP brings them late."""
+        """Lose packets between random nodes, in bursts of some tens of milliseconds: TCP delivers them late."""
         network, rng = self._network(), self._rng
         end = time.monotonic() + rng.uniform(2 * FAILURE_S, 4 * FAILURE_S)
         while time.monotonic() < end:
@@ -249,7 +249,7 @@ class Nemesis:
             self._hold(0.01, 0.1)
 
     def fill_a_disk(self) -> None:
-        """Fill a node's disk until the node gives up, or notices in time and refuses what needs room; then make room
+        """Fill a node's disk until the node ends, or notices in time and refuses what needs room; then make room
         and start it again.
         """
         name = self._lab.leader_of_ballast()

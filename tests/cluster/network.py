@@ -1,4 +1,4 @@
-"""Nodes in network namespaces of their own, on one bridge: packets from one to another can be lost.
+"""Nodes in network namespaces of their own, on one bridge: packets between them can be dropped.
 
 The clients are in the machine's namespace, where the tests run, with an address on the bridge.
 """
@@ -17,14 +17,14 @@ from tests.cluster.undo import NotPermitted, Undo, run
 GRPC_PORT: Final = 7400
 HTTP_PORT: Final = 7401
 DATA_PORT: Final = 7402
-CLIENTS: Final = ""  # the name of their side
+CLIENTS: Final = ""  # the name of the clients' side
 _CLONE_NEWNET: Final = 0x40000000
 _NOWHERE: Final = "02:00:00:00:00:01"  # no interface has this MAC address
 _SUBNETS: Final = 250
 
 
 class Network:
-    """A bridge and what is plugged into it, until `undo` ends. Raises NotPermitted."""
+    """A bridge and the namespaces on it, until `undo` ends. Raises NotPermitted."""
 
     def __init__(self, undo: Undo) -> None:
         self._undo = undo
@@ -57,20 +57,20 @@ class Network:
         return Path("/run/netns") / f"minka-{self._token}-{name}"
 
     def lose(self, source: str, target: str) -> None:
-        """From now on lose packets from one to the other, silently; those in the other direction arrive."""
+        """From now on drop packets from one to the other, silently; those in the other direction arrive."""
         if (source, target) not in self._lost:
             self._lost.add((source, target))
             # Traffic goes to an address that nobody has: neither end is told, as when a cable is cut.
             self._neighbour("replace", source, target, "lladdr", _NOWHERE, "nud", "permanent")
 
     def part(self, one: Iterable[str], other: Sequence[str]) -> None:
-        """Lose all packets between the two sides, in both directions."""
+        """Drop all packets between the two sides, in both directions."""
         for left, right in product(one, other):
             self.lose(left, right)
             self.lose(right, left)
 
     def heal(self) -> None:
-        """Lose nothing from now on."""
+        """Drop nothing from now on."""
         while self._lost:
             self._neighbour("del", *self._lost.pop())
 
@@ -95,7 +95,7 @@ class NetworkedCluster(LocalCluster):
         return node
 
     def _launch(self, node: LocalNode) -> None:
-        # A namespace belongs to a thread, and to the processes that it starts: the launcher starts nothing else.
+        # A namespace belongs to a thread, and to processes that the thread starts: the launcher starts nothing else.
         self._launcher.submit(enter, self.network.namespace(node.name)).result()
         super()._launch(node)
 

@@ -1,6 +1,6 @@
-"""Is what clients saw of single keys possible, with conditions, versions, counters and lifetimes? Pure.
+"""Could a store have shown clients these histories of keys, with conditions, versions, counters and lifetimes? Pure.
 
-It is the search of `linearizability.py`, for a richer state: a value, its version, and when it expires. Expiry is an
+The search is that of `linearizability.py`, for a richer state: a value, its version, and its expiry. Expiry is an
 event that nobody asked for: it takes effect once, at some moment between the earliest and the latest end of the
 lifetime, unless another write comes first.
 """
@@ -17,13 +17,13 @@ from minka.wire.key_operations import If
 from tests.cluster.linearizability import Outcome, Result, Verdict
 
 DEFAULT_STEPS: Final = 1_000_000
-SLACK_S: Final = 0.05  # how far the clocks of two leaders, and of the clients, may be apart
-NOT_TOLD: Final = -1  # a version that exists, and that nobody has said
+SLACK_S: Final = 0.05  # how far apart the clocks of two leaders, and of the clients, may be
+NOT_TOLD: Final = -1  # a version that exists, and that no answer has told
 _SHOWN: Final = 12
 
 
 class Kind(Enum):
-    """What was asked for. A delete is a put of None."""
+    """The request. A delete is a put of None."""
 
     GET = "get"
     GET_VERSIONED = "get_versioned"
@@ -65,22 +65,22 @@ class Operated:
 
     @property
     def is_read(self) -> bool:
-        """Whether it changes nothing, whatever is there."""
+        """True if it changes nothing in any state."""
         return self.kind in (Kind.GET, Kind.GET_VERSIONED)
 
     @property
     def changed_nothing(self) -> bool:
-        """Whether it changed nothing, wherever it has its place."""
+        """True if it changed nothing at any place in the order."""
         return self.is_read or not self.done
 
     @property
     def is_blind(self) -> bool:
-        """Whether its effect and its answer are the same whatever is there."""
+        """True if its effect and its answer are the same in any state."""
         return self.kind is Kind.PUT and self.condition is If.ALWAYS
 
 
 class State(NamedTuple):
-    """What a key has. `version` is 0 if it has no value. `lives` is the earliest and the latest time of its expiry."""
+    """The state of a key. `version` is 0 if it has no value. `lives`: the earliest and the latest time of expiry."""
 
     value: bytes | None = None
     version: int = 0
@@ -91,10 +91,10 @@ ABSENT: Final = State()
 
 
 def check(history: Iterable[Operated], steps: int = DEFAULT_STEPS, slack: float = SLACK_S) -> Result:
-    """Judge a history, each key by itself, each with a budget of `steps`; the first bad key counts.
+    """Judge a history, each key alone, each with a budget of `steps`; the first bad key counts.
 
-    At the beginning no key has a value. Values that are put are unique within their key, and no increment is negative:
-    raises ValueError otherwise.
+    At the beginning no key has a value. Raises ValueError unless put values are unique within their key, and no
+    increment is negative.
     """
     by_key: defaultdict[bytes, list[Operated]] = defaultdict(list)
     for event in history:
@@ -140,8 +140,8 @@ def _versions_with_two_values(events: Iterable[Operated]) -> str:
 
 
 def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tuple[list[Operated], list[Operated]]:
-    """The operations without an answer that surely took effect, at the latest when somebody had seen it, and those of
-    which nobody knows.
+    """The operations without an answer that surely took effect, at the latest when somebody saw their effect, and those
+    that may not have.
     """
     first_seen: dict[bytes, float] = {}
     for event in answered:
@@ -160,17 +160,17 @@ def _unanswered(events: Iterable[Operated], answered: Iterable[Operated]) -> tup
 
 
 def _value_of_version(event: Operated) -> bytes | None:
-    """The value that the event says its version has; None if it says none."""
+    """The value of its version according to the event; None if the event doesn't tell."""
     if event.kind is Kind.GET_VERSIONED:
         return event.found
     return event.value if event.kind is Kind.PUT and event.done else None
 
 
 class Model:
-    """What operations do to a key, one after the other."""
+    """The effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
-        """`events` are those that were answered: they tell which versions have which values."""
+        """`events` are the answered ones: they tell which versions have which values."""
         self._slack = slack
         pairs = ((event.version, _value_of_version(event)) for event in events)
         self._values = {version: value for version, value in pairs if version and value is not None}
@@ -178,7 +178,7 @@ class Model:
         self._expires = {event.version: event.expires for event in reads if event.expires is not None}
 
     def after(self, state: State, event: Operated) -> State | None:
-        """The state after an operation with this answer; None if it can't have had it."""
+        """The state after an operation with this answer; None if it can't have had this answer."""
         if state.lives is not None and event.called > state.lives[1]:
             return None  # it has expired before
         if event.outcome is Outcome.UNKNOWN:
@@ -204,8 +204,8 @@ class Model:
                 return State(state.value, NOT_TOLD) if event.done else state
 
     def effect(self, state: State, event: Operated, by: float = inf) -> State:
-        """The state after an operation of which no answer came, and which takes effect at some time after its call, and
-        by this time; the same state if it changes nothing.
+        """The state after an operation without an answer that takes effect at some time between its call and `by`; the
+        same state if it changes nothing.
         """
         match event.kind:
             case Kind.PUT:
@@ -241,7 +241,7 @@ class Model:
         return None if is_over else narrowed
 
     def _narrowed(self, state: State) -> State | None:
-        """The state with the time at which a read says that this version expires; None if it can't be so."""
+        """The state with the time at which a read says that this version expires; None if that is impossible."""
         expires = self._expires.get(state.version)
         if expires is None:
             return state
@@ -251,7 +251,7 @@ class Model:
         return state._replace(lives=(max(earliest, expires - self._slack), min(latest, expires + self._slack)))
 
     def _told(self, state: State, version: int) -> State | None:
-        """The state with its version, which an answer has told."""
+        """The state with the version that an answer has told."""
         if state.version != NOT_TOLD:
             return state if state.version == version else None
         is_possible = version > 0 and self._values.get(version, state.value) == state.value
@@ -305,7 +305,7 @@ def _sum(state: State, event: Operated) -> int | None:
 
 
 class _Place(NamedTuple):
-    """How far an order has come: it has all answered operations before `low`, and those in `above`, a set of bits from
+    """The progress of an order: it has all answered operations before `low`, and those in `above`, a set of bits from
     `low` on. `since`: the last ones were not answered, and this was the state before them; they are in vain unless the
     next one makes another state of theirs.
     """
@@ -318,7 +318,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Look:
-    """What may come next: operations that were called before any other one that is left returned."""
+    """The operations that may come next: those called before any other remaining one returned."""
 
     candidates: list[int] = field(default_factory=list)
     by: float = inf  # when the first of them returned
@@ -328,14 +328,14 @@ class _Search:
     """The search through the orders of one key's operations, depth first.
 
     An operation that fits and has changed nothing comes at once. Of those that end together, the one that was called
-    first is tried first, as a node is likely to have done them. One without an answer comes only where it makes a
-    difference to the next one that was answered, for elsewhere it could as well be left out; of those that are alike,
+    first is tried first, as a node probably did them in that order. One without an answer comes only where it makes a
+    difference to the next answered one, for elsewhere it could as well be left out; of those that are alike,
     the one that was called first is used first. If two ways lead to one place, the one that used fewer of these has all
     the chances of the other.
     """
 
     def __init__(self, model: Model, events: Sequence[Operated], perhaps: Sequence[Operated]) -> None:
-        """`events` have surely taken effect, `perhaps` have or not."""
+        """`events` have surely taken effect; `perhaps` may have."""
         self._events = sorted(events, key=lambda event: event.called)
         self._perhaps = sorted(perhaps, key=lambda event: event.called)
         self._model = model
@@ -361,7 +361,7 @@ class _Search:
     def run(self, key: bytes, steps: int) -> Result:
         """Look for one order that explains all operations."""
         start = furthest = _Place(0, 0, ABSENT)
-        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # sets of those without an answer
+        fewest: defaultdict[_Place, list[int]] = defaultdict(list, {start: [0]})  # sets of operations without an answer
         stack = [(start, 0)]
         while stack:
             place, used = stack.pop()
@@ -402,7 +402,7 @@ class _Search:
         return found
 
     def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
-        """The same for a counter: the number that an operation finds says what must have been added before it."""
+        """The same for a counter: the number in an answer tells the sum of the increments before it."""
         number, found = int(place.state.value or 0), []
         free = [i for i, e in enumerate(self._perhaps) if e.called <= look.by and not used >> i & 1 and e.by]
         for index in look.candidates:
@@ -424,14 +424,14 @@ class _Search:
         sums = [0, *accumulate(self._perhaps[i].by for i in free)]
 
         def adding(number: int, at: int) -> list[int]:
-            """The sets of those from this one on."""
+            """The sets of the operations from this one on."""
             if number == 0:
                 return [0]
             if number < 0 or at == len(free):
                 return []
             if (number, at) not in found:
                 by = self._perhaps[free[at]].by
-                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # how many of them it may be
+                most, least = number // by, -(-number // self._perhaps[free[-1]].by)  # the bounds of how many it can be
                 if least > min(most, len(free) - at) or (least == most and not between(number, at, most)):
                     return []
                 with_it = [one | 1 << free[at] for one in adding(number - by, at + 1)]
@@ -439,13 +439,13 @@ class _Search:
             return found[number, at]
 
         def between(number: int, at: int, count: int) -> bool:
-            """Whether the number is neither less than the least of so many make, nor more than the greatest."""
+            """True if the number is between the sums of the `count` smallest and the `count` largest from `at` on."""
             return sums[at + count] - sums[at] <= number <= sums[-1] - sums[len(sums) - 1 - count]
 
         return adding(number, 0)
 
     def _is_in_order(self, used: int) -> bool:
-        """Whether each that is used comes after those that are alike and were called before it."""
+        """True if each used operation comes after all that are alike and were called before it."""
         return all(self._alike[i] & ~used == 0 for i in range(used.bit_length()) if used >> i & 1)
 
     def _look(self, place: _Place) -> _Look:
@@ -478,8 +478,8 @@ class _Search:
                     yield index, changed
 
     def _is_seen(self, since: State, state: State, used: int, look: _Look) -> bool:
-        """Whether an operation that may come next sees this state instead of the one before, or sees what others
-        without an answer make of it.
+        """True if an operation that may come next sees this state instead of the one before, or sees the effect that
+        others without an answer have in this state.
         """
         events = [self._events[i] for i in look.candidates]
         seeing = [(event, self._model.after(since, event)) for event in events if not event.is_blind]
@@ -489,7 +489,7 @@ class _Search:
 
         if is_seen(state):
             return True
-        others: list[State] = []  # to which lifetimes may lead
+        others: list[State] = []  # the states to which lifetimes may lead
         if state.value is not None and self._may_live_longer:
             others = [ABSENT, State(state.value, NOT_TOLD), State(state.value, NOT_TOLD, (-inf, inf))]
         elif state.lives is not None and state.lives[0] <= look.by:
@@ -506,8 +506,8 @@ class _Search:
         return _Place(low, above, state)
 
     def _story(self, place: _Place) -> str:
-        """The end of the best order: the state there, and the operations around it; those that have their place have a
-        +.
+        """The end of the best order: the state there, and the operations around it; a + marks those that have their
+        place.
         """
         first = max(0, place.low - _SHOWN // 2)
         lines = []

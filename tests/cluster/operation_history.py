@@ -1,5 +1,5 @@
-"""Clients that use conditions, versions, counters and lifetimes on a few keys at the same time, and remember what they
-saw.
+"""Clients that use conditions, versions, counters and lifetimes on a few keys at the same time, and record what they
+see.
 """
 
 import random
@@ -24,19 +24,19 @@ _MIX: Final = (
     (Kind.PERSIST, If.ALWAYS, 5),
 )  # fmt: skip
 _LIVES: Final = 0.35  # the share of puts whose value expires
-_DELETES: Final = 0.2  # the share of puts with a condition, or none, that are deletes
+_DELETES: Final = 0.2  # the share of deletes among puts with or without a condition
 
 
 class OperationRecorder(Workers[Operated]):
-    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and increments have a
-    number of their own in their sums: see `_amount`.
+    """Clients that work on `keys` as registers, and on a few more as counters. Values are unique, and each increment
+    can be told from the sums: see `_amount`.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
         self._registers = list(keys)
         self._counters = [key + b"+" for key in keys[:COUNTERS]]
         super().__init__(loop, endpoints, keyspace, [*self._registers, *self._counters], seed)
-        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last values, with versions, that were seen
+        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last values that were seen, with versions
         self._wall = time.time() - time.monotonic()
 
     def writes(self, event: Operated) -> bool | None:
@@ -123,5 +123,5 @@ async def _write(client: minka.AsyncClient, event: Operated, timeout: float) -> 
 
 
 def _amount(rng: random.Random) -> int:
-    """How much to add: the upper half of a sum says how many increments it has, the lower half nearly which ones."""
+    """The number to add: a sum's upper half says how many increments it has, its lower half nearly which ones."""
     return 2**32 + rng.randrange(2**18)

@@ -1,4 +1,4 @@
-"""A proxy in front of a node's data port, which nodes and clients take for the data port itself."""
+"""A proxy in front of a node's data port; to nodes and clients it is the data port."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ _BYTES: Final = 65536
 
 
 class Proxy:
-    """Passes everything on, or nothing (`hang`: what comes is taken, and connections are), or refuses connections."""
+    """Passes everything on, or nothing (`hang`: it accepts connections and reads them), or refuses connections."""
 
     def __init__(self, target: str) -> None:
         self.address = free_addresses(1)[0]
@@ -70,7 +70,7 @@ class Proxy:
         self._passes.clear()
 
     def refuse(self) -> None:
-        """End all connections, and take no more."""
+        """End all connections, and accept no more."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -91,7 +91,7 @@ class Proxy:
 
 @contextmanager
 def proxied(cluster: LocalCluster) -> Iterator[dict[str, Proxy]]:
-    """A proxy in front of the data port of each node, by name; before the cluster starts."""
+    """A proxy in front of the data port of each node, by name; made before the cluster starts."""
     proxies = {node.name: Proxy(node.data_address) for node in cluster.nodes.values()}
     for node in cluster.nodes.values():
         node.config = {"advertise": {"data": proxies[node.name].address}}

@@ -1,4 +1,4 @@
-"""What tests of splits and merges share: data that stays, readers of it, and what must hold at the end."""
+"""Shared by tests of splits and merges: data that stays, its readers, and the conditions at the end."""
 
 import random
 import threading
@@ -85,7 +85,7 @@ def rows_of(control: Control) -> list[Partition]:
 
 
 def check(cluster: LocalCluster, load: Workload) -> None:
-    """Check that a scan finds exactly what is there."""
+    """Check that a scan finds exactly the rows that are there."""
     written = load.check()
     with Client(cluster.endpoints, keyspace="authors", timeout=30.0) as client:
         found = dict(client.scan())

@@ -1,4 +1,4 @@
-"""The cluster client of redis-py, as it is, on a few keys at the same time; what it saw is remembered."""
+"""The cluster client of redis-py, unchanged, on a few keys at the same time; its results are recorded."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ _LIVES: Final = 0.35  # the share of puts whose value expires
 class RedisRecorder(Workers[Operated]):
     """Clients that work on `keys` as registers, and on a few more as counters. Values are unique.
 
-    They repeat no command: redis-py would also repeat those of which it can't know whether they were done.
+    They repeat no command: redis-py would also repeat commands that may have been done already.
     """
 
     def __init__(self, loop: Loop, endpoints: Sequence[str], keyspace: str, keys: Sequence[bytes], seed: int) -> None:
@@ -95,7 +95,7 @@ class RedisRecorder(Workers[Operated]):
 
 
 class Threaded:
-    """Clients on threads, one on each: with one for several threads, a thread may close a socket that another reads.
+    """Clients on threads, each thread with its own: with a shared one, a thread may close a socket that another reads.
     (The client for asyncio leaves connections open when nodes go.)
     """
 
@@ -136,7 +136,7 @@ def _ask(client: Any, event: Operated) -> Operated:
         case Kind.PERSIST:
             return replace(event, done=bool(client.persist(key)))
     if event.value is None:
-        # Not `delete`: as a pipeline of redis-py, it would be repeated after an error, with another count.
+        # Not `delete`: redis-py sends it as a pipeline, and would repeat it after an error, with another count.
         return replace(event, done=client.execute_command("DEL", key) == 1)
     is_absent, is_present = event.condition is If.ABSENT, event.condition is If.PRESENT
     ms = None if event.ttl is None else round(event.ttl * 1000)
@@ -144,7 +144,7 @@ def _ask(client: Any, event: Operated) -> Operated:
 
 
 def _outcome_of(error: Exception) -> Outcome:
-    """What the error says of a write."""
+    """The outcome of a write with this error."""
     if isinstance(error, (TryAgainError, ClusterDownError)) or str(error).startswith("NOREPLICAS"):
         return Outcome.REFUSED
     if isinstance(error, ResponseError) and (named := _CODE.match(str(error))) and named[1] in Code.__members__:
@@ -153,7 +153,7 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _was_sent(error: BaseException | None) -> bool:
-    """Whether anything may have been sent: not if all that went wrong is that there were no connections."""
+    """False if the only error is that no connection could be made, so nothing was sent."""
     if error is None:
         return False
     if isinstance(error, RedisClusterException):  # it names no cause, or that no node was found after another error

@@ -1,6 +1,6 @@
 """The commands of docs/operations.md, and a machine on which they can be typed.
 
-What a test machine can't have is mapped onto a `LocalCluster`: `ssh NODE` runs the command here, with the node's
+A `LocalCluster` stands in for what a test machine can't have: `ssh NODE` runs the command here, with the node's
 folders in the place of /var/lib/minka and /backup; `systemctl` starts, stops and signals the cluster's processes as
 systemd does, and a start ends once the node listens. Everything else (`cp`, `mv`, `mkdir`, `openssl`, `curl`,
 `minkactl`) is the real command.
@@ -57,7 +57,7 @@ exec {python} -m minkactl "$@"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and what it said."""
+    """The end of a command, with its output."""
 
     status: int
     stdout: str
@@ -65,7 +65,7 @@ class Ended:
 
 
 class Machine:
-    """Where an operator types: a folder with the stand-ins, and a cluster."""
+    """The operator's place: a folder with the stand-ins, and a cluster."""
 
     def __init__(self, folder: Path, cluster: LocalCluster | None, environment: dict[str, str]) -> None:
         self.folder: Final = folder
@@ -73,7 +73,7 @@ class Machine:
         self._environment: Final = environment
 
     def type(self, text: str) -> Ended:
-        """What bash does with it when it is pasted: a command that reads its input takes the lines that follow."""
+        """The result of pasting the text into bash: a command that reads its input takes the lines that follow."""
         if self._cluster is not None:
             text = text.replace("localhost:7401", self._cluster.node("athens").http_address)
         ended = subprocess.run(
@@ -89,7 +89,7 @@ class Machine:
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     def stand_in(self, name: str, script: str) -> None:
-        """Put a command before the machine's own of that name; an empty one is taken away again."""
+        """Put a command before the machine's own of that name; an empty one is removed again."""
         path = self.folder / "bin" / name
         if script:
             path.write_text(script)
@@ -100,7 +100,7 @@ class Machine:
 
 @contextmanager
 def machine(folder: Path, cluster: LocalCluster | None = None) -> Iterator[Machine]:
-    """A machine from which the cluster is operated; with no cluster, one that has only the real commands."""
+    """A machine from which the cluster is operated; without a cluster it has only the real commands."""
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NODE": "athens"}
     found = Machine(folder, cluster, environment)
@@ -166,7 +166,7 @@ def wait_listening(cluster: LocalCluster, name: str) -> None:
 
 
 def blocks() -> list[str]:
-    """What is set off from the sentences, without its indentation."""
+    """The indented blocks, without their indentation."""
     found: list[str] = []
     lines: list[str] = []
     before = ""
@@ -189,12 +189,12 @@ def block(beginning: str) -> str:
 
 
 def inline() -> set[str]:
-    """The commands that are named within sentences."""
+    """The commands within sentences."""
     text = re.sub(r"^    .*$", "", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
     spans = {" ".join(span.split()) for span in _SPAN.findall(text)}
     return {span for span in spans if " " in span and span.split()[0] in _COMMANDS}
 
 
 def shown(block: str) -> list[str]:
-    """The commands of a block that shows a terminal: what comes after its prompts, without remarks."""
+    """The commands of a block that shows a terminal: the text after its prompts, without comments."""
     return [shlex.join(shlex.split(line[2:], comments=True)) for line in block.splitlines() if line.startswith("$ ")]

@@ -1,7 +1,7 @@
-"""A process that hosts duties, and writes down what it does: `python -m tests.cluster.shard_process FILE JSON`.
+"""A process that hosts duties, and records its actions: `python -m tests.cluster.shard_process FILE JSON`.
 
-The file gets a line for each call of the delegate, and again and again a line with the duties that it may act for, by
-`Duty.is_held`. Each line has the time before and after, by the clock that all processes of a machine share.
+The file gets a line for each call of the delegate, and regularly a line with the duties that the process may act for,
+by `Duty.is_held`. Each line has the time before and after, by the clock that all processes of a machine share.
 """
 
 import json
@@ -23,7 +23,7 @@ POISON = b"poison"
 
 
 class Recorder(Delegate):
-    """A delegate that holds what it is given."""
+    """A delegate that holds all duties that it is given."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -61,7 +61,7 @@ class Recorder(Delegate):
 
 
 class Mortal(Recorder):
-    """A delegate whose process is killed as it attaches a duty with the payload POISON, as for the memory it takes."""
+    """A delegate whose process is killed while it attaches a duty with the payload POISON, as if for its memory."""
 
     def attach(self, duties: Sequence[Duty]) -> None:
         if any(duty.payload == POISON for duty in duties):
@@ -70,7 +70,7 @@ class Mortal(Recorder):
 
 
 class Stuck(Recorder):
-    """A delegate that never ends its release of a duty."""
+    """A delegate that never finishes releasing a duty."""
 
     def detach(self, duties: Sequence[Duty]) -> None:
         threading.Event().wait()

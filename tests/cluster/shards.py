@@ -1,4 +1,4 @@
-"""Processes that host duties, for tests, and what they have written down."""
+"""Processes that host duties, for tests, and their records."""
 
 import json
 import os
@@ -32,11 +32,11 @@ class ShardProcess:
     process: "subprocess.Popen[bytes]"
 
     def lines(self) -> list[dict[str, Any]]:
-        """All that it has written, without a last line that is not finished."""
+        """All of its records, without a last line that is incomplete."""
         return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def held(self) -> dict[str, int]:
-        """What it may act for, by the last such line: epochs by the names of duties."""
+        """The duties that it may act for, by the last such line: epochs by names."""
         samples = [line["held"] for line in self.lines() if "held" in line]
         return dict(samples[-1]) if samples and self.process.poll() is None else {}
 
@@ -77,7 +77,7 @@ class Shards:
 
         def launch() -> "subprocess.Popen[bytes]":
             if namespace is not None:
-                enter(namespace)  # in this thread alone
+                enter(namespace)  # in this thread only
             with path.with_suffix(".log").open("wb") as log:
                 return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
 
@@ -105,8 +105,8 @@ class Shards:
         eventually(f"{len(names)} duties in their places", probe)
 
     def assert_nothing_was_held_twice(self) -> int:
-        """Check by what all processes saw that no duty was held by two of them, or at two epochs, at the same time.
-        Returns how many times a process held a duty.
+        """Check by the records of all processes that no duty was held by two of them, or at two epochs, at any time.
+        Returns the number of times that a process held a duty.
         """
         spans: dict[str, list[tuple[float, float, str, int]]] = {}
         for shard in self.processes:
@@ -133,7 +133,7 @@ class Shards:
 
 
 def make_duties(client: Client, pallet: str, count: int) -> set[str]:
-    """Create a pallet with so many duties; returns their names."""
+    """Create a pallet with `count` duties; returns their names."""
     from minka.duties import changes
 
     client.create_pallet(pallet)

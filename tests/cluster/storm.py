@@ -25,17 +25,17 @@ LARGE = "large"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is done to the cluster. Times are in seconds."""
+    """The faults. Times are in seconds."""
 
     partitions: int
     replicas: int
-    stop: float  # how long each node is stopped
+    stop: float  # the time for which each node is stopped
     within: float  # the time from the first stop to the last
     busy: int  # other processes that never rest
 
 
 def strike(cluster: LocalCluster, cause: Cause, rng: random.Random) -> float:
-    """Do all of it. Returns for how many seconds after it the creation of LARGE went on, or was given up."""
+    """Do all of it. Returns the seconds from its end until the creation of LARGE ended or was given up."""
     create = threading.Thread(target=_create, args=(cluster, cause))
     moments = sorted((rng.uniform(0, cause.within), name) for name in cluster.nodes)
     with _busy(cause.busy):

@@ -1,11 +1,11 @@
-"""Runs Python processes with only those system calls that a systemd unit leaves them."""
+"""Runs Python processes with only the system calls that a systemd unit permits them."""
 
 import re
 import subprocess
 from functools import cache
 from pathlib import Path
 
-# Loaded by Python itself at its start. Processes that the first one starts inherit the filter.
+# Loaded by Python at its start. Processes that the first one starts inherit the filter.
 _SITECUSTOMIZE = """
 import ctypes, errno, os
 if "MINKA_TEST_FILTERED" not in os.environ:
@@ -25,8 +25,8 @@ if "MINKA_TEST_FILTERED" not in os.environ:
 
 
 def filtered(unit: Path, folder: Path) -> dict[str, str]:
-    """The environment in which a Python process gets EPERM for what the unit's SystemCallFilter leaves out. A file that
-    does that is written into the folder.
+    """The environment in which a Python process gets EPERM for system calls outside of the unit's SystemCallFilter. The
+    file that sets the filter is written into the folder.
     """
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(names=sorted(allowed(unit))))
     return {"PYTHONPATH": str(folder)}

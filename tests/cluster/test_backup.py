@@ -1,4 +1,4 @@
-"""Backups as docs/operations.md has them: which copies of data directories bring a cluster back, and which don't."""
+"""Backups as in docs/operations.md: which copies of data directories bring a cluster back, and which don't."""
 
 import shutil
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def copied(cluster: LocalCluster, name: str, folder: Path) -> None:
 
 
 def restored(cluster: LocalCluster, folder: Path) -> None:
-    """Put the copies in the place of all nodes' directories, which are given up, and start them all."""
+    """Replace the directories of all nodes, which are lost, with the copies, and start them all."""
     for name in cluster.nodes:
         cluster.kill(name)
     for name in cluster.nodes:

@@ -19,7 +19,7 @@ CONFIG = QUICK | {"coordinator": {"snapshot_entries": ENTRIES, "snapshot_mib_per
 
 
 class Keyspaces(threading.Thread):
-    """Creates keyspaces, one after the other, through the nodes other than `away`: these are writes to the
+    """Creates keyspaces, one after the other, through the nodes other than `away`: each is a write to the
     coordinator's log.
     """
 

@@ -1,4 +1,4 @@
-"""The checker itself: what it must find and what it must not, and that it agrees with trying every order."""
+"""The checker itself: it finds every violation and nothing else, and agrees with trying every order."""
 
 import random
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
 
 
 def recorded(rng: random.Random, operations: int, clients: int, span: float) -> list[Event]:
-    """What clients see of a register that does one thing after the other: each operation takes effect within its
+    """The clients' view of a register that does one thing after the other: each operation takes effect within its
     span.
     """
     free = [0.0] * clients
@@ -177,7 +177,7 @@ def recorded(rng: random.Random, operations: int, clients: int, span: float) -> 
 
 
 def with_a_stale_read(history: Sequence[Event]) -> list[Event]:
-    """Add a stale read at the end that finds a value which was overwritten, and read, long before."""
+    """Add a stale read at the end whose value was overwritten, and the new value read, long before."""
     end = max(e.returned for e in history)
     old = next(e.value for e in history if e.kind is Kind.READ and e.outcome is Outcome.OK and e.value is not None)
     return [*history, delete(end + 1, end + 2), get(old, end + 3, end + 4)]
@@ -193,7 +193,7 @@ def scrambled(rng: random.Random, history: Sequence[Event]) -> list[Event]:
 
 
 def some_order_explains(history: Sequence[Event]) -> bool:
-    """The definition: some order of what was done, and of some of what may have been done, fits all times and
+    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
     values.
     """
     done = [e for e in history if e.outcome is Outcome.OK]

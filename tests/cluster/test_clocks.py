@@ -15,7 +15,7 @@ from minka.v1.cluster_pb2 import HashFunction
 from minkactl.cli import cli
 from tests.cluster.cluster import QUICK, eventually, wait_settled
 
-# A machine's clock that a file sets: so many seconds ahead.
+# A machine's clock that is ahead by the seconds in a file.
 SITE = """
 import os, time
 real, file = time.time_ns, os.environ["TEST_CLOCK_AHEAD"]
@@ -70,5 +70,5 @@ def test_keys_outlive_a_leader_whose_clock_is_ahead(tmp_path: Path) -> None:
         assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"here")
         ahead.write_text(str(HOUR_S))
         while told not in problems(cluster):
-            assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"here"), "a jump ahead counts for nothing"
+            assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"here"), "a jump ahead has no effect"
         assert client.get_many(KEYS) == dict.fromkeys(KEYS, b"here")

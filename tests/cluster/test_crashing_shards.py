@@ -1,4 +1,4 @@
-"""Processes that end without a word: because of a duty, all at once, or together with the active controller."""
+"""Processes that end suddenly: because of a duty, all at once, or together with the active controller."""
 
 import signal
 import time
@@ -38,7 +38,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 class Supervisor:
-    """Starts a process again under its name when it has ended."""
+    """Restarts a process under its name whenever it has ended."""
 
     def __init__(self, shards: Shards, pallet: str) -> None:
         self._shards = shards
@@ -105,12 +105,12 @@ def test_a_fleet_that_is_not_trusted_works_on(shards: Shards, client: Client) ->
         fleet.look()
     eventually("all are quarantined", lambda: are(ShardState.QUARANTINED))
     shards.wait_placed(names)
-    assert not are(ShardState.LIVE), "they have not waited for a better score"
+    assert not are(ShardState.LIVE), "they did not wait for a better score"
     shards.assert_nothing_was_held_twice()
 
 
 def test_the_duties_of_a_process_that_dies_with_the_controller_are_soon_elsewhere(tmp_path: Path) -> None:
-    """A new controller doesn't wait for a whole timeout after what the former one has granted is over."""
+    """A new controller doesn't wait for a whole timeout after the clearances of the former one have ended."""
     with LocalCluster(3, config=QUICK) as cluster, running(cluster, tmp_path) as shards:
         with Control(cluster.endpoints) as control:
             controller = eventually("a controller", lambda: control.status().coordinator.controller)

@@ -1,4 +1,4 @@
-"""Shards on hosts of their own: what becomes of their duties when the network fails."""
+"""Shards on hosts of their own, and their duties when the network fails."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""minkad as a process: what systemd, an operator and a monitoring system see of it."""
+"""minkad as a process, from outside: systemd, an operator, a monitoring system."""
 
 import signal
 import socket
@@ -97,7 +97,7 @@ def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> No
 
 
 def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path) -> None:
-    """Systemd starts a node again after a failure (1), and not after a mistake (2)."""
+    """Systemd restarts a node after a failure (1), and doesn't after a mistake (2)."""
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
     path = tmp_path / "minkad.yaml"
     bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]
@@ -164,7 +164,7 @@ def test_an_address_that_is_taken_is_named_with_who_to_ask(tmp_path: Path, key: 
         command = [sys.executable, "-m", "minkad", "--config", str(path)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
-    complaint, remedy = ended.stderr.splitlines()  # and nothing of gRPC's own
+    complaint, remedy = ended.stderr.splitlines()  # and no line of gRPC's
     assert complaint == (
         f"minkad: ADDRESS_IN_USE: listen.{key}: another process listens on 127.0.0.1:{port}; "
         f"ss -ltnp 'sport = :{port}' names it"

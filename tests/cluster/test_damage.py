@@ -73,7 +73,7 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
         wait_settled(control, 3)
         cluster.kill(name)
         newest = node.data_dir.rename(newest)
-        shutil.copytree(copy, node.data_dir)  # that of the process before, so the others have heard of more starts
+        shutil.copytree(copy, node.data_dir)  # the former process's, so the others have heard of more starts
         for _ in range(3):  # three starts, as systemd would make
             said = refused(cluster, name)
             assert said.startswith("DATA_DIRECTORY_ROLLED_BACK: this is start 2 of the data directory")
@@ -89,8 +89,8 @@ def test_an_older_copy_of_a_data_directory_and_one_of_another_cluster() -> None:
 
 
 def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
-    """All that is in the log database of a node that doesn't run, but for Raft's hard state; and how far that says the
-    coordinator's log is committed. A start may find a newer term, and nothing else.
+    """All rows of a stopped node's log database except Raft's hard state; and the commit index of the coordinator's log
+    in that hard state. A start may find a newer term, and nothing else.
     """
     shutil.copytree(data_dir / "log", scratch / "log")
     shutil.copy(data_dir / "log.mark", scratch)
@@ -102,7 +102,7 @@ def log_of(data_dir: Path, scratch: Path) -> tuple[dict[bytes, bytes], int]:
 
 
 def led_by_turns(control: Control, names: list[str]) -> int:
-    """Let another node lead the coordinator. Returns how far its log was committed before."""
+    """Let another node lead the coordinator. Returns the commit index of its log before that."""
     coordinator = control.status().coordinator
     control.transfer_leadership(next(name for name in names if name != coordinator.controller))
     return coordinator.commit_index
@@ -150,7 +150,7 @@ def test_a_node_refuses_to_follow_a_majority_that_was_set_back() -> None:
             (cluster.directory / f"{name}-newest").rename(cluster.node(name).data_dir)
         for name in cluster.nodes:
             cluster.restart(name, ready=False)
-        with Control(cluster.endpoints) as fresh:  # which remembers no table of those that were set back
+        with Control(cluster.endpoints) as fresh:  # a client that doesn't know a newer table
             table = wait_settled(fresh, 3)
         assert {keyspace.name for keyspace in table.keyspaces} == {"flights", "later"}
         with Client(cluster.endpoints, keyspace="flights") as client:

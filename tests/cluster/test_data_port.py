@@ -1,4 +1,4 @@
-"""A node whose heartbeats go on and whose data port is dead is replaced, named, and back once it answers."""
+"""A node with heartbeats and a dead data port is replaced and named, and is back once the port answers."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from tests.cluster.proxies import Proxy, proxied
 NODES = 4
 KEYS = [b"key-%d" % number for number in range(48)]
 FAILED, LIVE = NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LIVE
-QUICKLY = 8.0  # the failure timeout, an election and what a busy machine adds; without the judge it never happened
+QUICKLY = 8.0  # the failure timeout, an election and a busy machine's delay; without the judge it never happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Running:
         return sum(row.leader == name for row in self.control.status().table.partitions)
 
     def write_everywhere(self) -> None:
-        """Again after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
+        """Repeat after OUTCOME_UNKNOWN: the client may begin with the table of the node that is cut off."""
 
         def write() -> bool:
             client.put_many(dict.fromkeys(KEYS, b"v"))
@@ -53,7 +53,7 @@ class Running:
             eventually("all keys are written", write)
 
     def said(self, name: str) -> str:
-        """What `minkactl status` says of a node."""
+        """The line of `minkactl status` about a node."""
         rows = problems(survey(self.control))
         return "; ".join(row["problem"] for row in rows if name in row["nodes"] and row["severity"] == "error")
 
@@ -107,7 +107,7 @@ def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
 
 
 def test_a_node_whose_data_port_hangs_stops_gracefully() -> None:
-    """It does so before anybody has noticed: others lead by then, with its help or without."""
+    """It stops before anybody has noticed the hang: then others lead, with its help or without."""
     with running() as run:
         run.write_everywhere()
         victim = run.follower()
@@ -138,7 +138,7 @@ def test_a_node_without_file_descriptors_is_replaced_and_comes_back() -> None:
         pid = cluster.node(victim).pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == hard, "it was raised at the start"
-        # The numbers below the limit are held since the start: what closes later on leaves none that is free.
+        # All numbers below the limit are held since the start: so closing a file later frees none of them.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (32, hard))
         eventually(f"another node leads what {victim} led", is_replaced(run, victim), 2 * QUICKLY)
         run.write_everywhere()

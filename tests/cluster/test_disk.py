@@ -46,7 +46,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, room: int) -> None:
-    """Fill the disk until nothing more fits; then free so many bytes."""
+    """Fill the disk until nothing more fits; then free `room` bytes."""
     with path.open("wb", buffering=0) as file:
         for size in (MIB, 4096):
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def written(client: Client, key: bytes) -> bool:
 
 
 def write_until_refused(client: Client) -> int:
-    """Write rows of a MiB until one is refused; returns how many were acknowledged."""
+    """Write rows of a MiB until one is refused; returns the number of acknowledged ones."""
     for i in range(DISK_BYTES // MIB):
         try:
             client.put(b"key-%d" % i, bytes([i]) * MIB, timeout=2.0)
@@ -113,7 +113,7 @@ def write_until_refused(client: Client) -> int:
 
 
 def delete_until_refused(client: Client) -> None:
-    """Delete, which a low disk still takes, until the disk is full."""
+    """Delete, which a low disk still permits, until the disk is full."""
     for i in range(DISK_BYTES // 60_000):
         try:
             client.delete(b"%60000d" % i, timeout=2.0)
@@ -130,7 +130,7 @@ def ended_or_ready(cluster: LocalCluster) -> bool:
 
 
 def wal(data_dir: Path) -> Path:
-    """The write-ahead log that the log database has last written to."""
+    """The last write-ahead log of the log database."""
     return max((file for file in (data_dir / "log").glob("*.log") if file.stat().st_size), key=lambda f: f.name)
 
 
@@ -143,7 +143,7 @@ def test_a_torn_end_of_the_log_is_cut_off() -> None:
             client.put_many(rows)
             cluster.kill("athens")
             path = newest(cluster.node("athens").data_dir, "*.log")
-            # RocksDB's header: the checksum, the length, and that it is a whole record; most of the record is missing.
+            # RocksDB's header: the checksum, the length, and the type of a whole record; most of the record is missing.
             path.write_bytes(path.read_bytes() + b"\x01\x02\x03\x04" + b"\x00\x10" + b"\x01" + b"torn")
             cluster.restart("athens")
             wait_settled(control, live=1)

@@ -58,7 +58,7 @@ def minkactl(cluster: LocalCluster, *arguments: str) -> Result:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitions", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_disk_that_fails_ends_the_node_however_many_partitions_it_has(disk: Disk, partitions: int) -> None:
-    """Closing one database after the other would take a second each."""
+    """Closing one database after the other would take a second for each."""
     cluster = LocalCluster(["athens"], config=QUICK)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with cluster, Control(cluster.endpoints) as control:
@@ -85,7 +85,7 @@ def written(client: Client, keys: Iterable[bytes]) -> bool:
 
 
 def test_a_disk_that_does_not_answer_ends_the_node(tmp_path: Path) -> None:
-    """Its replicas at other nodes lead then."""
+    """Then its replicas at other nodes lead."""
     spec, held = tmp_path / "failpoints", tmp_path / "held"
     with LocalCluster(3, config=CONFIG) as cluster, Control(cluster.endpoints) as control:
         victim = next(name for name in cluster.nodes if name != control.status().coordinator.controller)
@@ -115,7 +115,7 @@ def known(control: Control) -> PartitionTable:
 
 @pytest.mark.parametrize("who", ["the active controller", "another node"])
 def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> None:
-    """They do so long before the node ends, and the node goes on when its disk does."""
+    """They do so long before the node ends; the node goes on when its disk does."""
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
     for name, node in cluster.nodes.items():
@@ -190,13 +190,13 @@ def check_what_a_low_disk_takes(cluster: LocalCluster, control: Control, client:
 
 
 def is_low(cluster: LocalCluster, disk: Disk) -> bool:
-    """Whether the controller has heard that the disk is low; room that a database has given back is filled again."""
+    """True if the controller has heard that the disk is low. Fills room again that a database has freed."""
     disk.fill(room=DISK_BYTES // 10 - 4 * MIB)
     return "low" in minkactl(cluster, "nodes").output
 
 
 def refusals(client: Client) -> dict[bytes, Code]:
-    """By key: why it was not written; empty if all keys were."""
+    """By key, the code with which its write was refused; empty if all keys were written."""
     try:
         client.put_many(dict.fromkeys(KEYS[2:], b"x" * 1000), timeout=1.0)
     except BatchError as error:
@@ -205,7 +205,7 @@ def refusals(client: Client) -> dict[bytes, Code]:
 
 
 def test_writes_go_on_without_a_replica_whose_disk_is_low(disk: Disk) -> None:
-    """Other nodes lead, and it is out of the in-sync sets until it has room."""
+    """Other nodes lead, and this node is out of the in-sync sets until it has room."""
     cluster = LocalCluster(["athens", "byzantium", "cyrene"], config=CONFIG)
     cluster.nodes["athens"].config = {"data_dir": str(disk.mount / "data")}
     with (

@@ -142,7 +142,7 @@ def test_a_level_that_is_not_reached(cluster: LocalCluster, duties: Client) -> N
             with Client(endpoints, timeout=30.0) as client:
                 assert client.create("reach", "quorum").duty.version == 1
                 assert refusal(lambda: client.create("reach", "all", consistency="all")) is Code.CONSISTENCY_NOT_REACHED
-                assert client.get("reach", "all").duty.version == 1  # it is done all the same
+                assert client.get("reach", "all").duty.version == 1  # it is done nevertheless
         finally:
             cluster.signal(paused, signal.SIGCONT)
         wait_settled(control, live=3)

@@ -24,8 +24,8 @@ def feeds(tmp_path: Path) -> Iterator[LocalFeeds]:
 
 
 def settled(feeds: LocalFeeds) -> Polls:
-    """Wait until each feed is polled by exactly one worker, and each living worker has some; a move begins the wait
-    again. Returns the polls.
+    """Wait until each feed is polled by exactly one worker, and each living worker has some; a move restarts the
+    wait. Returns the polls.
     """
     begun = feeds.polls().now
 
@@ -66,7 +66,7 @@ def test_each_feed_is_polled_by_one_living_worker_after_others_were_killed(feeds
 
     eventually("all items that were published before are stored", lambda: len(feeds.items.all()) >= last.published)
     assert stored_by(feeds) == {"one", "two", "three"}
-    for feed, polls in enumerate(before.feeds):  # what the killed worker would still write if it were only slow
+    for feed, polls in enumerate(before.feeds):  # writes that the killed worker would still make if it were slow
         if polls[-1].worker == "two":
             with pytest.raises(StaleToken):
                 feeds.items.add(f"feed-{feed:03}", polls[-1].epoch, "two", {"late": "too late"})

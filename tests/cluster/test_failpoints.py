@@ -28,7 +28,7 @@ NODES = ("athens", "byzantium", "cyrene", "ephesus")
 # Splits, merges, snapshots and loads have tests of their own.
 ELSEWHERE = ("ingest.", "merge.", "snapshot.", "split.", "spool.", "trim.")
 PLACES = [name for name in sorted(failpoints.names()) if not name.startswith(ELSEWHERE)]
-# Each partition of `flights` has so much that it moves by a checkpoint; those of `small` move by their log alone.
+# Each partition of `flights` has enough data to move by a checkpoint; those of `small` move by their log alone.
 BALLAST = {b"ballast-%d" % i: i.to_bytes(4, "big") * 500 for i in range(9_000)}
 
 
@@ -85,7 +85,7 @@ def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
 
 
 def begun(control: Control, plan: Plan, who: str) -> int:
-    """Begin the operation beside others; returns its id, or 0 if the controller died, in which case it may be
+    """Begin the operation beside others; returns its id, or 0 if the controller died: then the operation may have been
     recorded.
     """
     try:
@@ -101,7 +101,7 @@ def ended(control: Control, operations: list[int]) -> bool:
 
 
 def nothing_runs(control: Control) -> bool:
-    """Whether no operation runs, even one that was recorded although no client was told."""
+    """True if no operation runs, not even one that was recorded although no client was told."""
     status = control.status()
     return status.from_controller and not status.running
 

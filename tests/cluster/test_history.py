@@ -1,4 +1,4 @@
-"""The history of a real cluster's load: nodes report what clients did, and keep it through a kill."""
+"""The history of a real cluster's load: nodes report their clients' requests, and keep the history through a kill."""
 
 from collections.abc import Iterator
 

@@ -63,7 +63,7 @@ def channel(cluster: LocalCluster) -> Iterator[grpc.Channel]:
 
 
 def identity(cluster: LocalCluster) -> tuple[tuple[str, str], ...]:
-    """The metadata by which a node shows that it is one of the cluster."""
+    """The metadata that identifies a node of the cluster."""
     with Control(cluster.endpoints) as control:
         return ("minka-cluster", control.status().table.cluster.id), ("minka-node", NODE)
 
@@ -132,7 +132,7 @@ def request(method: MethodDescriptor, rng: random.Random) -> bytes:
 
 
 def outcome(call: Any) -> Code | None:
-    """The code of a refusal, or None. Fails for an error that is none of Minka's."""
+    """The code of a refusal, or None. Fails for an error that isn't Minka's."""
     try:
         for _ in call:
             pass
@@ -148,14 +148,14 @@ def outcome(call: Any) -> Code | None:
 
 
 def ask(channel: Any, path: str, content: bytes, metadata: Any, *, streams: bool) -> Code | None:
-    """Send one request; answers come until the stream ends or is refused."""
+    """Send one request, and read the answers until the stream ends or is refused."""
     if streams:
         return outcome(channel.stream_stream(path)(iter([content]), metadata=metadata, timeout=SECONDS))
     return outcome(channel.unary_stream(path)(content, metadata=metadata, timeout=SECONDS))
 
 
 def assert_well(cluster: LocalCluster) -> None:
-    """Check that the node serves, and that nothing in its log shows a bug."""
+    """Check that the node serves, and that its log shows no bug."""
     log = cluster.node(NODE).log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
     with Control(cluster.endpoints) as control:
@@ -173,7 +173,7 @@ def test_every_method_answers_any_request_by_name(cluster: LocalCluster, channel
     strange = (None, (("minka-cluster", "another"),), (*known[:1], ("minka-node", "No Name")))
     for method in METHODS:
         path = f"/{method.containing_service.full_name}/{method.name}"
-        # A caller that knows the cluster's id, and is not stopped by TLS, counts as a node: its rows and terms are
+        # A caller that knows the cluster's id counts as a node, unless TLS stops it: its rows and terms are
         # believed.
         believed = method.containing_service.name in ("Raft", "ReplicaControl")
         for _ in range(EXAMPLES):
@@ -232,7 +232,7 @@ def test_frames_of_any_kind_are_answered_by_name(cluster: LocalCluster, channel:
 
 
 def answered(cluster: LocalCluster, purpose: str, content: list[bytes], metadata: Any) -> Code | None:
-    """How the data port answers these frames: an error, or None if it ends the connection without one."""
+    """The data port's answer to these frames: an error, or None if it ends the connection without one."""
     cluster_id, node = (metadata[0][1], NODE) if metadata else ("", "")
     sent = [framed(Kind.DATA, encode_hello(Hello(purpose, cluster_id, node)))]
     sent += [*(framed(Kind.DATA, one) for one in content), framed(Kind.END, b"")]
@@ -316,7 +316,7 @@ def test_a_node_does_not_speak_for_another(cluster: LocalCluster, channel: Any) 
 
 def test_requests_have_a_size(cluster: LocalCluster, channel: Any) -> None:
     path = "/minka.v1.Metadata/GetTable"
-    unknown_field = b"\x7a" + b"\x80\x80\x80\x09"  # 18 MiB of it
+    unknown_field = b"\x7a" + b"\x80\x80\x80\x09"  # 18 MiB of an unknown field
     content = unknown_field + bytes(9 << 21)
     assert ask(channel, path, content, None, streams=False) is Code.TOO_LARGE
     with pytest.raises(grpc.RpcError) as caught:

@@ -1,4 +1,4 @@
-"""A cluster with a large table: no turn of a daemon's loop is long, whatever happens, and no node is taken for dead."""
+"""A cluster with a large table: no turn of a daemon's loop is ever long, and no node is taken for dead."""
 
 import re
 import urllib.request
@@ -54,5 +54,5 @@ def longest_turn(cluster: LocalCluster) -> float:
 def _longest_turn(http_address: str) -> float:
     with urllib.request.urlopen(f"http://{http_address}/metrics", timeout=10) as answer:
         found = _LONGEST.search(answer.read().decode())
-    assert found is not None, "/metrics says how long the loop's turns are"
+    assert found is not None, "/metrics has the length of the loop's turns"
     return float(found[1])

@@ -1,4 +1,4 @@
-"""The last replica in sync is lost with its disk: who has everything leads; else a person accepts the loss."""
+"""The last replica in sync is lost with its disk: one that has everything leads; else a person accepts the loss."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 class Loss:
-    """A partition on three nodes of five, of which `first` and then `second` stop, and then `last`, whose disk is lost.
+    """A partition on three nodes of five: `first`, then `second`, then `last` stop, and the disk of `last` is lost.
     Only `first` lacks an acknowledged write.
     """
 
@@ -56,7 +56,7 @@ class Loss:
         eventually(f"{node} is LIVE", lambda: node in self.live())
 
     def live(self) -> list[str]:
-        """The nodes that the active controller has heard within a second. One that it never heard has no age."""
+        """The nodes that the active controller has heard within a second. A node that it never heard has no age."""
         heard = (node for node in self.control.status().nodes if node.HasField("heartbeat_age_ms"))
         return [node.node_id for node in heard if node.heartbeat_age_ms < 1000]
 

@@ -1,4 +1,4 @@
-"""Whatever happens to nodes, network and disks: clients see what one store that never fails would show them."""
+"""Faults of nodes, network and disks: clients see what one store that never fails would show them."""
 
 import contextlib
 import logging
@@ -51,7 +51,7 @@ def skip_what_is_not_permitted(lab: Lab, faults: tuple[Fault, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What clients do, at which addresses, and how it is judged."""
+    """The clients' requests, the addresses they go to, and how their history is judged."""
 
     workers: type[Workers[Any]]
     check: Callable[[list[Any]], Result]
@@ -66,7 +66,7 @@ REDIS_CLIENTS = Work(  # the cluster client of redis-py
 
 
 class Clients(NamedTuple):
-    """Some that do the same to the keys of one keyspace."""
+    """Clients that do the same to the keys of one keyspace."""
 
     work: Work
     keyspace: str
@@ -111,8 +111,8 @@ def test_histories_are_linearizable_while_ranges_are_split_and_merged(lab: Lab, 
 
 
 def judge(lab: Lab, name: str, faults: list[Fault], rng: random.Random, admin: Admin | None, *clients: Clients) -> None:
-    """Record what clients see before, during and after the faults, and judge it. Leaders of the first ones' keys are
-    what faults hit.
+    """Record the history before, during and after the faults, and judge it. The faults hit leaders of the first
+    clients' keys.
     """
     lab.repair()
     with contextlib.ExitStack() as stack:
@@ -141,7 +141,7 @@ def judge(lab: Lab, name: str, faults: list[Fault], rng: random.Random, admin: A
 
 
 def summary(history: list[Any]) -> str:
-    """How many operations of each kind had which outcome."""
+    """The number of operations by kind and outcome."""
     counts = Counter((event.kind, event.outcome) for event in history)
     for kind in {event.kind for event in history}:
         assert counts[kind, Outcome.OK], f"no {kind.value} succeeded"

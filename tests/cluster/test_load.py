@@ -96,7 +96,7 @@ def test_a_zipf_load_on_one_range_is_split_and_spread(cluster: LocalCluster) -> 
             return [row for row in table.partitions if b"m" <= row.start_key < b"s"]
 
         def busiest_share() -> float:
-            """The present share of the node that serves most."""
+            """The present share of the busiest node."""
             status = control.status()
             leaders = {row.id: row.leader for row in status.table.partitions}
             served = Counter[str]()

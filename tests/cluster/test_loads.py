@@ -1,4 +1,4 @@
-"""Loads into real daemons: files are uploaded, committed and taken in, whatever dies meanwhile."""
+"""Loads into real daemons: files are uploaded, committed and taken in, although processes die meanwhile."""
 
 import random
 import zlib
@@ -93,7 +93,7 @@ def spool_of(cluster: LocalCluster, name: str, load: Load) -> list[str]:
 
 
 def test_a_load_runs_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A second run finds the result of the first one, and a later write stays."""
+    """A second run finds the first one's result, and a later write stays."""
     rows = rows_of(2000, "once")
     with LoadClient(cluster.endpoints) as client, Client(cluster.endpoints) as kv:
         load = client.begin("once", "hashed", job="what it was asked")
@@ -132,7 +132,7 @@ def test_what_is_aborted_is_gone(cluster: LocalCluster, tmp_path: Path) -> None:
     assert rows[b"key-0000001"] not in read_all(cluster, "hashed", [b"key-0000001"]).values()
 
 
-def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_files_that_no_log_needs_are_removed(cluster: LocalCluster, tmp_path: Path) -> None:
     with (
         LoadClient(cluster.endpoints) as client,
         Client(cluster.endpoints) as kv,
@@ -154,7 +154,7 @@ def test_what_is_in_no_log_any_more_is_removed(cluster: LocalCluster, tmp_path: 
 
 
 def test_the_files_of_a_load_are_removed_after_later_loads(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Nobody else writes to a keyspace that is loaded each night: the rows of loads count as changes that are kept."""
+    """Nobody else writes to a keyspace that is loaded each night: the rows of loads count as changes to keep."""
     rows = {f"key-{i:02}".encode(): random.Random(i).randbytes(1_000_000) for i in range(20)}
     with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
         control.create_keyspace("nightly", 1, HashFunction.HASH_FUNCTION_MURMUR3, replicas=3)
@@ -379,7 +379,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(8)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    """At the end all of it is there, once, and a write that came after it stays."""
+    """At the end every row is there once, and a later write stays."""
     rng = random.Random(seed)
     place = INGEST_POINTS[seed % len(INGEST_POINTS)]
     keyspace = ("hashed", "ranged")[seed // len(INGEST_POINTS) % 2]

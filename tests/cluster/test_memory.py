@@ -1,4 +1,4 @@
-"""A node's memory stays bounded whatever clients ask and don't take, and other clients are served meanwhile."""
+"""A node's memory stays bounded whatever clients request and don't read, and other clients are served meanwhile."""
 
 import asyncio
 import re
@@ -26,11 +26,11 @@ from tests.cluster.cluster import QUICK, create_keyspace, eventually
 
 MIB = 1024 * 1024
 LIMIT_MIB = 128
-# What is counted also has copies in gRPC, and in memory that the allocator keeps.
+# The counted bytes have copies in gRPC, too, and in memory that the allocator keeps.
 BOUND_MIB = 3 * LIMIT_MIB
 KEYS = [b"large%d" % i for i in range(16)]
 ROUNDS = 3
-# Without probes gRPC's windows don't grow: else its own buffers take what the test leaves.
+# Without probes gRPC's windows don't grow; otherwise its own buffers take the memory that the test leaves.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -63,7 +63,7 @@ def resident_mib(cluster: LocalCluster) -> float:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    """What the daemon's metrics say."""
+    """The values of the daemon's metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]  # it is there
@@ -77,7 +77,7 @@ def frame(row: Partition, number: int, keys: list[bytes]) -> bytes:
 
 @asynccontextmanager
 async def streams(cluster: LocalCluster, count: int, connections: int) -> AsyncIterator[list[Any]]:
-    """So many streams, over so many connections."""
+    """These streams, spread over `connections` connections."""
     address = cluster.node("athens").address
     channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(connections)]
     try:
@@ -106,8 +106,8 @@ async def take_slowly(call: Any) -> None:
 
 
 async def served_meanwhile(cluster: LocalCluster, others: list[Awaitable[None]]) -> float:
-    """How much more memory the daemon had at most while `others` were under way and all calls of a good client
-    succeeded, in MiB.
+    """The greatest growth of the daemon's memory, in MiB, while `others` were under way and all calls of a good client
+    succeeded.
     """
     before, most = resident_mib(cluster), 0.0
     tasks = [asyncio.ensure_future(other) for other in others]
@@ -181,7 +181,7 @@ async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
 
 
 async def test_uploads_that_wait_for_their_turn(cluster: LocalCluster) -> None:
-    """Eight are received at a time; what others send ahead stays with them, as gRPC's windows don't grow."""
+    """Eight are received at a time; the rest stays with the senders, as gRPC's windows don't grow."""
     with Control(cluster.endpoints) as control:
         partition = create_keyspace(control, "loaded", 1, live=1).partitions[0].id
         number = control.begin_load("half", "loaded").number

@@ -22,7 +22,7 @@ BOUNDS = [SORTED[i] for i in range(500, 6000, 500)] + [b"key-2", b"key-3"]
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_merges_under_load(replicas: int) -> None:
-    """With one replica, the two partitions are first brought to the same node."""
+    """With one replica, both partitions first move to one node."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
         control.create_keyspace("authors", 0, nothing, replicas=replicas, split_points=BOUNDS)
@@ -95,7 +95,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def test_what_is_deleted_while_it_is_trimmed_stays_deleted(cluster: LocalCluster) -> None:
-    """The deleted keys are not even back after a restart."""
+    """Not even a restart brings the deleted keys back."""
     with Control(cluster.endpoints) as control:
         rows = wait_settled(control, live=3).partitions
         parent = next(row for row in rows if row.start_key == BOUNDS[0])
@@ -136,7 +136,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(4)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader dies at a step of a merge; the merge ends, and all that was acknowledged is there."""
+    """The leader dies at a step of a merge; the merge ends, and no acknowledged write is lost."""
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)
@@ -152,7 +152,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
             spec_file(cluster, victim).write_text(f"{point}=kill\n")
             try:
                 operation_id = control.merge("authors", [rows[place].start_key], "test", f"seed {seed}").id
-            except MinkaError:  # the controller died of it: the operation may have been recorded
+            except MinkaError:  # the controller died: the operation may have been recorded
                 operation_id = 0
             eventually(f"{victim} dies at {point}", lambda: not cluster.node(victim).running)
             spec_file(cluster, victim).unlink()

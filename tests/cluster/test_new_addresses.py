@@ -1,4 +1,4 @@
-"""A node that comes back under another address gets all that the others send it."""
+"""A node that comes back under another address gets everything that the others send it."""
 
 from collections.abc import Iterator
 
@@ -21,8 +21,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def move(cluster: LocalCluster, name: str, port: str) -> None:
-    """Stop the node, and start it again with another address of its gRPC or its data port. The configurations go on
-    naming the founders' former addresses.
+    """Stop the node, and start it again with another address of its gRPC or its data port. The configurations still
+    name the founders' former addresses.
     """
     node = cluster.node(name)
     known = cluster.configuration(node)["cluster"]
@@ -33,12 +33,12 @@ def move(cluster: LocalCluster, name: str, port: str) -> None:
 
 
 def keyspaces(cluster: LocalCluster, name: str) -> list[str]:
-    """Those in the node's own copy of the table."""
+    """The addresses in the node's own copy of the table."""
     return [keyspace.name for keyspace in own_status(cluster, name).table.keyspaces]
 
 
 def has_all(control: Control) -> bool:
-    """Whether each replica is in sync again."""
+    """True if each replica is in sync again."""
     partitions = control.table().partitions
     return all(set(p.isr) == set(p.replicas) for p in partitions)
 

@@ -1,4 +1,4 @@
-"""The checker of operations itself: what it must find and what it must not."""
+"""The checker of operations itself: it finds every violation and nothing else."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -158,7 +158,7 @@ IMPOSSIBLE = {
     "one version of two values": [
         put_if(If.ABSENT, A, 0, 9, version=1), put_if(If.VALUE, B, 0, 9, version=1, of=A), seen(B, 1, 10, 11),
     ],
-    "a version that changes by itself": [put(A, 0, 1), seen(A, 1, 2, 3), seen(A, 2, 4, 5)],
+    "a version that changes without a write": [put(A, 0, 1), seen(A, 1, 2, 3), seen(A, 2, 4, 5)],
     "another version than was told": [put_if(If.ABSENT, A, 0, 1, version=1), seen(A, 2, 2, 3)],
     "a condition that does not hold tells an old version": [
         put_if(If.ABSENT, A, 0, 1, version=1), put(B, 2, 3), put_if(If.ABSENT, C, 4, 5, done=False, version=1),
@@ -230,7 +230,7 @@ def test_histories_that_say_nothing_are_refused() -> None:
 
 
 def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
-    """A leader that is elected after long answers all that has waited for it at once."""
+    """A leader that was elected late answers all waiting requests at once."""
     unknown = [expire(ttl, 0, 1, UNKNOWN) for ttl in (1, 2, 3, 4)] + [persist(0, 1, UNKNOWN) for _ in range(4)]
     together = [put(b"%d" % number, 1 + number / 100, 3) for number in range(12)]
     changed = [put_if(If.VALUE, b"last %d" % i, 2 + i / 100, 3, of=b"%d" % i, done=False, version=-2) for i in range(8)]
@@ -240,7 +240,7 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_increments_without_an_answer_are_no_riddle() -> None:
-    """Their numbers differ little, so what can't be a sum of them is to be seen early."""
+    """Their numbers differ little, so an impossible sum has to be found early."""
     amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
     unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]
     assert check([*unknown, get(b"%d" % sum(amounts[:12]), 2, 3)]).verdict is Verdict.LINEARIZABLE
@@ -273,7 +273,7 @@ def as_operated(event: Event) -> Operated:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_it_agrees_with_trying_every_order(seed: int) -> None:
-    """Without lifetimes: their moments are no permutation."""
+    """Without lifetimes: permutations don't have the moments of expiry."""
     rng = random.Random(seed)
     verdicts = []
     for number in range(60):
@@ -323,7 +323,7 @@ def test_a_store_with_a_fault_is_found_out(fault: str) -> None:
         history = recorded(rng, store, 500, 4, 0.3, counts=FAULTS[fault], lifetimes=True)
         verdicts.append(check(history, slack=0.001).verdict)
     assert Verdict.UNDECIDED not in verdicts
-    assert verdicts.count(Verdict.VIOLATION) >= 2, "the others may have done nothing that can be seen"
+    assert verdicts.count(Verdict.VIOLATION) >= 2, "the other faults may have had no visible effect"
 
 
 @dataclass
@@ -348,15 +348,15 @@ class Store:
         return self._fault == fault and self._rng.random() < share
 
     def refuses(self) -> bool:
-        """Whether what it refuses is not done."""
+        """True if refused operations are really not done."""
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """How often it does what it says that it does once."""
+        """How often it does an operation that it confirms once."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:
-        """What is there."""
+        """The present cell, after an expiry that is due."""
         expires = self._cell.expires
         if expires is not None and expires <= now and not self._now_and_then("never expires", 1):
             self._expired, self._cell = self._cell, Cell()
@@ -365,7 +365,7 @@ class Store:
         return self._cell
 
     def do(self, event: Operated, now: float) -> Operated:
-        """Do it, and fill in the answer."""
+        """Do the operation, and fill in the answer."""
         cell = self.see(now)
         if event.kind is Kind.GET:
             return replace(event, found=cell.value)
@@ -420,7 +420,7 @@ def recorded(
     lifetimes: bool,
     weights: tuple[float, float, float] = (16, 1, 1),
 ) -> list[Operated]:
-    """What clients see of a store: each operation takes effect within its span, if it has an answer."""
+    """The clients' view of a store: each operation takes effect within its span, if it has an answer."""
     free = [0.0] * clients
     planned = []
     for number in range(operations):
@@ -433,7 +433,7 @@ def recorded(
             at += rng.choice([0.0, 3 * span, 1e9])
         planned.append((at, number, called, free[client], outcome))
     history: list[Operated] = []
-    known: list[tuple[bytes, int]] = [(b"nothing", 0)]  # values with versions that somebody has seen
+    known: list[tuple[bytes, int]] = [(b"nothing", 0)]  # values with versions that a client has seen
     for at, number, called, returned, outcome in sorted(planned):
         event = asked(rng, number, called, returned, rng.choice(known[-3:]), counts=counts, lifetimes=lifetimes)
         event = replace(event, outcome=outcome)
@@ -463,7 +463,7 @@ def asked(
     counts: bool,
     lifetimes: bool,
 ) -> Operated:
-    """Something that a client may ask for; a register's values are unique."""
+    """A request that a client may make; a register's values are unique."""
     if counts:
         kind = rng.choice([Kind.GET, Kind.GET_VERSIONED, Kind.ADD, Kind.ADD])
         return Operated(KEY, kind, called, returned, by=rng.randrange(1, 10**6) if kind is Kind.ADD else 0)
@@ -480,7 +480,7 @@ def asked(
 
 
 def some_order_explains(history: Sequence[Operated]) -> bool:
-    """The definition: some order of what was done, and of some of what may have been done, fits all times and
+    """The definition: some order of all that was done, and of some of what may have been done, fits all times and
     answers.
     """
     done = [event for event in history if event.outcome is OK]
@@ -504,7 +504,7 @@ def orders(done: Sequence[Operated], chosen: Sequence[Operated]) -> Iterator[Seq
 
 
 def explains(order: Iterable[Operated]) -> bool:
-    """Whether the answers are those of a store that did this one after the other. Each write makes a version of its
+    """True if a store that did this one after the other gives these answers. Each write makes a version of its
     own, which the first answer tells, and which nothing else has.
     """
     value: bytes | None = None
@@ -547,7 +547,7 @@ def answer_fits(event: Operated, value: bytes | None, made: int, told: dict[int,
 
 
 def tell(told: dict[int, int], made: int, version: int) -> bool:
-    """Take note of a write's version; False if it has another one, or another write has this one."""
+    """Record a write's version; False if it has another one, or another write has this one."""
     if made in told:
         return told[made] == version
     if version in told.values():

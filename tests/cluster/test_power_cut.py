@@ -1,7 +1,7 @@
-"""The power is cut while clients write: what was acknowledged before is on the disks.
+"""The power is cut while clients write: everything that was acknowledged before is on the disks.
 
-A disk is a file with a file system, mounted through a loop device. A copy of the file is what the disk would hold after
-a power cut at that moment: what the daemon, RocksDB or the file system keep in memory is not in it.
+A disk is a file with a file system, mounted through a loop device. A copy of the file is the disk after a power cut at
+that moment: it lacks everything that the daemon, RocksDB or the file system have only in memory.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Writers:
         self._work: Future[None] = loop.start(self._run())
 
     def wait_busy(self) -> None:
-        """Wait until there is something to lose."""
+        """Wait until enough writes are acknowledged that a loss would show."""
         eventually("writes are acknowledged", lambda: self.count >= FIRST_ACKNOWLEDGED)
 
     def wait_failed(self) -> None:
@@ -75,7 +75,7 @@ class Writers:
                     self.count += 1
 
     def check(self, before: dict[bytes, int]) -> None:
-        """Check that each value acknowledged `before` is there, or one that the same writer wrote later."""
+        """Check that each key has the value acknowledged `before`, or one that the same writer wrote later."""
         assert sum(before.values()) >= FIRST_ACKNOWLEDGED
         with Client(self._endpoints, keyspace=self._keyspace, timeout=20.0) as client:
             found = client.get_many(list(before))
@@ -194,7 +194,7 @@ def test_all_nodes_lose_power_at_once(undo: Undo, directory: Path, loop: Loop, r
 def test_one_of_three_nodes_loses_power_while_the_others_go_on(
     undo: Undo, directory: Path, loop: Loop, seed: int
 ) -> None:
-    """It comes back with older data; nothing that was acknowledged is lost, neither before the cut nor after."""
+    """It comes back with older data; no write acknowledged before or after the cut is lost."""
     disks = make_disks(undo, directory, NODES)
     rng = random.Random(seed)
     victim = rng.choice(NODES)

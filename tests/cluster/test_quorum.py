@@ -109,7 +109,7 @@ class Direct:
 
 
 def test_a_leader_that_was_stopped_finds_itself_replaced(cluster: LocalCluster) -> None:
-    """The ghost leader: a process that still believes that it leads answers what reached it while it stood still."""
+    """The ghost leader: a process that still believes that it leads answers requests that came while it stood still."""
     with Control(cluster.endpoints) as control:
         table = wait_settled(control, live=3)
         ghost = control.status().coordinator.controller
@@ -157,7 +157,7 @@ def test_a_leader_without_quorum_steps_down_and_its_clearance_ends(cluster: Loca
 
 
 def serve_until_refused(direct: Direct) -> float:
-    """Send requests until one is refused; returns when the last one was sent that was served."""
+    """Send requests until one is refused; returns the send time of the last one that was served."""
     end = time.monotonic() + 10 * CLEARANCE_S
     last = 0.0
     while time.monotonic() < end:
@@ -267,7 +267,7 @@ def elections(cluster: LocalCluster, name: str) -> int:
 
 
 def check_that_a_stranger_is_refused(cluster: LocalCluster) -> None:
-    """Check that a node is refused that would found another cluster with one of these."""
+    """Check that a node that would found another cluster with one of these is refused."""
     grpc_address, http_address = free_addresses(2)
     config = {
         "node": {"id": "troy"},

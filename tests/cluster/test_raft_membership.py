@@ -1,5 +1,5 @@
-"""Voters, the leader, and nodes that are gone: voters and learners are real processes, changed automatically and by
-minkactl.
+"""Changes of the coordinator's membership, automatic and by minkactl, among real processes: voters, learners, the
+leader, and nodes that are gone.
 """
 
 import json
@@ -28,7 +28,7 @@ FAILED = NodeState.NODE_STATE_FAILED
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """One node founds the cluster and the others join; each of the tests below goes on from the one before."""
+    """One node founds the cluster and the others join; each test below continues from the one before."""
     with LocalCluster(["athens"], config=CONFIG) as cluster:
         for name in ("byzantium", "cyrene", "ephesus"):
             cluster.add(name)
@@ -133,7 +133,7 @@ def test_a_learner_takes_a_voters_seat_in_one_joint_change(cluster: LocalCluster
 
 
 def joint_configurations(cluster: LocalCluster) -> list[str]:
-    """The joint configurations of voters, by raft id, in the order in which athens went through them."""
+    """The joint configurations of voters, by raft id, in the order in which athens had them."""
     return re.findall(
         r"is in the configuration voters=(\(\S[^)]*\)&&\([^)]*\))", cluster.log("athens").read_text("utf-8")
     )
@@ -168,7 +168,7 @@ def test_a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster: LocalClust
 def test_a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None:
     voters, (learner,) = seats(control)
     node = cluster.node(learner)
-    # The node is cut off while it is removed, and has no leader when it is back.
+    # The node is cut off during its removal, and has no leader when it is back.
     cluster.signal(learner, signal.SIGSTOP)
     try:
         eventually(f"{learner} FAILED", lambda: state_of(control, learner) == FAILED)

@@ -25,7 +25,7 @@ NODES = ("athens", "byzantium", "cyrene")
 MAX_BYTES = 128 * 1024
 STEPS = 120
 RESTARTS = 2
-# Nothing was done, or the outcome is unknown: there is one writer, so repeating the write is safe.
+# Nothing was done, or the outcome is unknown: with a single writer, repeating the write is safe.
 AGAIN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNREACHABLE, Code.NO_CLEARANCE})
 # An admin may get these while other operations are under way.
 LATER = frozenset(
@@ -42,7 +42,7 @@ class Ranges(RuleBasedStateMachine):
     """One keyspace, from its creation to the end of the steps."""
 
     cluster: ClassVar[LocalCluster]
-    done: ClassVar[set[str]]  # what has happened at least once
+    done: ClassVar[set[str]]  # kinds of operations that were done at least once
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,8 +152,8 @@ class Ranges(RuleBasedStateMachine):
         self.table()
 
     def table(self) -> list[Partition]:
-        """The rows in the order of their ranges. Each partition has one owner for each epoch, and its row never goes
-        back.
+        """The rows in the order of their ranges. Each partition has one owner for each epoch, and its row never gets
+        older.
         """
         rows = [row for row in self.control.table().partitions if row.keyspace_id == self.keyspace.id]
         rows.sort(key=lambda row: row.start_key)
@@ -164,7 +164,7 @@ class Ranges(RuleBasedStateMachine):
         return rows
 
     def check_sizes(self) -> None:
-        """Check that the sizes add up: nothing is counted twice or not at all, even while a partition splits."""
+        """Check that the sizes add up: every key is counted once, even while a partition splits."""
         counts = counted(self.control, self.keyspace.name, timeout_s=20)
         found = sum(row["keys"] for row in counts), sum(row["bytes"] for row in counts)
         assert found == (len(self.rows), sum(len(key) + len(value) for key, value in self.rows.items()))

@@ -43,7 +43,7 @@ def test_thirty_partitions_and_a_fourth_node_under_load() -> None:
 
 
 def test_a_plan_is_refused_once_what_it_moves_has_changed() -> None:
-    """A plan stays good if only other things have changed."""
+    """A plan stays valid if only other things have changed."""
     with LocalCluster(3, config=QUICK) as cluster, Control(cluster.endpoints) as control:
         create_keyspace(control, "flights", 9, live=3)
         cluster.add("ephesus")

@@ -35,7 +35,7 @@ Plain = redis.Redis
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three nodes; keyspaces for Redis Cluster, by another hash, by ranges, and of which one node has everything."""
+    """Three nodes; keyspaces for Redis Cluster, by another hash, by ranges, and one that is whole on one node."""
     with LocalCluster(NODES, config=QUICK) as made:
         make_keyspaces(made)
         yield made
@@ -57,7 +57,7 @@ def address(cluster: LocalCluster, name: str = "athens") -> tuple[str, int]:
 
 
 def plain(cluster: LocalCluster, keyspace: str, name: str = "athens", protocol: int = 2) -> Plain:
-    """A client without knowledge of clusters, which chooses a keyspace by its user."""
+    """A client without knowledge of clusters; its user chooses the keyspace."""
     host, port = address(cluster, name)
     return redis.Redis(host, port, username=keyspace, password="", protocol=protocol, socket_timeout=10)
 
@@ -85,7 +85,7 @@ def client(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pl
 
 
 def said(client: Plain, *words: object) -> Any:
-    """The answer to a command as it is written here."""
+    """The answer to a command, sent exactly as written here."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
@@ -196,7 +196,7 @@ def test_expiry(client: Plain) -> None:
     assert client.ttl(key) == -1
     client.setex(key, 100, "x")
     client.set(key, "y")
-    assert client.ttl(key) == -1, "a plain SET takes the expiry away"
+    assert client.ttl(key) == -1, "a plain SET removes the expiry"
     assert client.expire(key, -1) is True
     assert client.exists(key) == 0
     client.psetex(key, 30, "z")
@@ -375,7 +375,7 @@ def test_replicas_answer_with_readonly(cluster: LocalCluster) -> None:
 
 
 class Talking:
-    """A connection on which inline commands are sent."""
+    """A connection for inline commands."""
 
     def __init__(self, where: tuple[str, int]) -> None:
         self._socket = socket.create_connection(where, timeout=10)
@@ -502,7 +502,7 @@ def test_a_split_fails_no_pipeline(cluster: LocalCluster) -> None:
 
 
 def counted(cluster: LocalCluster, name: str, stop: Event) -> int:
-    """Increment ten keys, and set ten more, in pipelines until `stop`. Returns how often."""
+    """Increment ten keys, and set ten more, in pipelines until `stop`. Returns the number of rounds."""
     rounds = 0
     with plain(cluster, "splitting", name) as client:
         while not stop.is_set() or rounds < 3:
@@ -534,7 +534,7 @@ def test_a_cluster_client_goes_on_after_a_node_was_killed() -> None:
                 assert eventually(key, lambda key=key: patient(client, key)) == key.encode()  # type: ignore[misc]
             for key in keys:
                 assert client.incr(f"n-{key}") == 1
-        with plain(cluster, "copied") as client:  # what the dead node led is passed on to others
+        with plain(cluster, "copied") as client:  # the dead node's partitions have other leaders
             for key in keys:
                 assert client.get(key) == key.encode()
 

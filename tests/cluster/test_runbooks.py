@@ -46,7 +46,7 @@ NO_COMMANDS = {
     "[Service]": "a part of a unit",
 }
 
-# Commands within sentences. These only look, at whatever is there.
+# Commands within sentences. These only look, in any state of the cluster.
 INLINE_LOOKS = {
     "minkactl keyspaces -o wide",
     "minkactl migrations",
@@ -130,7 +130,7 @@ def rows(cluster: LocalCluster, live: int = 3) -> dict[bytes, bytes]:
 
 
 def beside(cluster: LocalCluster, pattern: str) -> list[list[str]]:
-    """By node: what lies beside its data directory, or in its folder of backups."""
+    """By node: the files beside its data directory, or in its folder of backups."""
     return [sorted(path.name for path in cluster.node(name).directory.glob(pattern)) for name in NODES]
 
 
@@ -191,7 +191,7 @@ def test_backups_and_restores(cluster: LocalCluster, operator: Machine) -> None:
     for count in (1, 2):
         put(cluster, AFTER)
         ended = operator.type(restore)
-        # What follows was typed, too. Its status is that of the cluster, which has just been started.
+        # The lines after it were typed, too. The status is that of the cluster, which has just been started.
         assert "restored; " in ended.stdout, ended
         assert ended.stdout.count("\n") > 1 or ended.stderr, ended
         assert rows(cluster) == BEFORE, f"after restore {count}"
@@ -200,7 +200,7 @@ def test_backups_and_restores(cluster: LocalCluster, operator: Machine) -> None:
 
 
 def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machine, tmp_path: Path) -> None:
-    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # no two of a second
+    operator.stand_in("date", f"#!/bin/sh\necho >> {tmp_path}/dates; wc -l < {tmp_path}/dates\n")  # all dates differ
     for fails in ("cp", "mv", "sync"):
         operator.stand_in(fails, f'#!/bin/sh\n[ "$NODE" != cyrene ] || exit 1\n{_REAL.format(fails)}')
         ended = operator.type(block(BACKUP))
@@ -216,7 +216,7 @@ def test_a_backup_that_fails_has_no_name(cluster: LocalCluster, operator: Machin
 
 
 def _fails_before_a_stop(cluster: LocalCluster, operator: Machine, text: str) -> str:
-    """What the restore says, which stops no node, and leaves nothing."""
+    """The errors of the restore, which stops no node, and leaves nothing."""
     ended = operator.type(text)
     assert "nothing has changed: no node was stopped" in ended.stderr, ended
     assert all(cluster.node(name).running for name in NODES)
@@ -298,7 +298,7 @@ def test_a_node_is_removed(cluster: LocalCluster, operator: Machine) -> None:
     assert first.status == 0, first
     assert (again.status != 0, "UNKNOWN_NODE" in again.stderr) == (True, True)
     assert rows(cluster, live=3) == BEFORE
-    # A node that is emptied twice: three nodes can't do without one of them, four can.
+    # A node is emptied twice: that needs four nodes, since three can't do without one of them.
     refused = operator.type("minkactl drain athens --decommission")
     assert refused.status != 0
     cluster.add("delphi")
@@ -328,7 +328,7 @@ def test_what_only_looks(cluster: LocalCluster, operator: Machine) -> None:
 
 
 def test_a_command_is_never_answered_by_silence(cluster: LocalCluster, operator: Machine) -> None:
-    """A machine that isn't reached ends a runbook before anything has changed there."""
+    """An unreachable machine ends a runbook before it has changed anything."""
     operator.stand_in("ssh", '#!/bin/sh\necho "ssh: connect to host $1: No route to host" >&2\nexit 255\n')
     for text in (block(BACKUP), block(RESTORE), block(RESTART)):
         ended = operator.type(text)

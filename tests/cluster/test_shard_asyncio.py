@@ -1,4 +1,4 @@
-"""A shard in a program that has its own event loop: what its delegate reports, and how it ends."""
+"""A shard in a program that has its own event loop: its delegate's reports, and its end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence

@@ -135,7 +135,7 @@ def test_a_process_that_comes_back_within_its_grace_has_its_duties_again(shards:
     names = make_duties(client, "grace", 6)
     one, two = (shards.start(f"grace-{n}", "grace", grace=20.0) for n in range(2))
     shards.wait_placed(names, [one, two])
-    had, released = one.held(), two.calls("detach")  # what the other one released when this one came
+    had, released = one.held(), two.calls("detach")  # the duties that the other one released when this one came
     one.signal(signal.SIGTERM)
     assert one.process.wait(30) == 0
     again = shards.start("grace-0", "grace", grace=20.0)

@@ -1,4 +1,4 @@
-"""The active controller is silent: stopped, cut off, or paused for a moment. No node that lives is failed, and each
+"""The active controller is silent: stopped, cut off, or paused for a moment. No living node is failed, and each
 partition with two healthy replicas takes writes.
 """
 
@@ -18,7 +18,7 @@ from tests.cluster.cluster import eventually
 from tests.cluster.network import CLIENTS, Network, NetworkedCluster
 from tests.cluster.undo import NotPermitted, Undo
 
-# Nodes look for the controller before Raft can have elected another one: a call at that time could hold them up.
+# Nodes look for the controller before Raft can have elected another one: a call at that time could delay them.
 CONFIG = {"membership": {"heartbeat_interval_ms": 100, "clearance_ms": 400, "failure_timeout_ms": 1200}}
 PARTITIONS = 12
 KEYS = {murmur3(key) % PARTITIONS: key for key in (b"key-%d" % number for number in range(500))}
@@ -63,7 +63,7 @@ class World:
 
 
 def processes(table: PartitionTable, but: str = "") -> dict[str, str]:
-    """The incarnations by node. A node that was failed, rightly or wrongly, comes back with another one."""
+    """The incarnations by node. A node that was failed, rightly or not, comes back with another one."""
     return {node.id: node.incarnation for node in table.nodes if node.id != but}
 
 
@@ -140,12 +140,12 @@ def test_an_active_controller_that_is_cut_off(world: World) -> None:
 
 @pytest.mark.parametrize("seconds", [0.92, 0.3])
 def test_an_active_controller_that_was_paused_fails_nobody(world: World, seconds: float) -> None:
-    """It may lead on or not, and may have been failed itself; no other node is failed."""
+    """It may still lead or not, and may have been failed itself; no other node is failed."""
     before = world.well()
     paused = world.controller()
     for _ in range(2):
         world.cluster.signal(paused, signal.SIGSTOP)
-        time.sleep(seconds)  # this is the fault, not a wait for something
+        time.sleep(seconds)  # this is the fault, not a wait
         world.cluster.signal(paused, signal.SIGCONT)
         world.write_to_all(b"after")
     after = world.well()

@@ -50,7 +50,7 @@ def folders(cluster: LocalCluster, snapshot: PartitionSnapshot) -> list[Path]:
 
 
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
-    """A writer sets all keys to the number of its round, in one batch for each partition; a snapshot has one round."""
+    """A writer sets all keys to its round's number, in one batch for each partition; a snapshot has one round."""
     keys = [b"key-%04d" % number for number in range(2000)]
     stop = threading.Event()
     with Client(cluster.endpoints, keyspace="hashed") as client, SnapshotClient(cluster.endpoints) as reader:
@@ -144,7 +144,7 @@ def test_a_split_since_the_plan_gives_two_snapshots(cluster: LocalCluster) -> No
 
 
 def test_a_reader_goes_on_at_another_node(cluster: LocalCluster) -> None:
-    """The node from which it reads is killed after the first batch; each row comes once, in order."""
+    """The node that serves the read is killed after the first batch; each row comes once, in order."""
     with (
         Control(cluster.endpoints) as control,
         Client(cluster.endpoints, keyspace="large") as client,

@@ -76,7 +76,7 @@ def test_these_are_the_places() -> None:
 @pytest.mark.seeds(5)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
-    """The leader or a follower dies at a step of a split; the split ends, and all that was acknowledged is there."""
+    """The leader or a follower dies at a step of a split; the split ends, and no acknowledged write is lost."""
     rng = random.Random(seed)
     with Control(cluster.endpoints) as control:
         wait_settled(control, live=3)
@@ -90,7 +90,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
             try:
                 operation = control.split("authors", [key], "test", f"seed {seed}")
                 operation_id = operation.id if operation else 0
-            except MinkaError:  # the controller died of it: the operation may have been recorded
+            except MinkaError:  # the controller died: the operation may have been recorded
                 operation_id = 0
             eventually(
                 f"{victim} dies at {place}, or the split ends",
@@ -100,7 +100,7 @@ def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> Non
             died = not cluster.node(victim).running
             if died:
                 cluster.restart(victim)
-            assert died or victim != row.leader, "the leader comes to every place"
+            assert died or victim != row.leader, "the leader comes to every failpoint"
             if operation_id:
                 assert wait_ended(control, operation_id).state == OperationState.OPERATION_STATE_SUCCEEDED
             table = wait_settled(control, live=3)

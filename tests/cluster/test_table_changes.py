@@ -1,4 +1,4 @@
-"""A caller that has a table gets only what has changed since."""
+"""A caller that has a table gets only the changes since."""
 
 import grpc
 

@@ -1,4 +1,4 @@
-"""`minka.testing` as somebody uses it who tests a service of their own: pytest in a folder outside of the checkout."""
+"""`minka.testing` as used by somebody who tests their own service: pytest in a folder outside of the checkout."""
 
 import subprocess
 import sys

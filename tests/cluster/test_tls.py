@@ -148,7 +148,7 @@ def test_the_data_port_takes_the_right_certificates_only(cluster: LocalCluster, 
 
 
 def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
-    """What a data port answers to a hello that it refuses, if it reads that at all."""
+    """The data port's answer to a hello that it refuses; nothing if it doesn't read the hello."""
     hello = encode_hello(Hello("nonsense", "", ""))
     sent = PREFACE + (len(hello) + 1).to_bytes(4, "big") + Kind.DATA.to_bytes() + hello
     host, _, port = address.rpartition(":")
@@ -192,7 +192,7 @@ def test_a_client_with_tls_is_told_that_the_node_has_none(tls: Tls) -> None:
 
 
 def install(source: Tls, target: Tls) -> Tls:
-    """Replace the target's files by copies of the source's."""
+    """Replace the target's files with copies of the source's."""
     for name in ("ca", "cert", "key"):
         shutil.copy(getattr(source, name), getattr(target, name))
     return target
@@ -219,7 +219,7 @@ def test_a_node_of_another_authority_does_not_join(
 
 
 def expired(tls: Tls, folder: Path) -> Tls:
-    """The certificate once more, from the same authority, but no longer valid."""
+    """The certificate again, from the same authority, but expired."""
     made = Tls(tls.ca, folder / "expired.pem", tls.key)
     authority = Path(tls.ca)
     command: list[str | Path] = [
@@ -282,14 +282,14 @@ def served(address: str, tls: Tls) -> bytes:
 
 
 def is_served(address: str, tls: Tls, certificate: bytes) -> bool:
-    """Whether the server shows this certificate."""
+    """True if the server shows this certificate."""
     with contextlib.suppress(ssl.SSLError):
         return served(address, tls) == certificate
     return False
 
 
 def expiry(cluster: LocalCluster) -> dict[str, float]:
-    """The dates at which certificates end, by athens' metrics."""
+    """The dates at which certificates expire, by athens' metrics."""
     with urllib.request.urlopen(f"http://{cluster.node('athens').http_address}/metrics", timeout=5) as response:
         text = response.read().decode()
     found = re.findall(r'^minka_tls_certificate_expiry_timestamp_seconds\{file="(\w+)"\} (\S+)$', text, re.MULTILINE)

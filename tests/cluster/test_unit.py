@@ -1,4 +1,4 @@
-"""The daemon with the system calls that configs/minkad.service leaves it does all that it does without."""
+"""With only the system calls that configs/minkad.service permits, the daemon does everything that it does without."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def niceness_by_name(cluster: LocalCluster) -> dict[str, set[int]]:
-    """How nice the threads of the daemon are, by name."""
+    """The niceness of the daemon's threads, by name."""
     process = cluster.node("athens").process
     assert process is not None
     found: dict[str, set[int]] = {}

@@ -1,4 +1,4 @@
-"""Voters and zones: seats that left a zone come back to it, so the end of a zone isn't the end of the quorum."""
+"""Voters and zones: seats that left a zone come back to it, so losing a zone doesn't lose the quorum."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def told(cluster: LocalCluster) -> Any:
 
 
 def zones(control: Control) -> list[str]:
-    """Those of the voters; none without an active controller."""
+    """The zones of the voters; none without an active controller."""
     status = control.summary()
     return sorted(ZONES[voter] for voter in status.coordinator.voters) if status.from_controller else []
 

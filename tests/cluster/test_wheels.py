@@ -1,4 +1,4 @@
-"""The two distributions, built from the checkout and used outside of it: `minka-client` has what a program needs that
+"""The two distributions, built from the checkout and used outside of it: `minka-client` is enough for a program that
 uses a cluster, and says what to install for more; `minka` adds the daemon and the tool.
 """
 
@@ -45,7 +45,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By the distribution's name: the folder in which its wheel is unpacked."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    copy = folder / "checkout"  # a build leaves files, and takes in those of builds before it
+    copy = folder / "checkout"  # a build leaves files, and includes those of builds before it
     for name in ("client", "minka", "minkactl", "minkad", "pyspark_minka"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
     for name in ("LICENSE", "pyproject.toml", "setup.py"):
@@ -62,7 +62,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def packages_of(name: str, folder: Path) -> Path:
-    """A folder with all that a distribution depends on and nothing else, but for Minka's own."""
+    """A folder with everything that a distribution depends on and nothing else, except Minka's own."""
     site, wanted, done = Path(sysconfig.get_path("purelib")), [name], set[str]()
     while wanted:
         for line in requires(wanted.pop()) or ():
@@ -80,7 +80,7 @@ def packages_of(name: str, folder: Path) -> Path:
 
 
 def run(program: str, paths: list[Path], *arguments: str) -> str:
-    """What a program prints that has nothing but the standard library and these folders."""
+    """The output of a program that has only the standard library and these folders."""
     start = f"import sys; sys.path += {[str(path) for path in paths]!r}\n{program}"
     command = [sys.executable, "-I", "-S", "-c", start, *arguments]
     ended = subprocess.run(command, cwd=paths[0], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Commands that undo what a test has done to the machine; they are run however the test ends."""
+"""Commands that undo a test's changes to the machine; they are run however the test ends."""
 
 import shlex
 import subprocess
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-# Its stdin ends when the test process does, by whatever signal. Then it runs the lines, the last one first.
+# Its stdin ends when the test process ends, by any signal. Then it runs the lines, the last one first.
 _KEEPER: Final = "trap '' HUP INT TERM PIPE; tac | sh"
 _TIMEOUT_S: Final = 30.0
 
 
 class NotPermitted(Exception):
-    """This machine, or this user, can't do what the test needs; the text says what."""
+    """This machine, or this user, can't do what the test needs; the text says why."""
 
 
 class Undo:

@@ -1,4 +1,4 @@
-"""A writer that remembers what was acknowledged, and the check that none of it was lost or doubled."""
+"""A writer that remembers its acknowledged writes, and the check that none of them was lost or doubled."""
 
 import random
 import threading
@@ -9,7 +9,7 @@ from minka import Client
 from minka.async_client import BatchError
 from minka.errors import Code
 
-# After these codes a write may have been done, or may still be; any other code says that it was not and won't be.
+# After these codes a write may have been done, or may still be; after any other code it was not and won't be.
 OPEN = frozenset({Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED})
 
 
@@ -17,8 +17,8 @@ class Workload:
     """Overwrites and deletes random keys in batches, on a thread of its own, until stopped.
 
     A read may find the last value acknowledged, or that of any write whose outcome is unknown: such a write may take
-    effect at any time later. None stands for "no value". What is there at the start
-    is taken as it is.
+    effect at any time later. None stands for "no value". The values at the start
+    count as acknowledged.
     """
 
     def __init__(self, endpoints: Sequence[str], keyspace: str, seed: int, keys: int = 400, batch: int = 20) -> None:

@@ -1,4 +1,4 @@
-"""What gRPC does when a call ends its server."""
+"""gRPC's behaviour when a call ends its server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Raft's messages between nodes over real data ports, where a peer that stands still blocks no other, and its snapshots
+"""Raft's messages between nodes over real data ports, where a peer that hangs blocks no other, and its snapshots
 over real gRPC, in chunks.
 """
 
@@ -118,7 +118,7 @@ def snapshot(to: int, size: int) -> Message:
 
 @asynccontextmanager
 async def stopped_before() -> AsyncIterator[str]:
-    """The address of a process that stands still: the kernel accepts connections for it, and nothing is ever read."""
+    """The address of a process that hangs: the kernel accepts connections for it, and nothing is ever read."""
     kept: list[Any] = []
     server = await asyncio.start_server(lambda *streams: kept.append(streams), *free_address().split(":"), limit=1)
     try:
@@ -131,7 +131,7 @@ async def stopped_before() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def located(data_address: str) -> AsyncIterator[str]:
-    """The address of a process that only says where its data port is."""
+    """The address of a process that only tells the address of its data port."""
     server, address = grpc.aio.server(options=[("grpc.so_reuseport", 0)]), free_address()
     coordinator_pb2_grpc.add_RaftServicer_to_server(RaftReceiver(print, print, data_address=data_address), server)
     server.add_insecure_port(address)
@@ -144,7 +144,7 @@ async def located(data_address: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def stopped_after_it_was_located() -> AsyncIterator[str]:
-    """The address of a process that says where its data port is, and reads nothing there."""
+    """The address of a process that tells the address of its data port, and reads nothing there."""
     async with stopped_before() as data_address, located(data_address) as address:
         yield address
 
@@ -161,7 +161,7 @@ async def test_messages_arrive_in_order_on_one_stream() -> None:
 
 
 async def test_a_data_port_that_can_not_be_reached_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The node answers by gRPC, so that nothing else would say why it takes no part."""
+    """The node answers by gRPC, so nothing else would say why it takes no part."""
     caplog.set_level(logging.INFO, raft.log.name)
     async with located(free_address()) as address, Sender({2: address}) as sender:
 
@@ -329,7 +329,7 @@ async def test_a_stream_begins_anew_at_the_address_that_was_heard_last() -> None
 
 
 async def test_a_node_that_moved_without_a_word_is_found_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner says nothing before it is sent something."""
+    """A learner sends nothing before it gets a message."""
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     addresses = {2: free_address()}
     async with Peer().listening() as peer, Sender(addresses) as sender:
@@ -352,7 +352,7 @@ async def test_a_node_is_found_where_it_was_heard_although_the_table_says_otherw
 async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when all have moved: another node is at one of the addresses, nobody at another, and it at the last."""
+    """As when all nodes have moved: another node has the first address, nobody has the second, and it has the last."""
     monkeypatch.setattr(raft, "RECONNECT_S", 0.01)
     other, gone = Peer(), free_address()
     other.raft_id = 3
@@ -369,7 +369,7 @@ async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_sa
 
 
 async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
-    """Its peers would reach it later when it comes back where it was."""
+    """Its peers would reach it later, when it comes back at its old address."""
     async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
         sender.transport.heard_from(2, "127.0.0.1:3")
         tried = [sender.transport.where(2)]

@@ -23,7 +23,7 @@ BEAT, TIMEOUT = 0.02, 0.2
 
 
 class Deaf(asyncio.Protocol):
-    """Takes what comes on a connection, and says nothing."""
+    """Reads everything on a connection, and answers nothing."""
 
     def __init__(self, made: list[asyncio.BaseTransport]) -> None:
         self._made = made
@@ -33,7 +33,7 @@ class Deaf(asyncio.Protocol):
 
 
 class Port:
-    """A data port that answers, or takes what comes and says nothing."""
+    """A data port that answers, or reads everything and is silent."""
 
     def __init__(self, purposes: tuple[Purpose, ...] = (Purpose.PING,)) -> None:
         self.address = free_addresses(1)[0]
@@ -60,7 +60,7 @@ class Port:
             transport.close()
 
     def hang(self) -> None:
-        """Answer nothing more, on connections that are there either."""
+        """Answer nothing from now on, on open connections either."""
         self.is_deaf = True
         for connection in self._incoming.open:
             connection.pause_reading()
@@ -81,7 +81,7 @@ async def watched(port: Port, own: str = "a") -> AsyncIterator[Watch]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         port.close()
-        await asyncio.sleep(0)  # in which they are closed
+        await asyncio.sleep(0)  # in which the connections are closed
 
 
 def said(watch: Watch) -> str | None:

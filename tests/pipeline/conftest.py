@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep Spark's logs, and the JAVA_HOME that may be made, out of the cache of the person that runs the tests."""
+    """Keep Spark's logs, and a JAVA_HOME that is made, out of the cache of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
         patch.setenv("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
@@ -46,6 +46,6 @@ def spark(_environment: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession) -> Iterator[LocalCluster]:
-    """Three daemons for the tests of a file. It takes `spark` so that Spark starts before gRPC has threads here."""
+    """Three daemons for the tests of a file. `spark` is requested so that Spark starts before gRPC has threads here."""
     with LocalCluster(3, config=QUICK) as cluster:
         yield cluster

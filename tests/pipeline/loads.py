@@ -1,4 +1,4 @@
-"""What tests that disturb loads share: a slow load, and the processes that die during it."""
+"""Shared by tests that disturb loads: a slow load, and the processes that die during it."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from tests.pipeline.conftest import CONF
 
 RANGES: Final = HashFunction.HASH_FUNCTION_UNSPECIFIED
 PLAIN: Final = PairColumns(("key",), ("value",))
-SLOW: Final = 100_000  # bytes a second to each node, so that ROWS take some seconds
+SLOW: Final = 100_000  # bytes a second to each node: ROWS then take some seconds
 ROWS: Final = 8000
 
 
@@ -56,13 +56,13 @@ def assert_same(cluster: LocalCluster, source: DataFrame, keyspace: str) -> None
 
 
 def state_of(cluster: LocalCluster, load_id: str) -> "LoadState.ValueType | None":
-    """The load's state; None while there is no such load."""
+    """The load's state; None if the load doesn't exist."""
     with LoadClient(cluster.endpoints) as client:
         return next((one.state for one in client.all() if one.id == load_id), None)
 
 
 def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
-    """By node: the names of the load's files there."""
+    """By node: the names of the load's files in its spool."""
     with LoadClient(cluster.endpoints) as client:
         number = next((one.number for one in client.all() if one.id == load_id), 0)
     folders = {name: node.data_dir / "spool" / str(number) for name, node in cluster.nodes.items()}
@@ -70,7 +70,7 @@ def spooled(cluster: LocalCluster, load_id: str) -> dict[str, set[str]]:
 
 
 def wait_for_files(cluster: LocalCluster, load_id: str, count: int) -> None:
-    """Wait until all spools together have so many of the load's files."""
+    """Wait until all spools together have this number of the load's files."""
     eventually(
         f"{count} files of {load_id}", lambda: sum(map(len, spooled(cluster, load_id).values())) >= count or None, 120
     )
@@ -144,7 +144,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 class Stages:
-    """What Spark has counted of its stages since this object was made."""
+    """The counts of Spark's stages since this object was made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._store = spark.sparkContext._jsc.sc().statusStore()

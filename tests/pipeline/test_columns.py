@@ -37,7 +37,7 @@ _NUMBERS = [
 
 @pytest.fixture(autouse=True)
 def _far_from_utc(spark: SparkSession) -> Iterator[None]:
-    """Use another time zone: what is written must not depend on the session's."""
+    """Use another time zone: written rows must not depend on the session's."""
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None
     spark.conf.set("spark.sql.session.timeZone", _ZONE)
@@ -46,7 +46,7 @@ def _far_from_utc(spark: SparkSession) -> Iterator[None]:
 
 
 def _local(moment: datetime) -> datetime:
-    """The moment as PySpark takes and gives timestamps: without a zone, by this process's clock."""
+    """The moment as PySpark takes and returns timestamps: without a zone, by this process's clock."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -191,7 +191,7 @@ def test_a_value_that_is_none_fails_the_query(spark: SparkSession, value: bytes)
 
 
 @pytest.mark.parametrize("expression", [key_column, value_column])
-def test_text_that_is_no_utf8_fails_the_query(spark: SparkSession, expression: Any) -> None:
+def test_invalid_utf8_fails_the_query(spark: SparkSession, expression: Any) -> None:
     frame = spark.sql("SELECT cast(X'61ff' AS string) t")
     column: Column = expression(frame.schema.fields)
     with pytest.raises(Exception, match="INVALID_UTF8"):

@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         eventually("a started server", lambda: "Spark Connect server started" in log.read_text() or None, 120)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # both the script, which wouldn't pass the signal on, and the server
+        os.killpg(process.pid, signal.SIGTERM)  # both the server and the script, which wouldn't pass the signal on
         process.wait()
         eventually("the server has ended", lambda: not is_group(process.pid))
 
@@ -89,7 +89,7 @@ def test_a_job_on_executors_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_executors_without_minka_are_found_out_at_once(tmp_path: Path) -> None:
-    """This is as on a cluster whose Python has only PySpark."""
+    """A cluster whose Python has only PySpark is like this."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['minka'] = None")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')

@@ -63,7 +63,7 @@ def test_it_tells_sets_apart_that_differ_in_little(spark: SparkSession, tmp_path
     assert whole == Digest.of(reversed(pairs))
     assert whole == Digest.of(pairs[:300]) + Digest.of(pairs[300:])
     tripled = spark_s(frame(spark, [*pairs, pairs[7], pairs[7]], tmp_path))
-    assert tripled.xor == whole.xor, "the xor is equal, which is why there is a sum"
+    assert tripled.xor == whole.xor, "the xor is equal, hence the sum"
     assert tripled.sum != whole.sum
     assert Digest.of([(b"k", b"")]) != Digest.of([(b"k", None)])
     assert Digest.of([(b"a", b"1"), (b"b", b"2")]) != Digest.of([(b"a", b"2"), (b"b", b"1")])

@@ -138,7 +138,7 @@ def test_all_kinds_of_columns_are_exported_as_spark_reads_them(
 
 
 def test_an_export_is_there_whole_or_not_at_all(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    """The files that it is to replace stay until all of it is written."""
+    """The files to replace stay until all of the export is written."""
     folder = tmp_path / "kept"
     with Control(cluster.endpoints) as control, Client(cluster.endpoints, keyspace="bad") as client:
         control.create_keyspace("bad", 4, HashFunction.HASH_FUNCTION_MURMUR3, replicas=1)

@@ -80,7 +80,7 @@ def test_puts(spark: SparkSession, cluster: LocalCluster) -> None:
 def test_a_second_attempt_of_puts_meets_no_conflicts_in_its_own_rows(
     spark: SparkSession, cluster: LocalCluster
 ) -> None:
-    """A task that is tried again is the same as another run."""
+    """A repeated task is the same as another run."""
     rows = numbers(spark, 2000).selectExpr("concat('again-', key) key", "value")
     first, second = (loaded(spark, cluster, "put", rows, mode="put") for _ in range(2))
     assert (first.rows, first.bytes, first.kept) == (second.rows, second.bytes, second.kept)
@@ -276,7 +276,7 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
 def test_a_row_of_another_partition_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark may put several partitions into one task; no client would find the row."""
+    """Spark may put several partitions into one task; no client would find the rows."""
     monkeypatch.setattr(LOAD, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
@@ -291,7 +291,7 @@ def test_nothing_is_loaded_from_nothing(spark: SparkSession, cluster: LocalClust
 def test_a_load_of_which_every_file_is_there_is_resumed(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some partitions may have no rows, and so no files."""
+    """Some partitions may have no rows, and therefore no files."""
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt

@@ -54,7 +54,7 @@ def disturb(rng: random.Random, cluster: LocalCluster, pid: int, is_over: Callab
         else:
             victim = rng.choice(sorted(cluster.nodes))
             cluster.kill(victim)
-            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough for the node to be failed
+            time.sleep(rng.choice((0, 0, 1.5)))  # sometimes long enough that the node is failed
             cluster.restart(victim)
             done.append(victim)
     return done
@@ -88,7 +88,7 @@ def killed(rng: random.Random, cluster: LocalCluster, process: subprocess.Popen[
 def try_to_lose_rows(
     spark: SparkSession, cluster: LocalCluster, folder: Path, rng: random.Random, name: str, rows: int, limit: str
 ) -> None:
-    """Load so many rows, with everything that is killed meanwhile, and compare every replica with the source."""
+    """Load `rows` rows while tasks, nodes and the driver are killed, and compare every replica with the source."""
     source, path, is_over_old = frame(spark, rows), str(folder / "source.parquet"), rng.random() < 0.5
     source.repartition(rng.randint(1, 6)).write.parquet(path)
     with Control(cluster.endpoints) as control:

@@ -1,4 +1,4 @@
-"""What users of TiDB Lightning complain of, tried with loads; each test names the complaint."""
+"""Complaints of TiDB Lightning's users, tried with loads; each test names the complaint."""
 
 import json
 import os
@@ -42,7 +42,7 @@ from tests.pipeline.loads import (
 
 NODES = ("athens", "byzantium", "cyrene")
 MURMUR3 = HashFunction.HASH_FUNCTION_MURMUR3
-DISK_BYTES = 128 * MIB  # low below a tenth of it
+DISK_BYTES = 128 * MIB  # the disk counts as low when less than a tenth is free
 PROGRESS = re.compile(r"\d/4 (check|sort and upload|commit|take in): ")
 
 
@@ -100,7 +100,7 @@ def is_empty(cluster: LocalCluster, keyspace: str, source: DataFrame) -> bool:
         return not any(value is not None for value in client.get_many(keys).values())
 
 
-# tidb 50198: a file was skipped when its retries ran out, and the load said that it was done.
+# tidb 50198: a file was skipped when its retries ran out, and the load reported success.
 
 
 def test_a_partition_that_fails_again_and_again_fails_the_load(
@@ -122,8 +122,8 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
     assert (report.rows, report.partitions) == (ROWS, 6)
     assert_same(cluster, source, "skipped")
     after = spooled(cluster, "skipped")
-    assert all(before[node] <= files for node, files in after.items()), "what was uploaded is kept"
-    # A task of the first load may have gone on for two seconds more; then its partition has two files.
+    assert all(before[node] <= files for node, files in after.items()), "uploaded files are kept"
+    # A task of the first load may have gone on for two more seconds; then its partition has two files.
     kept = {name.split("-")[0] for files in before.values() for name in files}
     new = {name.split("-")[0] for node, files in after.items() for name in files - before[node]}
     assert not kept & new, "those files are not made again"
@@ -134,7 +134,7 @@ def test_a_partition_that_fails_again_and_again_fails_the_load(
 
 
 def test_a_disk_that_is_full_ends_the_load(spark: SparkSession, tmp_path: Path, beside: ThreadPoolExecutor) -> None:
-    """It ends before anything is sent if that is known then, else as soon as the disk is full."""
+    """The load ends before it sends anything if the lack of room is known then, else as soon as the disk is full."""
     with Undo() as undo:
         try:
             disk = Disk(undo, tmp_path, "disk", DISK_BYTES)
@@ -193,7 +193,7 @@ def test_nodes_restart_and_nobody_sees_it(
     assert_same(cluster, source, "restarts")
 
 
-# tidb 33587: an error that no repetition could mend was tried again, and all other work was done first.
+# tidb 33587: an error that no repetition could mend was tried again, after all other work had been done.
 
 
 def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: LocalCluster, control: Control) -> None:
@@ -205,7 +205,7 @@ def test_a_duplicate_key_ends_the_load_at_once(spark: SparkSession, cluster: Loc
         loaded(cluster, source.union(first), "twice", "twice")
     assert refused.value.code is Code.DUPLICATE_KEY
     assert state_of(cluster, "twice") == LoadState.LOAD_STATE_ABORTED
-    assert stages.completed() + stages.failed() < 24, "only one task's four tries ran, and tasks beside them"
+    assert stages.completed() + stages.failed() < 24, "only one task's four tries and the tasks beside them ran"
     eventually("its files are gone", lambda: not any(spooled(cluster, "twice").values()) or None)
     assert is_empty(cluster, "twice", source)
 
@@ -226,7 +226,7 @@ def test_what_somebody_aborts_stops(
 
 
 def test_the_jobs_of_another_thread_are_cancelled(spark: SparkSession, beside: ThreadPoolExecutor) -> None:
-    """Tasks that wait don't see by themselves that their load was aborted."""
+    """Waiting tasks can't see alone that their load was aborted."""
     add, cancel, remove = tagging(spark)
 
     def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -260,7 +260,7 @@ def test_a_limit_is_kept_at_each_node(spark: SparkSession, cluster: LocalCluster
     with LoadClient(cluster.endpoints) as client:
         (found,) = client.describe("limited").loads
     uploading = next(stage.seconds for stage in report.stages if stage.name == "sort and upload")
-    assert uploading >= found.bytes / 200_000 - 0.2, "each node gets all files, since there are three replicas"
+    assert uploading >= found.bytes / 200_000 - 0.2, "each node has a replica, so it gets all files"
 
 
 # Processes that die, and partitions that move.
@@ -283,7 +283,7 @@ def test_the_driver_dies(spark: SparkSession, cluster: LocalCluster, control: Co
     report = resume(spark, cluster.endpoints, "driver", timeout=60)
     assert (report.rows, report.partitions, report.was_done) == (ROWS, 6, False)
     assert staged
-    assert staged <= set.union(*spooled(cluster, "driver").values()), "what was uploaded is not made again"
+    assert staged <= set.union(*spooled(cluster, "driver").values()), "uploaded files are not made again"
     assert_same(cluster, source, "driver")
     assert resume(spark, cluster.endpoints, "driver", timeout=60).was_done
     assert LoadOptions(columns=PLAIN).columns == what.options.columns
@@ -331,7 +331,7 @@ def test_a_partition_is_split_and_moved_meanwhile(spark: SparkSession, beside: T
         wait_ended(control, operation.id)
         operation = control.apply_plan(control.plan_reassign(drain=["athens"]), "test")
         wait_ended(control, operation.id)
-        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all of that happened during the upload"
+        assert state_of(cluster, "moving") == LoadState.LOAD_STATE_STAGING, "all of it happened during the upload"
         assert running.result().rows == ROWS
         wait_settled(control, live=4)
         assert_same(cluster, source, "moving")

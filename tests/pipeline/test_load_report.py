@@ -90,7 +90,7 @@ def hot_row(table: PartitionTable) -> int:
 
 
 class Page(HTMLParser):
-    """Checks that elements are nested, and gathers what a browser would fetch."""
+    """Checks that elements are nested, and collects the addresses that a browser would fetch."""
 
     VOID = frozenset({"meta"})
 
@@ -184,7 +184,7 @@ def test_spark_sums_what_the_nodes_have_told(spark: SparkSession, cluster: Local
 
 
 def comparable(intervals: list[NodeInterval]) -> list[NodeInterval]:
-    """The intervals with the partitions in one order, and the buckets of one type."""
+    """The intervals with the partitions in one order and the buckets of one type."""
     return [replace(one, partitions=sorted(map(_plain, one.partitions), key=_id)) for one in intervals]
 
 

@@ -1,4 +1,4 @@
-"""What is known of a job's stages while Spark runs them, and which errors its failures become."""
+"""The known progress of a job's stages while Spark runs them, and the errors that its failures become."""
 
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -19,7 +19,7 @@ from minka.spark.progress import Progress, running
 
 
 def held(spark: SparkSession, folder: Path, gate: Path) -> Callable[[], int]:
-    """A query over 4 files of 100 rows each: the last one is read to its end only once `gate` exists."""
+    """A query over 4 files of 100 rows each: the last file is read to its end only once `gate` exists."""
     spark.range(0, 400, 1, 4).write.parquet(str(folder))
     path = str(gate)
 
@@ -76,7 +76,7 @@ def test_the_user_s_own_job_group_is_as_it_was(spark: SparkSession) -> None:
 
 
 def test_what_on_progress_raises_ends_the_job(spark: SparkSession) -> None:
-    """This holds if it raises in a thread while the stage runs, too."""
+    """The same when it raises in a thread while the stage runs."""
     told: list[Progress] = []
     failed = Event()
 
@@ -136,5 +136,5 @@ def test_what_spark_can_t_make_sense_of_is_an_invalid_argument(spark: SparkSessi
     assert printed.getvalue() == "", "PySpark would log it as well, as lines of JSON on stderr"
     with pytest.raises(AnalysisException):
         spark.range(1).select(F.col("other"))
-    assert "`other` cannot be resolved" in printed.getvalue(), "what isn't Minka's is logged as before"
+    assert "`other` cannot be resolved" in printed.getvalue(), "errors that aren't Minka's are logged as before"
     logger.removeHandler(logger.handlers[-1])

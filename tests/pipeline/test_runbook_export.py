@@ -1,4 +1,4 @@
-"""The export of docs/operations.md and the load of it, typed twice."""
+"""The export of docs/operations.md and the load of the exported files, typed twice."""
 
 import shlex
 from pathlib import Path

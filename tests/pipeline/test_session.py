@@ -56,7 +56,7 @@ def test_spark_s_lines_are_in_its_log(spark: SparkSession, capfd: pytest.Capture
 @pytest.mark.parametrize(
     "remote", ["athens:15002", "sc://", "sc://:15002", "sc://athens:port", "sc://athens:0", "http://athens"]
 )
-def test_what_is_no_address_of_a_server_is_refused(remote: str) -> None:
+def test_an_invalid_server_address_is_refused(remote: str) -> None:
     with pytest.raises(MinkaError, match="isn't a Spark Connect server") as refused:
         session(remote=remote)
     assert refused.value.code is Code.INVALID_ARGUMENT
@@ -68,7 +68,7 @@ def digest(source: Path, *options: str, env: dict[str, str] | None = None) -> su
 
 
 def without_java(folder: Path) -> dict[str, str]:
-    """An environment whose PATH has what Spark's scripts call, but no Java; its home can't be written to."""
+    """An environment whose PATH has the programs of Spark's scripts, but no Java; its home can't be written to."""
     programs = folder / "programs"
     programs.mkdir()
     for name in ("sh", "bash", "env", "dirname", "ps", "readlink", "basename"):
@@ -81,7 +81,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 def test_minkactl_data_on_a_machine_without_java(tmp_path: Path) -> None:
-    """The packaged Java is used; stdout has the report, and stderr has our own lines and none of Spark's."""
+    """The packaged Java is used; stdout has the report, and stderr has only our own lines, none of Spark's."""
     source = tmp_path / "pairs.csv"
     source.write_text("k,v\n" + "".join(f"{key},{value}\n" for key, value in PAIRS))
     showing = ("--conf", "spark.driver.extraJavaOptions=-showversion")
@@ -114,7 +114,7 @@ def test_a_session_that_can_t_start_says_so_and_names_the_log(tmp_path: Path) ->
 
 
 def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -> None:
-    """It runs in this process, and so in its session."""
+    """The job runs in this process, so in its session."""
     (tmp_path / "pairs.json").write_text('{"k": "a", "v": "1"}\n{"k": "b", "v": "22"}\n')
     asked = ["data", "digest", str(tmp_path / "pairs.json"), "--key", "k", "--value", "v", "--quiet"]
     done = CliRunner().invoke(cli, asked)
@@ -125,7 +125,7 @@ def test_the_report_is_a_table_for_people(spark: SparkSession, tmp_path: Path) -
 
 
 def test_ctrl_c_ends_minkactl_at_once_and_quietly(tmp_path: Path) -> None:
-    """It does so while a task runs that would never end: it reads a pipe."""
+    """Ctrl-C works while a task runs that would never end, since it reads a pipe."""
     pipe = tmp_path / "endless.csv"
     pipe.mkdir()
     os.mkfifo(pipe / "part.csv")

@@ -107,7 +107,7 @@ def test_only_the_partitions_concerned_are_asked(cluster: LocalCluster) -> None:
 
 def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, cluster: LocalCluster) -> None:
     with Client(cluster.endpoints, keyspace="large", timeout=30) as client, Control(cluster.endpoints) as control:
-        for part in range(3):  # tables also end where memory was flushed
+        for part in range(3):  # tables also end at each flush of the memory
             client.put_many({b"%d-%04d" % (part, number): b"%d" % number * 2000 for number in range(2000)})
         (large,) = (one.id for one in control.table().keyspaces if one.name == "large")
         ids = {row.id for row in control.table().partitions if row.keyspace_id == large}

@@ -55,7 +55,7 @@ def test_a_keyspace_is_made_filled_and_checked(spark: SparkSession, cluster: Loc
 
 
 def test_mistakes_are_found_before_a_job(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    """They are the report of another keyspace, and a file that can't be written."""
+    """The mistakes: the report of another keyspace, and a file that can't be written."""
     report = tmp_path / "report.json"
     report.write_text(
         ExportReport(

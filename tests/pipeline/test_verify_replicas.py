@@ -1,4 +1,4 @@
-"""Verification of every replica: those that are damaged or away are named, and no snapshot is left."""
+"""Verification of every replica: damaged and missing replicas are named, and no snapshot is left."""
 
 import sys
 from collections.abc import Iterator
@@ -89,9 +89,9 @@ def test_a_replica_whose_node_is_away_is_named(spark: SparkSession, cluster: Loc
 def test_snapshots_are_few_and_none_is_left(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are compared two at a time here, also when every partition differs."""
+    """Groups are compared two at a time here, also when every partition differs."""
     most, hold = [0], HeldSnapshots.hold
-    before = snapshots(cluster)  # those that a node kept late, when it came back
+    before = snapshots(cluster)  # those that a node that came back keeps late
 
     def counted(self: HeldSnapshots, snapshot: PartitionSnapshot) -> None:
         hold(self, snapshot)
@@ -141,13 +141,13 @@ def test_snapshots_that_are_held_are_renewed(cluster: LocalCluster, monkeypatch:
         count = len(renewed)
         eventually("one is renewed again", lambda: len(renewed) > count + 3 or None)
         assert set(renewed[count + 1 :]) == {other.snapshot_id}
-    # A node that came back may still keep others late: those of a reader that has ended meanwhile.
+    # A node that came back may still keep some late: those of a reader that has ended meanwhile.
     held_ids = {one.snapshot_id, other.snapshot_id}
     eventually("none is left", lambda: held_ids.isdisjoint(path.name for path in snapshots(cluster)))
 
 
 def test_a_damaged_replica_differs(spark: SparkSession, cluster: LocalCluster) -> None:
-    """It comes last: the cluster is left with the damage."""
+    """This test is the last one: the cluster stays damaged."""
     row = partitions(cluster, "kept")[0]
     follower = next(node for node in row.isr if node != row.leader)
     damage(cluster, follower, row.id)

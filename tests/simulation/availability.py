@@ -1,5 +1,5 @@
-"""No node that lives is failed, and what could be served is served: judged from outside, with the true state of all
-nodes.
+"""No living node is failed, and every partition that can be served is served: judged from outside, with the true state
+of all nodes.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 FIRST_UNIX_MS: Final = 1_800_000_000_000
-_LOOK: Final = 0.25  # seconds between looks at what is served
+_LOOK: Final = 0.25  # seconds between two looks at the served partitions
 _SERVED_AFTER: Final = 4.0  # seconds within which a partition is served again if a replica could lead it
 _LEFT_OUT: Final = 1.0  # seconds for recording an in-sync set, on slow disks
-_FAIR: Final = 0.3  # seconds beyond the failure timeout within which the controller hears a node that lives
+_FAIR: Final = 0.3  # seconds beyond the failure timeout within which the controller hears a living node
 _MAX_DELAY: Final = 0.06  # seconds for one message: on a slower network a heartbeat may be late
 
 
 class Availability:
-    """Watches what is recorded, and which partitions are served. Raises Violation."""
+    """Watches recorded rows and served partitions. Raises Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -34,7 +34,7 @@ class Availability:
         self._is_fast = profile.delay * (50 if profile.straggling else 1.5) <= _MAX_DELAY
         self._healed: dict[Link, float] = {}
         self._led_since: tuple[Process | None, int, float] = (None, 0, 0.0)
-        self._in_use: dict[int, frozenset[str]] = {}  # by partition: who had everything when it was served last
+        self._in_use: dict[int, frozenset[str]] = {}  # by partition: nodes that had everything when it was last served
         self._unserved_since: dict[int, float] = {}
 
     def begin(self) -> None:
@@ -49,7 +49,7 @@ class Availability:
     # How long machines have been well
 
     def _well_since(self, machine: Machine) -> float:
-        """The time since which its process has run without a stop, on a disk and with a data port that answer; infinite
+        """The time since which its process has run without a stop, with a disk and a data port that answer; infinite
         if it doesn't now.
         """
         process, now = machine.process, self._world.now
@@ -61,7 +61,7 @@ class Availability:
 
     def _works_since(self, machine: Machine) -> float:
         """The time since which its threads have been quick with the disk; infinite if one is slow. The daemon doesn't
-        judge its disk by this, but a split may wait for it, and so may an installed checkpoint.
+        judge its disk by this, but a split or an installed checkpoint may wait for it.
         """
         process, now = machine.process, self._world.now
         if process is None or any(now - began > STALLED_S for began in process.works):
@@ -138,14 +138,14 @@ class Availability:
             self._unserved_since.pop(id_, None)
 
     def in_use(self, row: Partition) -> None:
-        """The leader may act by this row from now on: it serves, or it has proposed exactly this in-sync set. It may
-        have died since, but the controller can't know whether it heard before that its proposal is recorded.
+        """The leader may act by this row from now on: it serves, or has proposed exactly this in-sync set. It may
+        have died since, but the controller can't know if it heard before that its proposal was recorded.
         """
         self._in_use[row.id] = frozenset(has_everything(row))
 
     def _patience(self, active: Process) -> float:
-        """The seconds for which the controller waits longer when it hears nothing from much of the cluster; also if it
-        has failed those nodes a moment ago.
+        """The seconds for which the controller waits longer when it hears nothing from much of the cluster, or has
+        just failed those nodes.
         """
         world = self._world
         lately = world.now - _SERVED_AFTER
@@ -155,7 +155,7 @@ class Availability:
         return PATIENCE * world.controller_settings.failure_timeout if quiet > len(up) / 2 else 0.0
 
     def _waits_for_others(self, row: Partition, node_id: str) -> bool:
-        """Whether another member of the recorded in-sync set came back a moment ago, so that a leader waits until it
+        """True if another member of the recorded in-sync set came back a moment ago: then a leader waits until it
         has caught up or is left out.
         """
         others = (self._world.machine(other) for other in has_everything(row) if other != node_id)
@@ -166,7 +166,7 @@ class Availability:
         world, controller = self._world, active.machine
         keyspace: Keyspace | None = world.keyspaces.get(row.keyspace_id)
         if keyspace is None or keyspace.durability == Durability.DURABILITY_ASYNC:
-            return  # a replica that was restarted lacks what it had not synced
+            return  # a restarted replica lacks what it had not synced
         since = max(self._unserved_since[row.id], self._led_since[2], self._can_record_since(active))
         after = _SERVED_AFTER + self._patience(active)
         for node_id in sorted(self._in_use.get(row.id, frozenset())):
@@ -186,7 +186,7 @@ class Availability:
 
 
 def _failed_at(node: Node) -> float:
-    """When the node was failed; before all time if it isn't."""
+    """The time at which the node was failed; minus infinity if it isn't FAILED."""
     if node.state != NodeState.NODE_STATE_FAILED:
         return float("-inf")
     return (node.state_since_ms - FIRST_UNIX_MS) / 1000

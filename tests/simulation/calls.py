@@ -62,7 +62,7 @@ def settle(future: asyncio.Future[R], result: R | MinkaError) -> None:
 
 
 class Calls:
-    """The calls that one process makes, to others or to itself."""
+    """The calls of one process, to others or to itself."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -156,7 +156,7 @@ class Calls:
         return await self._call(address, serve, _UPDATE_TIMEOUT, Code.UNREACHABLE)
 
     async def _call(self, address: str, serve: Callable[["Process"], Awaitable[R]], timeout: float, broken: Code) -> R:
-        """Call the node there. Raises what the server raised, `broken` when the connection broke, DEADLINE_EXCEEDED
+        """Call the node there. Raises the server's error, `broken` when the connection broke, DEADLINE_EXCEEDED
         after `timeout`.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()

@@ -58,7 +58,7 @@ class SimCheckpoint:
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files in their order, and with the last chunk of each its CRC-32."""
+        """The content of the files in their order; the last chunk of each comes with its CRC-32."""
         for name, content in self._content.items():
             if name in skip:
                 continue
@@ -76,7 +76,7 @@ class SimCheckpoint:
         await self._process.disk_work()
 
     async def move(self, path: Path) -> None:
-        """Move the checkpoint to where the database is opened, durably; what was there before is removed."""
+        """Move the checkpoint, durably, to the place of the database; the former content is removed."""
         await _put_in_place(self._process, self._disk, int(path.name), self._image)
 
     async def remove(self) -> None:
@@ -116,11 +116,11 @@ class SimIncoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the content is there."""
+        """True if all of the content is there."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Store the content of the files that come; returns the CRC-32 of all."""
+        """Store the content of the files as they come; returns the CRC-32 of all."""
         for name in self._there.keys() - self._kept.keys():
             del self._there[name]
         buffer, found = b"", dict(self._kept)
@@ -155,12 +155,12 @@ class SimIncoming:
             raise MinkaError(Code.CORRUPT_DATA, "files are missing")
 
     async def install(self, path: Path) -> None:
-        """Move the checkpoint to where the database is opened, durably; what was there before is removed."""
+        """Move the checkpoint, durably, to the place of the database; the former content is removed."""
         image = image_of({file.name: self._there[file.name] for file in self._files})
         self._there.clear()
         await _put_in_place(self._process, self._disk, int(path.name), image)
 
     async def discard(self) -> None:
-        """Remove the files that came."""
+        """Remove the received files."""
         self._there.clear()
         await self._process.disk_work()

@@ -1,4 +1,4 @@
-"""Clients of the simulated key-value store: they write and read where they believe the partition's leader to be."""
+"""Clients of the simulated key-value store: they write and read at the node that they believe to be the leader."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ _MAX_READ: Final = 100
 
 
 class Clients:
-    """Each client is at the node that it asks, and knows the table as some node does."""
+    """Each client is at the node that it asks, and uses the table of some node."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Clients:
                 process.spawn(self._read(process, row) if rng.random() < _READS else self._write(process, row))
 
     def leader(self, row: Partition) -> "Process | None":
-        """The process that leads the partition, if it can be asked."""
+        """The process that leads the partition, if it is reachable."""
         process = self._world.machine(row.leader).process if row.leader else None
         if process is None or not process.built or not process.alive:
             return None
@@ -97,7 +97,7 @@ class Clients:
                 self.under_way -= 1
 
     async def _again(self, process: "Process", row: Partition, pairs: dict[bytes, bytes], body: bytes) -> None:
-        """Write again at the leader to which a refusal has sent the client."""
+        """Write again, at the leader named by the refusal."""
         try:
             await self.ask(process, kv_frames.Op.WRITE, row, body)
         except MinkaError as error:

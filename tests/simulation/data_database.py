@@ -1,4 +1,4 @@
-"""The simulated data database of a partition: it keeps what was flushed."""
+"""The simulated data database of a partition: it keeps flushed rows."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _PARTITIONS: Final = Path("partitions")
 _MAX_PASSED: Final = 0
-_MEMORY_BYTES: Final = 600  # of rows in memory, of which a database is made
+_MEMORY_BYTES: Final = 600  # of rows in memory: from this size on they get a database
 
 
 class SimDataDatabase:
-    """The simulated `DataDatabase`: there is no folder before `open`, and what is written stays in memory until it is
+    """The simulated `DataDatabase`: there is no folder before `open`, and writes stay in memory until they are
     flushed.
     """
 
@@ -76,11 +76,11 @@ class SimDataDatabase:
 
     @property
     def is_attached(self) -> bool:
-        """Whether it is attached to its parent's data."""
+        """True if it is attached to its parent's data."""
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """Whether an entry at this offset finds it attached, or a child attached to it."""
+        """True if, for an entry at this offset, it is attached, or a child is attached to it."""
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
@@ -138,35 +138,35 @@ class SimDataDatabase:
         self._size = _size_of(self.rows)
 
     def let_go(self) -> None:
-        """It is not a part of its parent's data any more."""
+        """End its attachment to its parent's data."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in memory, or open."""
+        """True if it is in memory, or open."""
         return self.is_database or self.in_memory
 
     @property
     def is_known(self) -> bool:
-        """Whether `applied` is known: it is open, or at rest."""
+        """True if `applied` is known: it is open, or at rest."""
         return self.is_open or self._rests
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has to be opened before it is read or written at once."""
+        """True if it has to be opened before it can be read or written without a wait."""
         return not (self.is_open or self._closed or self.damage is not None) and self.exists()
 
     @property
     def is_large(self) -> bool:
-        """Whether there is too much in memory."""
+        """True if there is too much in memory."""
         attached = self._over_parent
         size = self._size.bytes if attached is None else attached.memory_bytes
         return self.in_memory and size > _MEMORY_BYTES
 
     def exists(self) -> bool:
-        """Whether there is anything on disk."""
+        """True if there is anything on disk."""
         return self.is_database or self.attachment is not None or self._id in self._disk.folders
 
     def describe(self) -> str:
@@ -182,7 +182,7 @@ class SimDataDatabase:
             self._on_damage()
 
     async def open(self) -> None:
-        """Open the database, or make one of what is in memory or in its parent's database."""
+        """Open the database, or make one of the rows in memory or in its parent's database."""
         self._check()
         if self.attachment is not None and not self.is_database:
             await self._end_of_detaching(self._detaching or self._begin_detaching(self.attachment))
@@ -191,7 +191,7 @@ class SimDataDatabase:
             if self.is_database:
                 return
             self._check()
-            # A caller that gave up may have left a folder, and what is in memory still counts.
+            # A caller that gave up may have left a folder; the rows in memory still count.
             is_new = self.in_memory or self._id not in self._disk.folders
             if is_new and self._process.alive:
                 self._disk.folders.setdefault(self._id, Image())
@@ -205,7 +205,7 @@ class SimDataDatabase:
             self._process.point()
 
     def take_used(self) -> bool:
-        """Whether it was used since the last call, or can't be put to rest."""
+        """True if it was used since the last call, or can't be put to rest."""
         was_used, self._was_used = self._was_used, False
         return was_used or not self.is_database or self._pins > 0 or bool(self._children)
 
@@ -229,7 +229,7 @@ class SimDataDatabase:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While it is entered, the database is not put to rest."""
+        """Within the block, the database is not put to rest."""
         self._pins += 1
         try:
             yield
@@ -240,7 +240,7 @@ class SimDataDatabase:
         self.in_memory, self._size = True, Size()
 
     def is_stalled(self) -> bool:
-        """Whether writes are stalled, which they never are here."""
+        """Writes are never stalled here."""
         return False
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
@@ -257,12 +257,12 @@ class SimDataDatabase:
 
     @property
     def version_base(self) -> int:
-        """What is added to an entry's offset for the version of its rows."""
+        """The number to add to an entry's offset for the version of its rows."""
         return self.versions.base
 
     @property
     def may_expire(self) -> bool:
-        """Whether there may be rows that expire."""
+        """True if there may be rows that expire."""
         return self.versions.may_expire
 
     @property
@@ -296,7 +296,7 @@ class SimDataDatabase:
     def page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = _MAX_PASSED
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """The same with the values alone."""
+        """The same, with only the values."""
         keys, rows, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes)
         return keys, [value_of(row) for row in rows], is_all
 
@@ -330,7 +330,7 @@ class SimDataDatabase:
         return [self.rows[key][:MAX_HEAD_BYTES] if only_heads else self.rows[key] for key in keys]
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Return the whole range, since deleted keys are never in the way here."""
+        """Return the whole range, since deleted keys never delay a scan here."""
         return wanted
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = 0) -> Size:
@@ -339,7 +339,7 @@ class SimDataDatabase:
         return _size_of({key: value for key, value in self.rows.items() if wanted.contains(key)})
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of the range; returns whether there were any."""
+        """Remove all keys outside of the range; returns True if there were any."""
         self._check_writable()
         assert self._over_parent is None, f"{self.path} is attached"
         outside = [key for key in self.rows if not kept.contains(key)]
@@ -349,7 +349,7 @@ class SimDataDatabase:
         return bool(outside)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file: the rows are durable at once, and that they are taken in is durable with the next flush."""
+        """Take in a file: the rows are durable at once, the fact that they are taken in with the next flush."""
         await self.open()
         await self.flush()
         rows = {key: LOADED + value for key, value in self._process.spooled(file).items()}
@@ -404,7 +404,7 @@ class SimDataDatabase:
         return self.size()
 
     async def flush(self) -> Applied:
-        """Make what is applied durable; returns how far that is, at least."""
+        """Make the applied entries durable; returns an offset up to which they are."""
         if not self.is_open:
             return self.applied
         await self.detach()
@@ -424,7 +424,7 @@ class SimDataDatabase:
         return before
 
     async def checkpointed(self) -> Image:
-        """The content of a checkpoint that is taken now, after a flush."""
+        """The content of a checkpoint taken now, after a flush."""
         with self.in_use():
             return await self._checkpointed()
 

@@ -1,4 +1,4 @@
-"""The simulated disk of data databases, and the time that it takes."""
+"""The simulated disk of data databases, and the time for its work."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from minkad.storage.versions import Versions
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-_AT_ONCE: Final = 0.5  # the share of the threads' work that takes next to no time
-_MEAN_S: Final = 0.004  # the rest, on a fast disk
+_AT_ONCE: Final = 0.5  # the share of the threads' work that takes almost no time
+_MEAN_S: Final = 0.004  # the rest takes this long, on a fast disk
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Image:
 
 @dataclass(slots=True)
 class DataDisk:
-    """The folders of partitions, which outlive a process: those that `SimReplicaStore.remove_leftovers` keeps."""
+    """The folders of partitions, which outlive a process: the ones that `SimReplicaStore.remove_leftovers` keeps."""
 
     folders: dict[int, Image] = field(default_factory=dict)
 

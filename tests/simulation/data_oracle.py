@@ -1,4 +1,4 @@
-"""What clients wrote, what they were told, and what replicas must have. Only keys of loads are written twice."""
+"""The clients' writes and their answers, and the keys that replicas must have. Only keys of loads are written twice."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.log_disk import LogDisk
     from tests.simulation.process import Machine, Process
 
-OPERATED = b"~"  # the keys with it are those of `OperationClients`, which know themselves what is right
-_BODY = 4  # where an entry's body begins, after its leader_epoch
-_MARK = b"\xc1"  # begins the body of a mark
+OPERATED = b"~"  # keys with this byte are those of `OperationClients`, which check themselves
+_BODY = 4  # an entry's body begins here, after its leader_epoch
+_MARK = b"\xc1"  # the first byte of a mark's body
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class _Group:
     open: dict[bytes, bytes]  # the outcome is unknown, or a fault may have lost it
     refused: set[bytes]
     rewritten: set[bytes]  # keys of loads that clients have written since
-    either: dict[bytes, bytes]  # values that are to replace a known one, and may have
-    files: dict[bytes, bytes]  # by key: the file of the load that has brought it; its name is in the mark
-    loaded: dict[bytes, bytes]  # by key: the value that it has there
-    doubtful: set[bytes]  # a power cut came before they were synced, so they may be lost even if they are acknowledged
+    either: dict[bytes, bytes]  # values that will replace a known one, or have
+    files: dict[bytes, bytes]  # by key: the file of the load that brought it; the mark has the file's name
+    loaded: dict[bytes, bytes]  # by key: its value in that file
+    doubtful: set[bytes]  # a power cut came before they were synced, so even acknowledged ones may be lost
 
 
 class DataOracle:
-    """Compares what clients were told with what replicas have. Raises Violation."""
+    """Compares the clients' answers with the replicas' data. Raises Violation."""
 
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
@@ -81,7 +81,7 @@ class DataOracle:
                 group.open[key] = value
 
     def brings(self, row: Partition, pairs: Mapping[bytes, bytes], file: str) -> None:
-        """A load that is committed will bring these pairs."""
+        """A committed load will bring these pairs."""
         group = self._group(row)
         group.open.update(pairs)
         group.files.update(dict.fromkeys(pairs, file.encode()))
@@ -100,8 +100,8 @@ class DataOracle:
         return [key for key in self.known_in(row) if key in group.files and key not in group.rewritten]
 
     def acknowledges(self, process: "Process", row: Partition, pairs: Mapping[bytes, bytes]) -> None:
-        """The write is done: each replica in sync has it, as durably as the keyspace asks. If an unclean election has
-        taken place of which the leader has yet to hear, the write may be lost.
+        """The write is done: each replica in sync has it, as durably as the keyspace demands. After an unclean election
+        that the leader hasn't heard of yet, the write may be lost.
         """
         if process.rows[row.id].leader_epoch < self._unclean_epochs.get(row.id, 0):
             return
@@ -144,8 +144,8 @@ class DataOracle:
         maybe: Mapping[bytes, bytes],
         found: Mapping[bytes, bytes | None],
     ) -> None:
-        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; it may see
-        a write that came meanwhile, or not.
+        """A client has its answer. When it asked, `expected` was acknowledged and `maybe` was there or not; a later
+        write may be in the answer or not.
         """
         group = self._group(row)
         for key, value in found.items():
@@ -163,8 +163,8 @@ class DataOracle:
     # What replicas have
 
     def _in_sync(self, process: "Process", partition_id: int) -> list[str]:
-        """The nodes that are in sync, or eligible, by the table or by the leader's own row, without those that are told
-        to delete their copies, since they may have done so.
+        """The nodes that are in sync, or eligible, by the table or by the leader's own row, except those that were told
+        to delete their copies: they may have done so.
         """
         recorded = self._world.rows.get(partition_id)
         if recorded is None:
@@ -189,7 +189,7 @@ class DataOracle:
             )
 
     def _check_leader(self, process: "Process", row: Partition, key: bytes) -> None:
-        """No other node ever led at the leader_epoch of an entry that was acknowledged."""
+        """No other node ever led at the leader_epoch of an acknowledged entry."""
         disk = process.machine.log_disk
         for entry in reversed(entry_keys(disk, row.id)):
             value = disk.get(entry) or b""
@@ -221,7 +221,7 @@ class DataOracle:
             )
 
     def lose(self, row: Partition) -> None:
-        """An unclean election: what the new leader lacks may be lost, and so may what it has yet to sync."""
+        """An unclean election: entries that the new leader lacks, or has yet to sync, may be lost."""
         self._unclean_epochs[row.id] = row.leader_epoch
         group = self._group(row)
         there = _after_log(self._world.machine(row.leader), row.id, durably=not self._is_async(row))
@@ -234,8 +234,8 @@ class DataOracle:
                     group.either[key] = found
 
     def cut_power(self, machine: "Machine") -> None:
-        """Writes to `async` keyspaces that this machine had not synced may be lost. What a load has brought shows again
-        then, since that was synced.
+        """Writes to `async` keyspaces that this machine had not synced may be lost. A load's values, which were synced,
+        show again then.
         """
         disk = machine.log_disk
         for row in self._world.rows.values():
@@ -253,7 +253,7 @@ class DataOracle:
                 group.open[key] = group.known.pop(key)
 
     def cut(self, machine: "Machine", start: bytes, end: bytes) -> None:
-        """Entries are about to leave a log: those that were acknowledged are flushed, or this replica doesn't count."""
+        """Entries are about to leave a log: the acknowledged ones are flushed, or this replica doesn't count."""
         id_ = partition_of(start)
         row = self._world.rows.get(id_)
         if row is None or machine.id not in has_everything(row) or machine.id in row.removing_replicas:
@@ -272,7 +272,7 @@ class DataOracle:
     # The end
 
     def missing(self, state: State) -> str:
-        """What is not as it should be at the end, when no client writes; "" if all is well."""
+        """The first thing that is wrong at the end, when no client writes; "" if all is well."""
         for row in state.partitions.values():
             group = self._group(row)
             known, maybe, refused = self.known_in(row), self.open_in(row), group.refused
@@ -314,8 +314,8 @@ def _within(pairs: Mapping[bytes, bytes], range_: KeyRange) -> dict[bytes, bytes
 def _missing(
     machine: "Machine", row: Partition, keys: Collection[bytes], files: Mapping[bytes, bytes], *, durably: bool
 ) -> list[bytes]:
-    """The keys that neither the data nor the log on the machine's disk has. While a split makes the partition, what its
-    parent has there counts, too.
+    """The keys that neither the data nor the log on the machine's disk has. While a split makes the partition, its
+    parent's keys there count, too.
     """
     missing = list(keys)
     for id_ in (row.id, row.split_from if row.splitting else 0):
@@ -335,7 +335,7 @@ def _log(disk: "LogDisk", partition_id: int, *, durably: bool) -> bytes:
 
 
 def _after_log(machine: "Machine", partition_id: int, *, durably: bool) -> dict[bytes, bytes | None]:
-    """The rows that a replica has once it has applied its log, and the names of the files that the log's marks name."""
+    """A replica's rows once it has applied its log, and the names of the files in the log's marks."""
     image, disk = machine.data_disk.folders.get(partition_id), machine.log_disk
     rows: dict[bytes, bytes | None] = {} if image is None else dict(_values(image.rows))
     applied = image.applied.offset if image is not None else 0

@@ -10,7 +10,7 @@ BOOTSTRAP_INDEX: Final = 1
 
 
 class RaftDisk:
-    """What the node sees, and how much of it is durable. It has the interface of `minkad.storage.raft_log`."""
+    """The node's view, and how much of it is durable. It has the interface of `minkad.storage.raft_log`."""
 
     def __init__(self) -> None:
         self.seen = MemoryStorage()
@@ -25,7 +25,7 @@ class RaftDisk:
         self.sync()
 
     def stage(self, ready: Ready) -> None:
-        """Write what a Ready wants persisted."""
+        """Write everything that a Ready wants persisted."""
         if ready.snapshot is not None:
             self._write(MemoryStorage.apply_snapshot, ready.snapshot)
         if ready.entries:
@@ -53,18 +53,18 @@ class RaftDisk:
         self._staged.clear()
 
     def has(self, index: int, term: int) -> bool:
-        """Whether the entry, or a snapshot that covers it, is durable."""
+        """True if the entry, or a snapshot that covers it, is durable."""
         durable = self._durable
         return index < durable.first_index() or (durable.last_index() >= index and durable.term(index) == term)
 
     @property
     def durable_state(self) -> HardState:
-        """The term, vote and commit index that a crash leaves."""
+        """The term, vote and commit index after a crash."""
         return self._durable.initial_state()[0]
 
     @property
     def durable_last(self) -> int:
-        """The last index that a crash leaves."""
+        """The last index after a crash."""
         return self._durable.last_index()
 
     def crash(self) -> None:

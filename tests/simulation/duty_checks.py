@@ -1,4 +1,4 @@
-"""What must hold of duties, judged from outside: by true time, with every process's true state."""
+"""The rules for duties, judged from outside: by true time, with every process's true state."""
 
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 _A: Final = AssignmentState
 _MAY_HAVE: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED, _A.ASSIGNMENT_STATE_RELEASING)
-_SACRIFICED: Final = 5  # processes, besides those that die when the duty is tried again
-PAUSE_MS: Final = 1000  # for which a duty is kept away that has ended processes, but for the first time
+_SACRIFICED: Final = 5  # processes, besides those that die in a retry
+PAUSE_MS: Final = 1000  # for which a duty that has ended processes is kept away, except the first time
 _LOOK: Final = 0.25  # seconds between two checks for duties that no shard has
 _LATE: Final = 0.02  # seconds by which a timer of the process's loop may be late
 _INDEXES_EVERY: Final = 25  # changes of the tables
 
 
 class DutyChecks:
-    """Watches what is recorded and what delegates do. Raises Violation."""
+    """Watches recorded rows and the delegates' actions. Raises Violation."""
 
     def __init__(self, world: "DutyWorld") -> None:
         self._world = world
         self.duties = DutyState()  # the newest state that any replica has applied
         self._attached: dict[tuple[int, str], tuple[int, str]] = {}  # by duty: the newest epoch, and its process
-        self._unattached: dict[int, float] = {}  # by duty: since when no shard has it although one could
+        self._unattached: dict[int, float] = {}  # by duty: the time since which no shard has it although one could
         self.recorded_at: dict[bytes, int] = {}  # by payload id: the index of the entry that brought it into the tables
-        self._died_of: Counter[int] = Counter()  # by duty: processes that died as they attached it
-        self._died_first: dict[int, float] = {}  # and when the first did
+        self._died_of: Counter[int] = Counter()  # by duty: the number of processes that died while they attached it
+        self._died_first: dict[int, float] = {}  # the time of the first of these deaths
         self._revisions = 0
-        self._kept: dict[int, tuple[str, int]] = {}  # by duty: the shard that is away, and the end of its grace
+        self._kept: dict[int, tuple[str, int]] = {}  # by duty: the absent shard, and the end of its grace
         self._settled_since: tuple[object, float] = (None, 0.0)
 
     def begin(self) -> None:
@@ -89,12 +89,12 @@ class DutyChecks:
         self._attached[key] = duty.epoch, process.core.shard.incarnation
 
     def poisoned(self, process: ShardProcess, number: int) -> None:
-        """The delegate's process has died as it attached this duty."""
+        """The delegate's process has died while it attached this duty."""
         self._died_of[number] += 1
         row = self.duties.duties.get(number)
-        versions = row.version if row is not None else 0  # a client that changes it has it tried again at once
+        versions = row.version if row is not None else 0  # a change by a client causes a retry at once
         seconds = (self._world.now - self._died_first.setdefault(number, self._world.now)) * 1000 / PAUSE_MS
-        # A synthetic one is given to all shards at once, and once more to those that are back before the second fails.
+        # A synthetic one goes to all shards at once, and again to those that are back before the second one fails.
         most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
@@ -108,7 +108,7 @@ class DutyChecks:
             raise Violation("who stops has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
-        """What the process holds is assigned to it by the table: nothing is given away that a shard may hold."""
+        """The table assigns everything that the process holds to it: nothing is given away that a shard may hold."""
         for number in process.delegate.acting:
             if not (epoch := process.holds(number)):
                 continue
@@ -146,7 +146,7 @@ class DutyChecks:
         return duties.nowhere.get(row.pallet, {}) if row is not None else {}
 
     def _check_records(self, process: ShardProcess) -> None:
-        """The SDK and the delegate agree on what is attached, apart from lazy duties that the delegate has ended."""
+        """The SDK and the delegate have the same duties attached, apart from lazy ones that the delegate has ended."""
         live = {number for number, record in process.core.hosting.records.items() if record.live}
         acting = process.delegate.acting
         over = {number for number in live - set(acting) if process.delegate.told[number].lazy}
@@ -168,7 +168,7 @@ class DutyChecks:
 
     @property
     def bound(self) -> float:
-        """Seconds: a dead process's failure timeout, and time for what follows."""
+        """Seconds: a dead process's failure timeout, and time for the next steps."""
         return self._world.controller_settings.shards.failure_timeout + 3.0
 
     def _look(self) -> None:
@@ -222,11 +222,11 @@ class DutyChecks:
         if row.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE:
             return []
         found = [shard for shard in self.duties.shards.values() if self._takes(shard, row)]
-        if pallet.HasField("canary"):  # duties of the canary go to shards of its version alone
+        if pallet.HasField("canary"):  # duties of the canary go only to shards of its version
             chosen = is_canary(row, pallet.canary)
             with_version = [(shard.version == pallet.canary.version) == chosen for shard in found]
             if not all(with_version):
-                return []  # it depends on which shards there are
+                return []  # it depends on the present shards
         pinned = self.duties.shards.get(row.pinned_to)
         if pinned is not None and pinned.state == ShardState.SHARD_STATE_LIVE and not self._is_emptied(pinned):
             return [shard for shard in found if shard is pinned]
@@ -238,7 +238,7 @@ class DutyChecks:
         return node is not None and node.emptied
 
     def _takes(self, shard: Shard, row: Duty) -> bool:
-        """Whether the shard is there, and has room for the duty besides those that it has."""
+        """True if the shard is there, and has room for the duty besides those that it has."""
         process = self._world.shards.process_named(shard.name)
         is_there = process is not None and process.core.shard.incarnation == shard.incarnation
         if not is_there or shard.state != ShardState.SHARD_STATE_LIVE:
@@ -264,7 +264,7 @@ class DutyChecks:
     # The end
 
     def missing(self, duties: DutyState) -> str:
-        """What is not as it should be at the end; "" if all is well."""
+        """The first thing that is wrong at the end; "" if all is well."""
         if duties.deleting:
             return f"duty {next(iter(duties.deleting))} is not deleted"
         for host in self._world.shards.hosts:
@@ -308,12 +308,12 @@ class DutyChecks:
 
 
 def is_quarantined(shard: Shard, row: Duty) -> bool:
-    """Whether this version of the shard, or enough others with it, have failed to attach the duty."""
+    """True if this version of the shard, or enough others with it, failed to attach the duty."""
     return any(one.shard in (shard.name, "") and one.shard_version == shard.version for one in row.quarantines)
 
 
 def check_indexes(duties: DutyState) -> None:
-    """The indexes are equal to those that are computed from the rows alone."""
+    """The indexes equal those computed from the rows alone."""
     numbers = {(row.pallet, row.id): row.number for row in duties.duties.values()}
     pallets, synthetic, nowhere = (defaultdict[str, set[int]](set) for _ in range(3))
     on_shard: defaultdict[str, dict[int, Assignment]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""What clients and people ask about pallets and duties, and what they were told."""
+"""Requests of clients and people about pallets and duties, and the answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -56,12 +56,12 @@ _LEVELS: Final = (
 _PENALTIES_FADE_MS: Final = 500
 
 Name = tuple[str, str]
-NOTHING: Final = b""  # the payload id of a duty that isn't there
+NOTHING: Final = b""  # the payload id of a missing duty
 
 
 class DutyClients:
-    """One change of a name at a time, repeated until its outcome is known; from then on the duty must be as the client
-    was told.
+    """Changes a name at a time, each change repeated until its outcome is known; from then on the duty must be as the
+    client was told.
     """
 
     def __init__(self, world: "DutyWorld") -> None:
@@ -74,7 +74,7 @@ class DutyClients:
         self._expected: dict[Name, set[bytes]] = {name: {NOTHING} for name in self._names}  # payload ids
         self._busy: set[Name] = set()
         self._over: set[Name] = set()  # lazy duties that a delegate has ended at least once
-        self._pallets: dict[str, tuple[int, int]] = {}  # its creation, and the last version acknowledged
+        self._pallets: dict[str, tuple[int, int]] = {}  # the pallet's creation, and the last acknowledged version
         self._ended = False
 
     def _spec(self, name: Name) -> DutySpec:
@@ -95,7 +95,7 @@ class DutyClients:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the load, and resume what is paused."""
+        """End the load, and resume everything that is paused."""
         self._ended = True
         self._world.after(0.5, self._resume_all)
 
@@ -149,7 +149,7 @@ class DutyClients:
                     tell(None)
 
         def give_up() -> None:
-            """Give up only once the process that was asked can no longer answer."""
+            """Give up only once the asked process can no longer answer."""
             if process.alive and process.machine.process is process and not is_told:
                 self._world.after(1.0, give_up)
             else:
@@ -220,7 +220,7 @@ class DutyClients:
         request = ChangeDutiesRequest(changes=changes, consistency=self._rng.choice(_LEVELS))
         before = {name: set(self._expected[name]) for name in payloads}
         self._busy |= set(payloads)
-        is_open = False  # whether one of the tries may have been carried out
+        is_open = False  # true if one of the tries may have been carried out
 
         def told(error: MinkaError | None) -> None:
             nonlocal is_open
@@ -277,7 +277,7 @@ class DutyClients:
                     )
 
     def _check_gone(self, name: Name, possible: set[bytes]) -> None:
-        """A client is told that there is no such duty."""
+        """A client is told that the duty doesn't exist."""
         if NOTHING not in possible and name not in self._over:
             raise Violation("an acknowledged change is not lost", f"{'/'.join(name)} is gone")
 
@@ -321,7 +321,7 @@ class DutyClients:
         self._ask(change)
 
     def _delete_pallet(self) -> None:
-        """Delete a pallet, which is refused while it has duties; it is created again in any case."""
+        """Delete a pallet, which is refused while it has duties; it is created again in both cases."""
         pallet = self._rng.choice(self._world.pallets)
         request = ChangePalletsRequest(changes=[PalletChange(delete=pallet)])
         self._ask(lambda _, to: to.duty_requests.change_pallets(request), lambda _: self._create_pallet(pallet))
@@ -366,7 +366,7 @@ class DutyClients:
         self._ask(resume)
 
     def _look(self) -> None:
-        """Ask for what people look at: the controller can answer in any state."""
+        """Ask what people look at: the controller can answer in any state."""
         pallet, rng = self._rng.choice(self._world.pallets), self._rng
         duties = list(self._world.checks.duties.duties.values())
 
@@ -385,7 +385,7 @@ class DutyClients:
     # The end
 
     def missing(self, state: State) -> str:
-        """What contradicts what a client was told, and what is out of balance; "" if all is well."""
+        """A contradiction to a client's answer, or an imbalance; "" if all is well."""
         if self._busy:
             return f"the change of {sorted(self._busy)[0]} has no outcome"
         for pallet in self._world.pallets:
@@ -418,8 +418,8 @@ class DutyClients:
             return ""
         last = next((one for one in reversed(state.operations.values()) if one.rebalance.pallet == pallet), None)
         if last is not None and last.state == OperationState.OPERATION_STATE_CANCELLED:
-            return ""  # a person has just told the duties to stay where they are
-        # As penalties fade, shards that were equal may no longer be: what was balanced at an earlier time counts as
+            return ""  # a person has just told the duties to stay
+        # As penalties fade, shards that were equal may no longer be: a state that was balanced earlier counts as
         # balanced.
         request, moves = PlanRebalanceRequest(pallet=pallet), 0
         for at_ms in range(now_ms, FIRST_UNIX_MS, -_PENALTIES_FADE_MS):

@@ -21,16 +21,16 @@ from tests.simulation.shard_stream import ShardDoors
 from tests.simulation.shards import Shards
 from tests.simulation.trace import Outcome, Trace
 
-_HALF_LIFE_MS: Final = 2000  # the half-life of a shard's penalty, so that it is trusted again before the run ends
+_HALF_LIFE_MS: Final = 2000  # the half-life of a shard's penalty: the shard is trusted again before the run ends
 _FORGOTTEN_AFTER_MS: Final = 3000
-_FIRST_PAUSE_MS: Final = 500  # for which a duty is kept away that has ended processes
+_FIRST_PAUSE_MS: Final = 500  # for which a duty that has ended processes is kept away
 _KEYSPACES: Final = 3
 _BALANCE_INTERVAL: Final = 0.1  # seconds
 _SETTLED: Final = 0.2  # seconds, short since something always changes here
 
 
 class DutyWorld(FullWorld):
-    """It draws what it adds from a random generator of its own."""
+    """It draws its additions from a random generator of its own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -51,7 +51,7 @@ class DutyWorld(FullWorld):
         self.checks = DutyChecks(self)
 
     def run(self) -> Outcome:
-        """Run as `FullWorld` does."""
+        """Run like `FullWorld`."""
         clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
         with (
             mock.patch.object(shard_control, "unix_ms", self.unix_ms),
@@ -67,7 +67,7 @@ class DutyWorld(FullWorld):
             return super().run()
 
     def wire(self, process: Process) -> None:
-        check_indexes(process.coordinator.state.duties)  # as the snapshot left them
+        check_indexes(process.coordinator.state.duties)  # as they are after the snapshot
         process.doors = ShardDoors(self, process)
 
     def planning_time(self) -> float:

@@ -1,4 +1,4 @@
-"""What every simulated process has: a loop on its machine's clock, and the messages that arrive from other
+"""Common to all simulated processes: a loop on its machine's clock, and the messages that arrive from other
 processes.
 """
 
@@ -45,24 +45,24 @@ class Endpoint:
         """The process's loop has had a turn."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait so many seconds by the process's own clock."""
+        """Wait for this many seconds by the process's own clock."""
         future = self.loop.create_future()
         self.loop.call_later(seconds, lambda: None if future.done() else future.set_result(None))
         await future
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it as a task of this process."""
+        """Run the coroutine as a task of this process."""
         self.loop.create_task(coroutine)
 
     def die(self) -> None:
-        """End the process: from here on nothing that it does has any effect."""
+        """End the process: from here on its actions have no effect."""
         self.alive = False
         self.loop.halted = True
 
     # The network
 
     def if_alive(self, act: Callable[[], object]) -> None:
-        """Something arrives at this process; if it is stopped, it takes it in when it goes on."""
+        """A message arrives at this process; a stopped process takes it in when it continues."""
         if self.alive:
             self.loop.call_soon(act)
 
@@ -74,7 +74,7 @@ class Endpoint:
     ) -> None:
         """Let `act` happen at `to` after some time, or `broken` here if that process has died meanwhile.
 
-        A message on a link that is cut waits, so the caller may hear nothing for long, and the message may arrive
+        A message on a link that is cut waits: the caller may hear nothing for long, and the message may arrive
         late.
         """
         world, here, there = self.world, self.machine.number, to.machine.number

@@ -1,4 +1,4 @@
-"""What people and clients ask of the full world, and what they were told."""
+"""Requests of people and clients to the full world, and the answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
-MAX_KEYSPACES: Final = 10  # how many it tries to create
-_SOON: Final = 2  # so many keyspaces are asked for before anything else
+MAX_KEYSPACES: Final = 10  # the number that it tries to create
+_SOON: Final = 2  # the number of keyspaces that are requested before anything else
 LAST: Final = "last"
 _BY_RANGES: Final = (0.5, 0.5, 1.0)  # the share of a run's keyspaces
 _RANGES_ONLY: Final = 0.3  # the share of the runs that mostly split and merge
-_BOUNDS: Final = (0, 1, 2, 5)  # how many a keyspace begins with
+_BOUNDS: Final = (0, 1, 2, 5)  # the number with which a keyspace begins
 _MAX_BYTES: Final = (0, 0, 200, 400)  # a partition's maximum
-_QUEUED: Final = 0.3  # the share of requests that are queued where they can't begin
+_QUEUED: Final = 0.3  # the share of requests that are queued if they can't begin
 
 
 class Admin:
@@ -43,7 +43,7 @@ class Admin:
     def __init__(self, world: "FullWorld") -> None:
         self._world = world
         self._created: set[str] = set()  # acknowledged
-        self._refused: set[str] = set()  # a client was told that nothing was done
+        self._refused: set[str] = set()  # names of which a client was told that nothing was done
         self._numbers = 0
         self._pause = world.rng.choice((0.2, 0.6))
         self._by_ranges_share = world.rng.choice(_BY_RANGES)
@@ -76,7 +76,7 @@ class Admin:
         self._world.after(1.0, self._next)
 
     def end(self) -> None:
-        """End the load except for the writes and one last keyspace; no node is drained from now on."""
+        """End the load except the writes and one last keyspace; no node is drained from now on."""
         self._ended = True
         self._world.after(1.0, self._undrain_all)
         self._world.after(1.0, self._create_last)
@@ -248,8 +248,8 @@ class Admin:
     # The end
 
     def missing(self, state: State) -> str:
-        """What contradicts what a client was told."""
+        """Anything that contradicts a client's answer."""
         names = {keyspace.name for keyspace in state.keyspaces.values()}
-        assert self._created <= names, f"acknowledged, and gone: {self._created - names}"
-        assert not self._refused & names, f"refused, and there: {self._refused & names}"
+        assert self._created <= names, f"acknowledged, but gone: {self._created - names}"
+        assert not self._refused & names, f"refused, but there: {self._refused & names}"
         return "" if LAST in names else "the last keyspace is not created"

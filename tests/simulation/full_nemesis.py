@@ -1,4 +1,4 @@
-"""What goes wrong in the full world."""
+"""The faults of the full world."""
 
 import random
 from collections.abc import Callable
@@ -40,12 +40,12 @@ class Nemesis:
         self._faults = [fault for fault, weight in zip(faults, weights, strict=True) for _ in range(weight)]
         self._pause = rng.choice((0.3, 0.8, 2.0))
         self._kills_leaders = rng.random() < 0.2
-        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the moments at which replicas change
+        self._strikes = rng.choice((0.0, 0.0, 0.2, 0.5))  # the share of the replicas' changes at which a node is struck
         self._strikes_after = rng.choice((0.003, 0.03, 0.3))  # seconds, the mean
         self._away = random.Random(f"{world.seed} away")
-        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of sets that refuse writes whose machines go
+        self._takes_away = self._away.choice((0.0, 0.3, 0.7))  # the share of writeless sets that lose their machines
         self._hangs_disks = random.Random(f"{world.seed} disks").random() < 0.2
-        self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay as they are
+        self._deafens = random.Random(f"{world.seed} data ports")  # of its own, so that other runs stay the same
         self._usual_sync_times: dict[int, float] = {}  # by machine
         self._ended = False
 
@@ -87,7 +87,7 @@ class Nemesis:
 
     def changed(self, before: Partition, row: Partition) -> None:
         """A partition has a new leader or successor, a replica has come into sync, or a split begins or ends: a node
-        that has a part in that may be struck, at this moment or soon after.
+        involved in it may be struck, at this moment or soon after.
         """
         rng = self._world.rng
         is_last = len(eligible_replicas(row)) > len(eligible_replicas(before))
@@ -101,7 +101,7 @@ class Nemesis:
             self._world.after(rng.expovariate(1 / self._strikes_after), self._strike, victim)
 
     def _take_away(self, partition_id: int) -> None:
-        """The machines that alone are in sync go for long, as if their disks were lost: who is eligible has to lead."""
+        """The only machines in sync go away for long, as if their disks were lost: an eligible replica has to lead."""
         world, row = self._world, self._world.rows.get(partition_id)
         if row is None or self._ended or not eligible_replicas(row):
             return
@@ -209,7 +209,7 @@ class Nemesis:
         self._stop_machine(process.machine)
 
     def _stop_machine(self, machine: Machine) -> None:
-        """Stop the machine as SIGSTOP does: when it goes on, its clock has jumped."""
+        """Stop the machine as SIGSTOP does: when it continues, its clock has jumped."""
         world = self._world
         pause = world.rng.expovariate(1 / 1.0)
         world.say("nemesis", "stop", f"{machine.id} for {pause:.2f}")

@@ -36,15 +36,15 @@ from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 8.0  # seconds
 PATIENCE: Final = 60.0
-UNACKNOWLEDGED: Final = 0.3  # seconds for which something is still sent although no acknowledgement comes back
-RETRANSMIT: Final = 0.2  # seconds until what was not acknowledged is sent again; the pause doubles each time
+UNACKNOWLEDGED: Final = 0.3  # seconds for which sending continues although no acknowledgement comes back
+RETRANSMIT: Final = 0.2  # seconds until an unacknowledged message is sent again; the pause doubles each time
 MAX_STEPS: Final = 300_000
-_POWER_CUTS: Final = 0.5  # the share of the worlds that have some
+_POWER_CUTS: Final = 0.5  # the share of the worlds that have power cuts
 _DRIFT: Final = 0.045  # two clocks differ by less than the tenth that the configuration demands as a margin
 
 
 class FullWorld:
-    """One seed's world. `run` raises Violation, or what the code raised."""
+    """One seed's world. `run` raises Violation, or the code's error."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self.seed = seed
@@ -54,14 +54,14 @@ class FullWorld:
         self.steps = 0
         self.oracle = RaftOracle(BOOTSTRAP_INDEX)
         self.network = Network(rng, _network_profile(rng))
-        # Whether Raft's messages, too, wait until a link that was cut is whole again.
+        # True if Raft's messages, too, wait until a link that was cut is whole again.
         self.hangs = random.Random(f"{seed} hangs").random() < 0.7
         self.cut_at: dict[Link, float] = {}
         founders = self._draw_settings(rng)
         self.rows: dict[int, Partition] = {}  # the newest that any replica of the state has applied
         self.proposed: dict[tuple[int, int], frozenset[str]] = {}  # by partition and leader_epoch: the newest
         self._served: dict[int, tuple[int, str]] = {}  # by partition: the newest leader_epoch, and the node
-        self.keyspaces: dict[int, Keyspace] = {}  # the same
+        self.keyspaces: dict[int, Keyspace] = {}  # as `rows`
         self._nodes: dict[str, Node] = {}  # by the newest state that any replica has applied
         self._newest_epochs: dict[int, int] = {}  # by partition, including those that are gone
         self._digests: dict[tuple[int, int], int] = {}  # of the state, by index and number of the command
@@ -87,7 +87,7 @@ class FullWorld:
         self.availability = Availability(self)
 
     def _draw_settings(self, rng: random.Random) -> int:
-        """Draw the settings; returns how many nodes found the cluster."""
+        """Draw the settings; returns the number of nodes that found the cluster."""
         self.heartbeat = 0.15
         self.clearance = rng.choice((0.4, 0.6))
         self.tick = 0.1
@@ -129,15 +129,15 @@ class FullWorld:
     # Events
 
     def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` so many seconds from now."""
+        """Call `function` `seconds` from now."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
     def through(
         self, link: Link, arrive: Callable[[], object], give_up: Callable[[], object], hung: float = 0.0
     ) -> None:
-        """Send as TCP does: what is on a link that is cut is sent again until the link is whole, or the connection is
-        given up. If only the way back is cut, nothing more is sent once too much is not acknowledged.
+        """Send as TCP does: messages on a link that is cut are sent again until the link is whole, or the connection is
+        given up. If only the way back is cut, sending ends once too much is unacknowledged.
         """
         back = (link[1], link[0])
         acknowledged = self.network.connected(*back) or self.now - self.cut_at.get(back, 0.0) < UNACKNOWLEDGED
@@ -174,7 +174,7 @@ class FullWorld:
                     machine.process.loop.kill()
 
     def wire(self, process: Process) -> None:
-        """Wire what else the daemon serves, once it is built."""
+        """Wire the daemon's other services, once it is built."""
 
     def load_sources(self, process: Process) -> LoadSources | None:
         """The node's spool, in a world with loads."""
@@ -197,7 +197,7 @@ class FullWorld:
         self.availability.begin()
 
     def end(self) -> None:
-        """End the faults; only the load that shows that everything works goes on."""
+        """End the faults; only the load that shows that everything works continues."""
         self.nemesis.end()
         self.admin.end()
 
@@ -228,7 +228,7 @@ class FullWorld:
                 return
 
     def unix_ms(self) -> int:
-        """The wall clock: it matters only to people who read times, and to how long a voter has been gone."""
+        """The wall clock: it matters only to people who read times, and for how long a voter has been gone."""
         return FIRST_UNIX_MS + int(self.now * 1000)
 
     # Processes
@@ -307,7 +307,7 @@ class FullWorld:
         return self._by_id[node_id]
 
     def claims_loss(self, process: Process, names: Mapping[str, object]) -> None:
-        """A follower says that its leader lacks what was committed there. Raises Violation if it doesn't."""
+        """A follower says that its leader lacks committed entries. Raises Violation if it has them."""
         partition, committed = names["partition"], names["committed"]
         assert isinstance(partition, int)
         assert isinstance(committed, int)
@@ -354,7 +354,7 @@ class FullWorld:
             )
 
     def restored(self, process: Process, index: int, digest: int) -> None:
-        """A process has taken in a snapshot: its state is the one that others had after the same index."""
+        """A process has taken in a snapshot: its state equals that of others after the same index."""
         position = max((p for p in self._digests if p[0] <= index), default=None)
         if position is not None and self._digests[position] != digest:
             raise Violation("equal states", f"{process.machine.id} has another state after the snapshot at {index}")
@@ -372,7 +372,7 @@ class FullWorld:
             )
 
     def check_holder(self, process: Process, partition_id: int) -> None:
-        """The process serves a partition: no other process may do so now, and none on another node may ever have done
+        """The process serves a partition: no other process may do so now, and no other node may ever have done
         so at this leader_epoch.
         """
         mine, epoch = process.machine.id, process.rows[partition_id].leader_epoch
@@ -416,7 +416,7 @@ class FullWorld:
                 self.nemesis.changed(before, row)
 
     def adopted(self, process: Process, row: Partition) -> None:
-        """A node acts on a partition's row that it was told of: the row must be recorded. The child that a split makes
+        """A node acts on a partition's row that it was told: the row must be recorded. The child that a split makes
         may come before its row.
         """
         if not row.partition_epoch:
@@ -443,7 +443,7 @@ class FullWorld:
         return max(active, key=lambda p: p.driver.raw.basic_status().term, default=None)
 
     def missing(self) -> str:
-        """What is not as it should be at the end; "" if all is well."""
+        """The first thing that is wrong at the end; "" if all is well."""
         active = self.active()
         if active is None:
             return "no active controller"
@@ -485,7 +485,7 @@ def _unfinished(state: State) -> str:
 
 
 def _unevenly_seated(active: Process) -> str:
-    """Zones of which one has two voters more than another one."""
+    """Zones of which one has two voters more than another."""
     voters = set(active.driver.conf_state.voters)
     seated = Counter({node.zone: 0 for node in active.coordinator.state.nodes.values()})
     seated.update(node.zone for node in active.coordinator.state.nodes.values() if node.raft_id in voters)

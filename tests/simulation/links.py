@@ -1,4 +1,4 @@
-"""How replicas reach other simulated nodes."""
+"""Links of replicas to other simulated nodes."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING

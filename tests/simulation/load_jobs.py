@@ -1,4 +1,4 @@
-"""Jobs that load files in the simulation, and what they were told."""
+"""Jobs that load files in the simulation, and the answers to them."""
 
 import contextlib
 import zlib
@@ -25,14 +25,14 @@ _S = LoadState
 
 
 class LoadJobs:
-    """Any job may ask any node for anything, once or again, since it had no answer or since it is a second run."""
+    """Any job may send any node any request, once or again: after a lost answer, or as a second run."""
 
     def __init__(self, world: "LoadWorld") -> None:
         self._world = world
         self._names: list[str] = []
         self._ended = False
-        self._committed: set[str] = set()  # a job was told that they are
-        self._aborted: set[str] = set()  # a job was told that they are
+        self._committed: set[str] = set()  # the loads that are committed by a job's answer
+        self._aborted: set[str] = set()  # the loads that are aborted by a job's answer
         self._files: dict[str, tuple[int, dict[bytes, bytes]]] = {}  # by name: its partition and its rows
         self._rows: dict[int, dict[int, dict[bytes, bytes]]] = {}  # by load and partition, for loads that are committed
 
@@ -126,7 +126,7 @@ class LoadJobs:
     # What must hold
 
     def recorded(self, state: State, load: Load) -> None:
-        """The commit is in the table: the load's files are to be taken in, and no others."""
+        """The commit is in the table: it names the load's files to take in, and no others."""
         parts = state.loads.parts[load.number]
         self._rows[load.number] = {id_: self._files[part.name][1] for id_, part in parts.items()}
         for id_, part in parts.items():

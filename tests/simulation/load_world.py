@@ -22,7 +22,7 @@ _S = LoadState
 
 
 class LoadWorld(FullWorld):
-    """It draws what it adds from a random generator of its own."""
+    """It draws its additions from a random generator of its own."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
@@ -34,7 +34,7 @@ class LoadWorld(FullWorld):
         self.jobs = LoadJobs(self)
 
     def run(self) -> Outcome:
-        """Run as `FullWorld` does. A commit has several pieces even where there are few partitions."""
+        """Run like `FullWorld`. A commit has several pieces even if there are few partitions."""
         with (
             mock.patch.object(load_requests, "unix_ms", self.unix_ms),
             mock.patch.object(controller_loads, "_PARTS_A_RECORD", 1),
@@ -79,7 +79,7 @@ class LoadWorld(FullWorld):
                 self._check_done(state, load)
 
     def _check_done(self, state: State, load: Load) -> None:
-        """A part that is done is in the logs of all replicas that are in sync."""
+        """The logs of all replicas in sync have a part that is done."""
         for partition_id, rows in self.jobs.rows_of(load).items():
             if load.number in state.loads.due.get(partition_id, ()) or (load.number, partition_id) in self._done:
                 continue

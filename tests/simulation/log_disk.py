@@ -1,6 +1,6 @@
-"""The simulated log database of the replicas: what a machine's disk keeps of it, and what a process makes of that.
+"""The simulated log database of the replicas: the part that a machine's disk keeps, and a process's view of it.
 
-The end of a process keeps what was written; a power cut loses all unsynced batches from some batch on.
+The end of a process keeps its writes; a power cut loses all unsynced batches from some batch on.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.process import Process
 
-# After these times a write that was acknowledged is synced, and a sync may take so long: see LogDatabase.
+# After the first time an acknowledged write is synced; a sync may take the second: see LogDatabase.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
 
@@ -34,7 +34,7 @@ class LogDisk:
         self._volatile: set[bytes] = set()  # keys whose last put is not synced
 
     def write(self, batch: list[_Operation]) -> None:
-        """Write a batch: from here on only a power cut can take it."""
+        """Write a batch: from here on only a power cut can lose it."""
         undo: _Undo = []
         for key, value, end in batch:
             if end is not None:
@@ -60,7 +60,7 @@ class LogDisk:
             del self._values[key], self._keys[bisect_left(self._keys, key)]
 
     def sync(self) -> None:
-        """All that was written is durable."""
+        """Everything written is durable."""
         self._unsynced.clear()
         self._volatile.clear()
 
@@ -81,13 +81,13 @@ class LogDisk:
         return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
 
     def is_durable(self, key: bytes) -> bool:
-        """Whether a power cut would leave what the key has now."""
+        """True if a power cut would keep the key's present value."""
         return key not in self._volatile
 
 
 class SimLogDatabase:
-    """What `minkad.replication` uses of `LogDatabase`. It calls `on_put` with each key and value that is staged, and
-    `on_delete` with each range that is to be deleted.
+    """The part of `LogDatabase` that `minkad.replication` uses. It calls `on_put` with each staged key and value,
+    and `on_delete` with each range to delete.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SimLogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk has owed an answer for longer than a slow one takes."""
+        """True if the disk has owed an answer for longer than a slow disk takes."""
         return self._asked_at is not None and self._process.now() - self._asked_at > STALLED_S
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -158,7 +158,7 @@ class SimLogDatabase:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """Scan as `LogDatabase` does."""
+        """Scan like `LogDatabase`."""
         keys = self._disk.keys(start, end)
         if reverse:
             keys.reverse()
@@ -176,7 +176,7 @@ class SimLogDatabase:
         return found
 
     def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
-        """The last keys of groups as `LogDatabase` finds them."""
+        """The last keys of groups, like `LogDatabase`."""
         yield from {key[:width]: key for key in self._disk.keys(start, end)}.values()
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -184,7 +184,7 @@ class SimLogDatabase:
         return len(self._disk.keys(start, end))
 
     def damaged(self, what: str) -> MinkaError:
-        """Fail, since something is missing; returns the error."""
+        """Fail because something is missing; returns the error."""
         error = MinkaError(Code.CORRUPT_DATA, f"the log database is damaged: {what}")
         self.fail(error)
         return error
@@ -234,7 +234,7 @@ class SimLogDatabase:
         self._sync(synced, written)
 
     def _acknowledges_written(self) -> bool:
-        """Whether a write may be acknowledged before it is synced: see LogDatabase."""
+        """True if a write may be acknowledged before it is synced: see LogDatabase."""
         since = self._unsynced_since
         is_due = since is not None and self._process.now() - since >= _SYNC_DUE_S
         return not is_due and self._last_sync_s <= _SYNC_MAY_TAKE_S

@@ -1,5 +1,5 @@
 """An event loop for one simulated process: real asyncio code runs on it, by the process's own clock, without a thread,
-a socket or a wait. The world says when it runs.
+a socket or a wait. The world decides when it runs.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 from minka.errors import MinkaError
 from minkad.process.tasks import ENDS_NODE
 
-_MAX_TURNS: Final = 10_000  # in one moment; more of them mean that something spins
-_RESOLUTION: Final = 1e-9  # seconds; moments so close are the same
+_MAX_TURNS: Final = 10_000  # in one moment; more of them are an endless loop
+_RESOLUTION: Final = 1e-9  # seconds; closer moments are the same
 
 
 def _as_uvloop(now: float, when: float) -> float:
-    """When a timer for `when` rings: uvloop counts whole milliseconds, so it may be up to one early or late."""
+    """The time at which a timer for `when` fires: uvloop counts whole milliseconds, so up to one early or late."""
     if when <= now:
         return when
     return math.floor((now + 2 * _RESOLUTION) * 1000) / 1000 + max(1, round((when - now) * 1000)) / 1000
@@ -47,7 +47,7 @@ class DriftingClock:
 
 
 class ProcessLoop:
-    """What tasks, futures, timers and code built on them need of `asyncio.AbstractEventLoop`.
+    """The part of `asyncio.AbstractEventLoop` that tasks, futures, timers and code built on them need.
 
     `now` answers the process's clock; `wake_at` asks the world to call `turn` when that clock shows a time.
     """
@@ -61,7 +61,7 @@ class ProcessLoop:
         self._numbers = 0
         self._running = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.error: Exception | None = None  # what the code raised in a callback or a task that nobody awaits
+        self.error: Exception | None = None  # an error of the code in a callback or a task that nobody awaits
         self.halted = False  # the process died in the middle of a turn
 
     # The interface that asyncio needs
@@ -131,7 +131,7 @@ class ProcessLoop:
             self.error = self.error or error
 
     def fail(self, error: Exception) -> None:
-        """Let the next turn raise this error: the process can't go on."""
+        """Let the next turn raise this error: the process can't continue."""
         self.error = self.error or error
 
     # The interface that the world needs
@@ -143,7 +143,7 @@ class ProcessLoop:
         return self._timers[0][0] if self._timers else None
 
     def turn(self) -> None:
-        """Run everything that is due. Raises what a callback, or a task that nobody awaits, has raised."""
+        """Run everything that is due. Raises an error of a callback, or of a task that nobody awaits."""
         now = self._now()
         while self._timers and self._timers[0][0] <= now + _RESOLUTION:
             timer = heappop(self._timers)[2]

@@ -19,7 +19,7 @@ from tests.simulation import mutations_operations as operations
 from tests.simulation import mutations_replication as replication
 from tests.simulation.mutations_full import Patch
 
-MAX_SEEDS: Final = 500  # within so many seeds each has to be found
+MAX_SEEDS: Final = 500  # each has to be found within this number of seeds
 
 
 @dataclass(frozen=True, slots=True)

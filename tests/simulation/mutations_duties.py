@@ -1,4 +1,4 @@
-"""Bugs in how duties are handed out: in the controller, in the sessions of nodes, and in the SDK."""
+"""Bugs in the assignment of duties: in the controller, in the sessions of nodes, and in the SDK."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _A = AssignmentState
 
 
 def confirm_nothing() -> Sequence[Patch]:
-    """A change that all voters were to have is acknowledged when a majority has it."""
+    """A change that all voters should have is acknowledged when a majority has it."""
 
     async def confirmed_by(_: DutyRequests, _consistency: Any) -> None:
         pass
@@ -44,7 +44,7 @@ def fail_the_late() -> Sequence[Patch]:
 
 
 def no_wait_after_failover() -> Sequence[Patch]:
-    """A new controller ignores what the former one has granted."""
+    """A new controller ignores the former one's grants."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -69,7 +69,7 @@ def grant_unconfirmed() -> Sequence[Patch]:
 
 
 def _no_chance() -> Sequence[Patch]:
-    """A new controller waits for the end of what was granted, and no longer."""
+    """A new controller waits only until the former one's grants end."""
     original = ShardControl.__init__
 
     def init(self: ShardControl, *arguments: Any, **named: Any) -> None:
@@ -80,12 +80,12 @@ def _no_chance() -> Sequence[Patch]:
 
 
 def take_the_name() -> Sequence[Patch]:
-    """A process that registers under a name has it at once, though another one may hold it."""
+    """A process that registers under a name has it at once, although another one may hold it."""
     return [(ShardControl, "is_alive", lambda *_: False)]
 
 
 def blame_nothing() -> Sequence[Patch]:
-    """It is forgotten what shards were attaching when they failed."""
+    """The duties that shards were attaching when they failed are forgotten."""
     return [(shards, "blame", lambda *_: iter(()))]
 
 
@@ -104,7 +104,7 @@ def same_epoch_again() -> Sequence[Patch]:
 
 
 def give_away_at_once() -> Sequence[Patch]:
-    """A duty that is to be released counts as released."""
+    """A duty that should be released counts as released."""
     original = rows.in_state
 
     def in_state(
@@ -117,7 +117,7 @@ def give_away_at_once() -> Sequence[Patch]:
 
 
 def any_epoch() -> Sequence[Patch]:
-    """A report counts for whatever assignment there is."""
+    """A report counts for any assignment."""
 
     def meant(duties: DutyState, shard: Shard, said: Iterable[Holding], is_in: Any) -> Iterator[Assignment]:
         for holding in {one.duty: one for one in said}.values():
@@ -167,7 +167,7 @@ def forget_next_epoch() -> Sequence[Patch]:
 
 
 def lagging_nodes() -> Sequence[Patch]:
-    """A shard is told what its node knows, though the shard knows more."""
+    """A shard is told its node's state, although the shard's is newer."""
 
     async def settled(self: ShardSessions, index: int) -> None:
         pass
@@ -193,7 +193,7 @@ def lagging_nodes() -> Sequence[Patch]:
 
 
 def count_from_receipt() -> Sequence[Patch]:
-    """A clearance is counted from when the shard hears of it."""
+    """A clearance is counted from the moment at which the shard hears of it."""
     original = ShardMachine._on_grant
 
     def on_grant(self: ShardMachine, grant: ShardGrant, now: float) -> None:
@@ -209,7 +209,7 @@ def release_too_late() -> Sequence[Patch]:
 
 
 def report_once() -> Sequence[Patch]:
-    """What was reported on a session that broke is not reported again."""
+    """Reports on a session that broke are not repeated."""
     return [(Reports, "again", lambda _: None)]
 
 

@@ -64,7 +64,7 @@ def snapshot_with_old_configuration() -> Sequence[Patch]:
 
 
 def compact_what_is_not_applied() -> Sequence[Patch]:
-    """The driver doesn't ask the core what that still needs of the log."""
+    """The driver doesn't ask the core which part of the log it still needs."""
     return [(RawNode, "compactable", RawNode.last_index)]
 
 
@@ -125,7 +125,7 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def judge_at_once() -> Sequence[Patch]:
-    """The controller judges by a silence in which it may have stood still itself, before it knows that it still
+    """The controller judges by a silence in which it may have been stopped itself, before it knows that it still
     leads.
     """
 

@@ -1,4 +1,4 @@
-"""Bugs in loads: in what is decided, what the table says, and what data remembers of them."""
+"""Bugs in loads: in the decisions, in the table's contents, and in the data's memory of loads."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def abandon_the_committed() -> Sequence[Patch]:
 
 
 def finish_what_is_asked() -> Sequence[Patch]:
-    """With one part of a load the others count as done, too."""
+    """When one part of a load is done, the others count as done, too."""
     original = loads.finish_parts
 
     def finish_parts(state: State, command: FinishLoadParts, now_ms: int) -> list[Record]:
@@ -66,7 +66,7 @@ def finish_what_is_asked() -> Sequence[Patch]:
 
 
 def commit_whatever_the_state() -> Sequence[Patch]:
-    """A load that was aborted comes back with its commit."""
+    """An aborted load comes back with its commit."""
     original = loads.load_with
 
     def load_with(state: State, load_id: str) -> Load:

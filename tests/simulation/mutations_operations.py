@@ -1,4 +1,4 @@
-"""Bugs in operations on keys: what they are decided on, and what expires."""
+"""Bugs in operations on keys: their basis, and expiry."""
 
 from collections.abc import Sequence
 
@@ -13,26 +13,26 @@ from tests.simulation.mutations_full import Patch
 
 
 def decide_on_what_is_applied() -> Sequence[Patch]:
-    """The leader looks at the data alone, not at what it has appended since."""
+    """The leader looks only at the data, not at the entries that it has appended since."""
     return [(Unapplied, "find", lambda _, key: None)]
 
 
 def tell_before_it_is_committed() -> Sequence[Patch]:
-    """An outcome is told though the entry on which it rests may yet be lost."""
+    """An outcome is told although the entry on which it rests may yet be lost."""
     original = Unapplied.wait
 
     def wait(self: Unapplied, offset: int, waiting: Waiting) -> None:
         ticket, index, result = waiting
         if result.body is not None:
             ticket.fill(index, result)
-        else:  # a removal, after which a read goes on
+        else:  # a removal, after which a read continues
             original(self, offset, waiting)
 
     return [(Unapplied, "wait", wait)]
 
 
 def hide_the_expired() -> Sequence[Patch]:
-    """A read leaves out what is over by its leader's clock, and nobody removes it."""
+    """A read leaves out what has expired by its leader's clock, and nobody removes it."""
     original = Requests._answer_read
 
     def answer_read(
@@ -53,12 +53,12 @@ def hide_the_expired() -> Sequence[Patch]:
 
 
 def show_the_expired() -> Sequence[Patch]:
-    """A read shows what has expired as long as nobody has removed it."""
+    """A read shows an expired key until somebody removes it."""
     return [(Requests, "_expired", lambda self, keys, rows: [])]
 
 
 def keep_no_expiry() -> Sequence[Patch]:
-    """A key that is put for a time stays, as after a plain write."""
+    """A key that is put with a lifetime stays for ever, as after a plain write."""
 
     def until(self: _Deciding, lifetime: object, ms: int, row: bytes | None) -> int:
         return 0

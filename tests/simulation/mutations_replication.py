@@ -1,4 +1,4 @@
-"""Bugs in replication: what leaders and followers do with rows, logs and data."""
+"""Bugs in replication: in the leaders' and followers' handling of rows, logs and data."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ from tests.simulation.mutations_full import Patch
 
 
 def shrink_before_recorded() -> Sequence[Patch]:
-    """The in-sync set that was proposed counts at once."""
+    """A proposed in-sync set counts at once."""
     original = Leader._propose
 
     def propose(self: Leader, isr: list[str]) -> None:
@@ -43,7 +43,7 @@ def shrink_before_recorded() -> Sequence[Patch]:
 
 
 def watermark_ahead() -> Sequence[Patch]:
-    """One replica of the in-sync set need not have a write."""
+    """One replica of the in-sync set doesn't need to have a write."""
 
     def in_sync_end(self: Leader) -> int:
         matched = sorted(progress.matched for progress in self.counted)
@@ -53,7 +53,7 @@ def watermark_ahead() -> Sequence[Patch]:
 
 
 def forget_min_insync() -> Sequence[Patch]:
-    """Who leaves an in-sync set is eligible, also while that takes writes without it."""
+    """A replica that leaves an in-sync set is eligible even while the set takes writes without it."""
 
     def eligible(state: State, partition: Partition, change: IsrChange) -> list[str]:
         return [] if partition.splitting else [n for n in has_everything(partition) if n not in change.isr]
@@ -75,7 +75,7 @@ def _allow(*_: object) -> None:
 
 
 def durable_when_staged() -> Sequence[Patch]:
-    """A follower acknowledges what is not on its disk yet."""
+    """A follower acknowledges entries that are not on its disk yet."""
     original = Follower.append
 
     def append(self: Follower, append: Append, stream: LeaderStream, known_at: float) -> None:
@@ -91,7 +91,7 @@ def durable_when_staged() -> Sequence[Patch]:
 
 
 def cut_committed() -> Sequence[Patch]:
-    """Followers truncate a little more than what their leader lacks, whether it is committed or not."""
+    """Followers truncate a little more than their leader lacks, committed or not."""
 
     def replicate(self: Progress, offset: int) -> None:
         original(self, max(self.state.log.base, offset - 2))
@@ -165,7 +165,7 @@ def end_splits_early() -> Sequence[Patch]:
 
 
 def marks_while_attached() -> Sequence[Patch]:
-    """Keys are removed from data that a child is attached to."""
+    """Keys are removed from data although a child is attached to it."""
     return [(Replica, "is_held_up", property(lambda _: False))]
 
 
@@ -185,7 +185,7 @@ def merge_too_early() -> Sequence[Patch]:
 
 
 def merge_again() -> Sequence[Patch]:
-    """The row of any partition that is to be merged into the left one begins its merge, also while it is under way."""
+    """The row of any partition that is being merged into the left one begins its merge, even when it is under way."""
 
     def begin(self: Replicas, replica: ReplicaCore) -> Merge | None:
         left = replica if replica.row.merge_from else self.hosted.get(replica.row.merge_into)

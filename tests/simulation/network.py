@@ -48,7 +48,7 @@ class Network:
         return delay
 
     def connected(self, sender: int, to: int) -> bool:
-        """Whether messages get through."""
+        """True if messages get through."""
         return (sender, to) not in self._blocked
 
     def calm(self) -> None:
@@ -69,7 +69,7 @@ class Network:
 
 
 def partition(rng: random.Random, nodes: Sequence[int]) -> tuple[str, list[Link]]:
-    """A way for a network to fall apart, with its name."""
+    """A way for a network to split, with its name."""
     shuffled = list(nodes)
     rng.shuffle(shuffled)
     one, rest = shuffled[0], shuffled[1:]

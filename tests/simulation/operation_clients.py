@@ -1,5 +1,5 @@
-"""Clients of the simulated store that use conditions, versions, counters and lifetimes; what they saw is judged at the
-end by the checker of `tests/cluster`.
+"""Clients of the simulated store that use conditions, versions, counters and lifetimes; at the end the checker of
+`tests/cluster` judges what they saw.
 """
 
 from dataclasses import replace
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 _PAUSE: Final = 0.03  # seconds, the mean
-_SKEWS_MS: Final = (0, 0, 100, 1500)  # how far wall clocks may be apart
-_SLACK: Final = 0.003  # they show whole milliseconds
+_SKEWS_MS: Final = (0, 0, 100, 1500)  # how far apart wall clocks may be
+_SLACK: Final = 0.003  # since they show whole milliseconds
 _AT_ONCE: Final = 2  # partitions
 _TOGETHER: Final = 0.4
 _TTLS: Final = (0.1, 0.5, 2.0, 10.0)
@@ -45,7 +45,7 @@ _CONDITIONS: Final = (If.ALWAYS, If.ABSENT, If.VALUE, If.VERSION)
 
 class OperationClients:
     """They work on keys of their own in keyspaces whose acknowledged writes stay; each has a register and a counter, or
-    by ranges several.
+    several by ranges.
     """
 
     def __init__(self, world: "FullWorld", clients: Clients) -> None:
@@ -54,7 +54,7 @@ class OperationClients:
         self._number = self._asked_for = 0
         self._ended = False
         self._events: dict[int, Operated] = {}
-        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last value of each key, with its version, that was seen
+        self._known: dict[bytes, tuple[bytes, int]] = {}  # the last value of each key that was seen, with its version
         self._skew_ms = 0
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class OperationClients:
         self._ended = True
 
     def judge(self) -> None:
-        """Raises Violation if what clients saw is not possible."""
+        """Raises Violation if the clients' history is not possible."""
         result = check(self._events.values(), slack=self._skew_ms / 1000 + _SLACK)
         if result.verdict is not Verdict.LINEARIZABLE:
             text = f"{result.verdict.value}: {result.key!r}: {result.reason}"
@@ -92,7 +92,7 @@ class OperationClients:
                 process.spawn(self._ask(process, row, self._group(rng.choice(keys))))
 
     def _is_exact(self, row: Partition) -> bool:
-        """Whether what was acknowledged stays, whatever happens."""
+        """True if acknowledged writes stay, whatever happens."""
         keyspace = self._world.keyspaces.get(row.keyspace_id)
         is_sync = keyspace is not None and keyspace.durability == Durability.DURABILITY_SYNC
         return is_sync and keyspace is not None and not keyspace.unclean_election
@@ -105,7 +105,7 @@ class OperationClients:
         return [b"%s%s%d%s" % (name, OPERATED, row.keyspace_id, kind) for name in names for kind in (b"c", b"r")]
 
     def _group(self, key: bytes) -> list[Operated]:
-        """What is asked for together: one thing, or two operations on one key."""
+        """Requests to send together: one, or two operations on one key."""
         both = [self._asked(key), self._asked(key)]
         together = all(map(is_operation, both)) and self._world.rng.random() < _TOGETHER
         return both if together else both[:1]
@@ -130,7 +130,7 @@ class OperationClients:
         )  # fmt: skip
 
     async def _ask(self, process: "Process", row: Partition, events: list[Operated]) -> None:
-        """Ask in one group, and note what came of it; nothing may ever come."""
+        """Send them in one group, and record the outcome; an answer may never come."""
         first, called = self._asked_for, self._world.now
         self._asked_for += len(events)
         where = f"{process.machine.id}, partition {row.id}"
@@ -154,12 +154,12 @@ class OperationClients:
 
 
 def is_operation(event: Operated) -> bool:
-    """Whether it is asked for as an operation; else it is a read, or a plain write."""
+    """True if the request is sent as an operation; else it is a read, or a plain write."""
     return not event.is_read and not (event.is_blind and event.ttl is None)
 
 
 def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Partition, bytes]:
-    """What is asked."""
+    """The request to send: its op, its row and its body."""
     event = events[0]
     if event.is_read:
         op = kv_frames.Op.READ if event.kind is Kind.GET else kv_frames.Op.READ_VERSIONED
@@ -170,7 +170,7 @@ def request_of(events: list[Operated], row: Partition) -> tuple[kv_frames.Op, Pa
 
 
 def operation_of(event: Operated) -> Operation:
-    """What is sent."""
+    """The operation to send."""
     lifetime = Lifetime.UNLIMITED if event.ttl is None else Lifetime.FOR
     ms = round((event.ttl or 0) * 1000)
     if event.kind is Kind.ADD:
@@ -183,7 +183,7 @@ def operation_of(event: Operated) -> Operation:
 
 
 def with_answers(events: list[Operated], body: bytes) -> list[Operated]:
-    """The events with what was answered."""
+    """The events with their answers."""
     event = events[0]
     if event.kind is Kind.GET:
         (found,) = kv_frames.decode_values(body)

@@ -1,4 +1,4 @@
-"""What must hold for a Raft group as a whole, checked at every step of each node.
+"""The rules for a Raft group as a whole, checked at every step of each node.
 
 Source: Raft, figure 3 (election safety, leader append-only, log matching, leader completeness, state machine
 safety).
@@ -23,7 +23,7 @@ from minkad.core.raft.raft import Raft
 from tests.simulation.disk import RaftDisk
 from tests.simulation.trace import Violation
 
-_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # their term is one that the sender need not be in
+_FUTURE_TERMS: Final = (MSG_PRE_VOTE, MSG_PRE_VOTE_RESP)  # the sender need not be in the term of these messages
 
 _Seen = tuple[int, int, int, Role]  # term, vote, commit, role
 _Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its type, its data
@@ -32,8 +32,8 @@ _Content = tuple[int, int, bytes]  # an entry's: its predecessor's term, its typ
 class RaftOracle:
     """Sees every step of every node, every message and every entry; raises Violation.
 
-    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node: for the check that
-    what a leader commits is on a quorum of them; the configuration must not change between a commit and `observe`.
+    `bootstrap_index`: the group begins with a snapshot at this index, in term 1. `disks`, by node: to check that
+    leaders commit only entries on a quorum of them; the configuration must not change between a commit and `observe`.
     """
 
     def __init__(self, bootstrap_index: int = 1, disks: Mapping[int, RaftDisk] | None = None) -> None:
@@ -43,11 +43,11 @@ class RaftOracle:
         self._committed_in: list[int] = [1] * (bootstrap_index + 1)  # the term of the node that committed it first
         self._entries: dict[tuple[int, int], _Content] = {}  # by index, term
         self._seen: dict[int, _Seen] = {}
-        self._promised: dict[int, int] = {}  # by node: the newest term in which it has told others to be
-        self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate that it told of its vote
+        self._promised: dict[int, int] = {}  # by node: the newest term that it has sent to others as its own
+        self._votes: dict[tuple[int, int], int] = {}  # by node and term: the candidate to which it has sent its vote
         self._acknowledged: dict[int, tuple[int, int]] = {}  # by node: a term, and the last index that it had then
         self._states: dict[int, int] = {}  # digest of the state by applied index
-        self._configurations: list[tuple[int, bytes]] = []  # by the applied index since which each holds
+        self._configurations: list[tuple[int, bytes]] = []  # by the first applied index at which each holds
 
     @property
     def committed(self) -> int:
@@ -61,7 +61,7 @@ class RaftOracle:
     # Nodes
 
     def restarted(self, id_: int, state: HardState, last_index: int) -> None:
-        """A node has started again with what its disk kept."""
+        """A node has restarted with the state on its disk."""
         promised = self._promised.get(id_, 0)
         if state.term < promised:
             raise Violation("term is monotonic", f"node {id_} spoke in term {promised} and comes back in {state.term}")
@@ -82,7 +82,7 @@ class RaftOracle:
     def observe(self, raft: Raft) -> None:
         """A node has taken a step."""
         log = raft.raft_log
-        # A snapshot of the leader's takes the place of what is not applied.
+        # A snapshot of the leader's replaces unapplied entries.
         if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
             raise Violation(
                 "the log keeps what is not applied",
@@ -208,12 +208,12 @@ class RaftOracle:
 
 
 def _check_durable(message: Message, disk: RaftDisk) -> None:
-    """Raises Violation for what a crash of its sender could make untrue."""
+    """Raises Violation for a promise that a crash of its sender could break."""
     said, type_ = f"node {message.from_id} tells {message.to}", message.type
     state, term = disk.durable_state, message.term
     if term > state.term:
         raise Violation("what is said is durable", f"{said} of its term {term}; on its disk it is {state.term}")
-    if message.reject or term < state.term:  # it does nothing in an older term any more
+    if message.reject or term < state.term:  # it does nothing more in an older term
         return
     if type_ == MSG_VOTE_RESP and message.to != state.vote:
         raise Violation("what is said is durable", f"{said} of its vote in term {term}; on its disk is {state}")

@@ -1,4 +1,4 @@
-"""Whether a node answers reads at this very moment, as a client would see it."""
+"""Whether a node answers reads right now, as a client would see it."""
 
 from asyncio import events
 from typing import TYPE_CHECKING, Final

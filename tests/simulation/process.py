@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 JOIN_PAUSE: Final = 0.3  # seconds between two tries to join
 KEEPALIVE: Final = 4.0  # seconds without an answer after which a connection is given up
 SHUTDOWN: Final = 2.0  # seconds for other nodes to take over the partitions that this node leads
-_DRAIN: Final = 1.0  # seconds to answer the requests that were begun
+_DRAIN: Final = 1.0  # seconds to answer the requests that have begun
 _CLOSES: Final = 0.5  # the share of graceful stops with enough time to close the databases
 _MEMORY: Final = 256 * 1024 * 1024  # bytes
 _CHUNK_BYTES: Final = 100
 
 
 class Killed(BaseException):
-    """The process dies here: no handler of the code may go on."""
+    """The process dies here: no handler of the code may continue."""
 
     def __init__(self, process: "Process") -> None:
         super().__init__(process.node.incarnation)
@@ -96,11 +96,11 @@ class Machine:
     process: "Process | None" = None
     stopped_until: float = 0.0
     deaf_since: float = 0.0
-    deaf_until: float = 0.0  # until then its data port takes what comes, and answers nothing
+    deaf_until: float = 0.0  # until then its data port reads everything, and answers nothing
     sync_time: float = 0.0  # seconds, the mean
-    wall_skew_ms: int = 0  # how far its wall clock is ahead
+    wall_skew_ms: int = 0  # by how much its wall clock is ahead
     starts: int = 0
-    is_away: bool = False  # it isn't started: its disk is lost for all that others know
+    is_away: bool = False  # not started: to all others its disk is lost
 
 
 class Process(Endpoint):
@@ -122,14 +122,14 @@ class Process(Endpoint):
         super().__init__(world)
         self.machine = machine
         self.built_at = 0.0
-        self.kill_after = 0  # it dies after so many points of persist, send and apply; 0: it doesn't
+        self.kill_after = 0  # it dies after this number of points of persist, send and apply; 0: it doesn't
         self.writing_since: float | None = None
-        self.stalled_until = 0.0  # until then the disk was too slow to be waited for
+        self.stalled_until = 0.0  # until then the disk was too slow to wait for
         self.works: list[float] = []  # the time at which each thread began its work with the disk
         self.worked_until = 0.0  # until then one of them was that slow
         self.stopping = False
         self.rng = random.Random(world.rng.random())
-        self.rows: dict[int, Partition] = {}  # what this process acts on
+        self.rows: dict[int, Partition] = {}  # the rows that this process acts on
         self.served: dict[int, int] = {}  # by partition: the leader_epoch at which it was last seen to serve
         self.streams: dict[ByteStream, None] = {}
         self.memory = Memory(_MEMORY, self.now)
@@ -274,12 +274,12 @@ class Process(Endpoint):
         return manager
 
     def _reported(self, report: Report) -> None:
-        """A replica reports something to whoever reads the log."""
+        """A replica reports something to the reader of the log."""
         if self.alive and report.text.startswith("the leader lacks what was committed"):
             self.world.claims_loss(self, report.names)
 
     def _unanswered(self) -> dict[str, str]:
-        """What `minkad.data_port.watch.Watch` would say."""
+        """The verdict that `minkad.data_port.watch.Watch` would give."""
         machines = {node.id: self.world.machine(node.id) for node in self._watched()}
         patience = self.world.controller_settings.failure_timeout
         deaf = (name for name, one in machines.items() if one.deaf_since + patience <= self.world.now < one.deaf_until)
@@ -307,7 +307,7 @@ class Process(Endpoint):
         return await self.manager.update_replicas(request)
 
     def _staged(self, key: bytes, value: bytes) -> None:
-        """A put is staged in the log database: a replica's meta contains the row on which the replica acts."""
+        """A put is staged in the log database: a replica's meta contains the row that the replica acts on."""
         if key.startswith(META):
             row = row_in(value)
             if self.alive and (row.id not in self.rows or self.rows[row.id].partition_epoch < row.partition_epoch):
@@ -316,7 +316,7 @@ class Process(Endpoint):
                 self.world.adopted(self, row)
 
     def _deleted(self, start: bytes, end: bytes) -> None:
-        """The delete of a range is staged: these may be a log's entries."""
+        """The delete of a range is staged: its keys may be a log's entries."""
         if self.alive and start.startswith(ENTRY):
             self.world.cut(self, start, end)
 
@@ -325,7 +325,7 @@ class Process(Endpoint):
         self.loop.fail(AssertionError(f"{self.machine.id} can't go on: {error}"))
 
     def sync_time(self) -> float:
-        """Seconds that the disk takes for a sync now."""
+        """The seconds that the disk needs for a sync now."""
         mean = self.machine.sync_time
         return self.rng.expovariate(1 / mean) if mean else 0.0
 
@@ -345,7 +345,7 @@ class Process(Endpoint):
         return self.world.spooled(self, file)
 
     async def _in_thread(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Plan, then wait for as long as a thread would take, while everything else goes on."""
+        """Plan, then wait for as long as a thread would take, while everything else continues."""
         planned = plan(*arguments)
         await self.pause(self.world.planning_time())
         return planned
@@ -361,7 +361,7 @@ class Process(Endpoint):
     async def _member(self) -> None:
         try:
             await self.member.run()
-        except MinkaError as final:  # the daemon gives up, and is started again
+        except MinkaError as final:  # the daemon gives up, and is restarted
             self.world.say(self.machine.id, "gives up", str(final))
             self.world.after(0.0, self.world.crash, self)
 
@@ -397,7 +397,7 @@ class Process(Endpoint):
         self.driver.receive([message])
 
     def point(self) -> None:
-        """Take one step of persist, send or apply. Raises Killed if it is the last."""
+        """Take one step of persist, send or apply. Raises Killed if it is the last one."""
         if self.kill_after:
             self.kill_after -= 1
             if not self.kill_after:
@@ -406,7 +406,7 @@ class Process(Endpoint):
 
     @property
     def disk_stalled(self) -> bool:
-        """Whether the disk takes too long to be waited for."""
+        """True if the disk takes too long to wait for."""
         if self.writing_since is not None and self.world.now - self.writing_since > STALLED_S:
             return True
         return self.log_db is not None and self.log_db.stalled
@@ -422,7 +422,7 @@ class Process(Endpoint):
             self.log_db.die()
 
     def serves(self, partition_id: int) -> bool:
-        """Whether this process would answer a read of the partition now."""
+        """True if this process would answer a read of the partition now."""
         row = self.rows.get(partition_id)
         if not self.alive or not self.built or row is None or row.leader != self.machine.id:
             return False
@@ -461,7 +461,7 @@ class _Disk:
 
 
 class _Log:
-    """The log and its database in one: what RaftDriver uses of `RaftStorage` and of `LogDatabase`."""
+    """The log and its database in one: the parts of `RaftStorage` and `LogDatabase` that RaftDriver uses."""
 
     def __init__(self, process: Process, disk: RaftDisk) -> None:
         self._process = process
@@ -563,7 +563,7 @@ class _Machine:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._position = (0, 0)  # the index, and the number of commands applied of it
+        self._position = (0, 0)  # the index, and the number of its commands that are applied
 
     def apply(self, data: bytes) -> None:
         process = self._process

@@ -1,4 +1,4 @@
-"""What clients ask of the raft world, and what they were told."""
+"""Requests of clients to the raft world, and the answers."""
 
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """They propose and read at leaders, and now and then elsewhere."""
+    """They propose and read at leaders, and sometimes elsewhere."""
 
     def __init__(self, world: "RaftWorld") -> None:
         self._world = world
         self._reads: dict[bytes, int] = {}  # by context: the last index committed at any node when the read began
-        self._refused: set[bytes] = set()  # payloads that a client was told are refused
+        self._refused: set[bytes] = set()  # payloads that were refused to a client
         self._payload_size = world.rng.choice((0, 0, 40))
         self._pause = world.rng.choice((0.2, 0.5, 2.0))
         self._numbers = 0
@@ -39,7 +39,7 @@ class Clients:
         up = [node for node in world.nodes.values() if node.raw is not None and world.now >= node.stopped_until]
         if not up:
             return
-        leading = [node for node in up if node.leads]  # one that was deposed and doesn't know it counts, too
+        leading = [node for node in up if node.leads]  # a deposed one that doesn't know it counts, too
         node = world.rng.choice(leading if leading and world.rng.random() < 0.8 else up)
         if world.rng.random() < 0.2:
             self._read(node)
@@ -66,7 +66,7 @@ class Clients:
         return b"%d" % self._numbers + b"." * self._payload_size
 
     def applied(self, node: RaftNode, entry: Entry) -> None:
-        """A node has applied an entry: a client that waits for it there is told that its proposal is done."""
+        """A node has applied an entry: a client that waits for it there hears that its proposal is done."""
         payload = self._world.oracle.data(entry.index)
         if payload in self._refused:
             raise Violation(

@@ -1,4 +1,4 @@
-"""What goes wrong in the raft world, and what its administrators do meanwhile."""
+"""The faults of the raft world, and its administrators."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -30,7 +30,7 @@ _TRANSITIONS: Final = (
 
 
 class Nemesis:
-    """Each run has some of the faults, in its own mixture and at its own pace, so that rare combinations come up
+    """Each run has some of the faults, in its own mixture and at its own pace, so rare combinations occur,
     too.
     """
 
@@ -117,7 +117,7 @@ class Nemesis:
         others = self._world.nodes.keys() - incoming
         self._block(f"incoming voters {sorted(incoming)}", between(incoming, others, both=True))
         if self._world.rng.random() < 0.5:
-            for id_ in sorted(others):  # when they are back, they know less of what is committed
+            for id_ in sorted(others):  # when they are back, they know of fewer committed entries
                 self._world.after(0.0, self._world.crash, self._world.nodes[id_])
 
     def _block(self, name: str, links: list[Link]) -> None:
@@ -168,7 +168,7 @@ class Nemesis:
                 self._world.crash(node)
 
     def _stop(self) -> None:
-        """Stop a node as SIGSTOP does: it misses ticks, and what is sent to it waits."""
+        """Stop a node as SIGSTOP does: it misses ticks, and its messages wait."""
         world, node = self._world, self._any()
         pause = world.rng.expovariate(1 / 8)
         self._say("stop", f"{node.id} for {pause:.1f}")
@@ -195,7 +195,7 @@ class Nemesis:
             self._world.work(leader)
 
     def leave_joint(self, leader: RaftNode) -> None:
-        """Propose the end of a joint configuration if the leader does not do so itself."""
+        """Propose the end of a joint configuration if the leader doesn't."""
         if leader.conf_state.voters_outgoing and not leader.conf_state.auto_leave:
             self._propose(leader, ConfChangeV2())
 
@@ -211,7 +211,7 @@ class Nemesis:
             self._propose(leader, change)
 
     def _change(self, leader: RaftNode) -> ConfChange | ConfChangeV2 | None:
-        """A change that leaves at least one voter; one of several nodes goes by way of a joint configuration."""
+        """A change that leaves at least one voter; a change of several nodes uses a joint configuration."""
         rng, conf = self._world.rng, leader.conf_state
         voters, learners = set(conf.voters), set(conf.learners)
         singles: list[ConfChangeSingle] = []

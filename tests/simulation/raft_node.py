@@ -1,4 +1,4 @@
-"""One node of the raft world: the real core, a disk, and a state that it builds."""
+"""One node of the raft world: the real core, a disk, and the state that it builds."""
 
 import random
 import zlib
@@ -23,8 +23,8 @@ class RaftNode:
         self.writing: Ready | None = None
         self.stopped_until = 0.0
         self.sync_time = 0.0  # the mean; 0: at once
-        self.kill_after = 0  # the process dies after so many points of persist, send and apply; 0: it doesn't
-        self.kill_behind_commit = 0  # the process dies as soon as it has committed more than this; 0: it doesn't
+        self.kill_after = 0  # the process dies after this number of points of persist, send and apply; 0: it doesn't
+        self.kill_behind_commit = 0  # the process dies as soon as its commit index is greater than this; 0: it doesn't
         self.tick_length = 1.0
         self.incarnation = 0
         self.applied = 0
@@ -34,7 +34,7 @@ class RaftNode:
         self._settings = settings
 
     def start(self) -> None:
-        """Start with what the disk has."""
+        """Start with the state on the disk."""
         snapshot = self.disk.seen.snapshot()
         self.restore(snapshot)
         self.incarnation += 1
@@ -65,11 +65,11 @@ class RaftNode:
 
     @property
     def leads(self) -> bool:
-        """Whether it is up and believes that it leads."""
+        """True if it is up and believes that it leads."""
         return self.raw is not None and self.raft.role is Role.LEADER
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's state."""
+        """Take over a snapshot's state."""
         self.applied = snapshot.metadata.index
         self.conf_state = snapshot.metadata.conf_state
         self.state = int.from_bytes(snapshot.data, "big")

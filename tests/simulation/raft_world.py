@@ -1,6 +1,6 @@
 """The raft world: a group of real cores on a simulated network, disk and clock; the unit of time is the tick.
 
-It drives `RawNode` as `minkad.coordinator.raft_driver` does: send what may leave at once → persist → send → apply, one
+It drives `RawNode` like `minkad.coordinator.raft_driver`: send what may leave at once → persist → send → apply, one
 write at a time.
 """
 
@@ -22,7 +22,7 @@ from tests.simulation.trace import Outcome, Trace, Violation
 
 FAULTS_END: Final = 150.0  # ticks
 TICKS_TO_CONVERGE: Final = 400.0
-TICKS_TO_CATCH_UP: Final = 3.0  # an entry: some runs send one at a time
+TICKS_TO_CATCH_UP: Final = 3.0  # for each entry: some runs send one at a time
 MAX_INBOX: Final = 256
 MAX_STEPS: Final = 200_000  # a run has about 3,000
 _LAST_PAYLOAD: Final = b"last"
@@ -48,7 +48,7 @@ class RaftWorld:
         self.snapshot_entries = rng.choice((8, 20, 60, 1000))
         self.sync_time = rng.choice((0.0, 0.0, 0.05, 0.3))
         self._restart_time = rng.choice((1.0, 4.0, 10.0))
-        # What a node takes in while it writes: nothing, heartbeats, as the driver does, or all that the core allows.
+        # What a node takes in during a write: nothing, heartbeats (as the driver does), or all that the core permits.
         self._meanwhile = rng.choice((frozenset[int](), _HEARTBEATS, _HEARTBEATS, _ALL_BUT_SNAPSHOTS))
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
@@ -75,7 +75,7 @@ class RaftWorld:
     # Events
 
     def after(self, delay: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Call `function` so many ticks from now."""
+        """Call `function` `ticks` from now."""
         self._scheduled += 1
         heappush(self._events, (self.now + delay, self._scheduled, function, arguments))
 
@@ -83,8 +83,8 @@ class RaftWorld:
         """Run faults and load, then calm, until all nodes agree again."""
         self.clients.begin()
         self.nemesis.begin()
-        # If messages overtake each other for long, answers can cause messages faster than they are handled. The streams
-        # that nodes have don't permit that, so it ends with the faults: what is under way is lost.
+        # If messages overtake each other for long, answers can cause messages faster than they are handled. Real nodes'
+        # streams don't permit that, so it ends with the faults: messages under way are lost.
         self._run_until(FAULTS_END, self._is_flooded)
         if self._is_flooded():
             self._events = [event for event in self._events if event[2] != self._deliver]
@@ -94,7 +94,7 @@ class RaftWorld:
         patience = TICKS_TO_CONVERGE + TICKS_TO_CATCH_UP * backlog
         self._run_until(FAULTS_END + patience, self._converged)
         # Without pre-vote a member that missed the change of the voters can ask the former ones again and again, always
-        # in a newer term than that of the node that could win; no end is promised then (Ongaro's thesis, section
+        # in a newer term than that of the node that could win: then no end is promised (Ongaro's thesis, section
         # 4.2.3).
         if not self._converged() and self._settings["pre_vote"]:
             raise Violation("liveness", f"no agreement {patience:.0f} ticks after the last fault: {self._where()}")
@@ -124,7 +124,7 @@ class RaftWorld:
     # The Ready loop
 
     def work(self, node: RaftNode) -> None:
-        """Take in what has arrived and do what there is to do, up to the next write that takes time."""
+        """Take in all arrivals and do everything possible, up to the next write that takes time."""
         if node.raw is None or self.now < node.stopped_until:
             return
         try:
@@ -184,7 +184,7 @@ class RaftWorld:
         self._observe(node)
 
     def _sync(self, node: RaftNode, ready: Ready) -> bool:
-        """Whether the write is durable already."""
+        """True if the write is durable already."""
         if node.sync_time:
             node.writing = ready
             self.after(self.rng.expovariate(1 / node.sync_time), self._written, node, node.incarnation)
@@ -261,7 +261,7 @@ class RaftWorld:
             self.after(0.5, self._report, node, node.incarnation, to, None)
 
     def _report(self, node: RaftNode, incarnation: int, to: int, snapshot: bool | None) -> None:
-        """The transport reports the fate of a snapshot, or (None) that a node can't be reached."""
+        """The transport reports the outcome of a snapshot, or (None) that a node can't be reached."""
         if node.raw is None or node.incarnation != incarnation:
             return
         if snapshot is None:
@@ -342,9 +342,9 @@ class RaftWorld:
             self.work(leader)
 
     def _stop_removed(self, leader: RaftNode) -> None:
-        """Stop nodes that were removed: a removed node may not know it, and lead on or disturb the others with
+        """Stop removed nodes: one may not know of its removal, and still lead or disturb the others with
         elections. But a member that doesn't know of the removal may need its vote, and an entry that the leader has yet
-        to apply may take it in again.
+        to apply may add it again.
         """
         members = self._members(leader.conf_state)
         knows = all(self._members(self.nodes[id_].conf_state) == members for id_ in members)
@@ -395,7 +395,7 @@ def _network_profile(rng: random.Random) -> NetworkProfile:
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:
-    """Settings of the core; in most runs they are as in the daemon."""
+    """Settings of the core; in most runs they equal the daemon's."""
     as_in_daemon = rng.random() < 0.6
     size = rng.choice((0, 0, 60, 1 << 20))
     return {

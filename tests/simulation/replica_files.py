@@ -1,4 +1,4 @@
-"""What `minkad.replication` writes into a node's log database, as far as the simulation looks at it."""
+"""The parts of a node's log database that `minkad.replication` writes and the simulation looks at."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 META: Final = b"m"
 ENTRY: Final = b"p"
-_ID_END: Final = 5  # in a key: after the letter, and 4 bytes for the partition
+_ID_END: Final = 5  # of these parts of a key: the letter, and 4 bytes for the partition
 _EPOCH_BYTES: Final = 4  # before the body of an entry
 
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -42,7 +42,7 @@ def epoch_of(value: bytes) -> int:
 
 
 def mark_in(value: bytes) -> WriteBody | Mark | None:
-    """The mark that an entry is; None for a write."""
+    """The mark in an entry; None for a write."""
     body = value[_EPOCH_BYTES:]
     return decode_entry(body) if is_mark(body) else None
 

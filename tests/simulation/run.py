@@ -1,4 +1,4 @@
-"""Run one seed of one world, and say how it ended."""
+"""Run one seed of one world, and report how it ended."""
 
 import dataclasses
 import gc
@@ -20,7 +20,7 @@ class World(Protocol):
     """Everything that a seed decides."""
 
     def run(self) -> Outcome:
-        """Run to the end. Raises Violation, or what the real code raised."""
+        """Run to the end. Raises Violation, or an error of the real code."""
 
 
 WORLDS: Final[dict[str, Callable[[int, Trace], World]]] = {
@@ -53,7 +53,7 @@ def run(world: str, seed: int, echo: Callable[[str], None] | None = None) -> Out
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         outcome = _run(world, seed, Trace(echo))
-        gc.collect()  # some warnings come only then, such as that of a coroutine that nobody awaited
+        gc.collect()  # some warnings come only then, such as that about a coroutine that nobody awaited
     if caught and isinstance(outcome, Outcome):
         return Failure(world, seed, "warning in the code", str(caught[0].message), "")
     return outcome

@@ -1,4 +1,4 @@
-"""One simulated shard: the SDK's real state machine; its transport and its delegate are the simulation's."""
+"""One simulated shard: the SDK's real state machine, with the simulation's transport and delegate."""
 
 import asyncio
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ SETTINGS: Final = MachineSettings(
     first_answer=1.0,
     silence=0.3,
 )
-LEAVE_S: Final = 2.0  # seconds after which a shard that leaves releases whatever is left
+LEAVE_S: Final = 2.0  # seconds after which a shard that leaves releases everything that is left
 _LOOK_S: Final = 0.1  # as in minka.duties._session
-_PRECISION: Final = 1e-6  # seconds: a sum of two times may be less than it should be
+_PRECISION: Final = 1e-6  # seconds: a sum of two times may be this much too small
 _PAUSE_S: Final = 0.05  # seconds between two sessions
-_CANCEL_S: Final = 0.1  # seconds after which a coroutine that was cancelled counts as one that can't be ended
+_CANCEL_S: Final = 0.1  # seconds after which a cancelled coroutine counts as one that can't be ended
 
 
 @dataclass(slots=True)
@@ -61,13 +61,13 @@ class Manners:
     raises: float = 0.0
     hangs: float = 0.0
     is_coroutine: bool = True
-    ends_lazy: float = 0.0  # the probability, each time it is asked what it has
+    ends_lazy: float = 0.0  # the probability, each time it is asked for its duties
     jitter: float = 0.0  # the share by which the weights that it reports vary
 
 
 @dataclass(slots=True)
 class ShardHost:
-    """The shard's machine and how its process is started, which outlive the process."""
+    """The shard's machine and the settings of its process, which outlive the process."""
 
     number: int
     id: str
@@ -85,7 +85,7 @@ class ShardHost:
     starts: int = 0
 
     def row(self) -> Shard:
-        """What the next process says of itself when it registers."""
+        """The row with which the next process registers."""
         return Shard(
             name=self.name,
             node=self.node,
@@ -123,8 +123,8 @@ class ShardProcess(Endpoint):
         )
         self.delegate = Delegate(self)
         self.is_leaving = False
-        self.slept_at = float("-inf")  # the true time until which it was last stopped
-        self.stops_after_beat = 0.0  # seconds for which it stops after its next heartbeat; 0: it doesn't
+        self.slept_at = float("-inf")  # the true time at which its last stop ended
+        self.stops_after_beat = 0.0  # it stops for this many seconds after its next heartbeat; 0: it doesn't
         self._stream: ShardStream | None = None
         self._place = self.rng.randrange(100)
         self._known: list[str] = []
@@ -254,7 +254,7 @@ class Delegate:
 
     @property
     def manners(self) -> Manners:
-        """The machine's, which may change."""
+        """The machine's manners, which may change."""
         return self._process.machine.manners
 
     def begin(self, call: CallDelegate) -> None:
@@ -279,13 +279,13 @@ class Delegate:
     def _die_of(self, poison: list[int], number: int) -> None:
         process = self._process
         process.world.say(process.id, "dies of", str(poison))
-        is_attaching = number in self._calls  # a duty that was attached is beyond suspicion
+        is_attaching = number in self._calls  # a duty that was attached is no longer suspected
         if is_attaching and len(poison) == 1:
             process.world.checks.poisoned(process, poison[0])
         process.world.shards.end(process)
 
     def cancel(self, number: int) -> None:
-        """Cancel a coroutine; a function on a thread goes on."""
+        """Cancel a coroutine; a function on a thread continues."""
         if number in self._calls and self.manners.is_coroutine:
             self._cancel(self._calls[number], "cancelled")
 

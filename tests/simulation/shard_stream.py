@@ -27,7 +27,7 @@ _MEMORY: Final = 64 * 1024 * 1024  # bytes
 
 
 class ShardDoors:
-    """What a daemon has for shards, wired as `minkad.node.daemon` wires it."""
+    """A daemon's parts for shards, wired as `minkad.node.daemon` wires them."""
 
     def __init__(self, world: "DutyWorld", process: "Process") -> None:
         self.shard_requests = ShardRequests(process.coordinator)
@@ -69,7 +69,7 @@ class _Payloads:
 
 
 class ShardStream:
-    """One session, from when the shard asks for it until it is over for both."""
+    """One session, from the shard's request until it is over for both."""
 
     def __init__(self, client: "ShardProcess", address: str) -> None:
         self._client = client

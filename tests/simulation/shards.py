@@ -1,4 +1,4 @@
-"""The shards of the world of duties: how they run, and what goes wrong with them."""
+"""The shards of the world of duties: their processes and their faults."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FIRST_NUMBER: Final = 101  # on the network
 _POISON_EVERY: Final = 7  # duties
-_HEALTHY: Final = 0.01  # seconds that a delegate takes at the end
+_HEALTHY: Final = 0.01  # seconds that a delegate needs at the end
 
 
 class Shards:
@@ -45,10 +45,10 @@ class Shards:
         self._versions = 1
         self._starts_late: dict[str, float] = {}
         self._ended = False
-        self._poison = rng.random() < 0.4  # whether some duties end the processes that attach them
+        self._poison = rng.random() < 0.4  # true if some duties end the processes that attach them
 
     def is_poison(self, number: int) -> bool:
-        """Whether this duty ends the processes that attach it, as long as there are faults."""
+        """True if this duty ends the processes that attach it, as long as there are faults."""
         return self._poison and not self._ended and number % _POISON_EVERY == 0
 
     def _host(self, number: int) -> ShardHost:
@@ -84,7 +84,7 @@ class Shards:
     # Processes
 
     def processes(self) -> list[ShardProcess]:
-        """The processes that live."""
+        """The living processes."""
         return [host.process for host in self.hosts if host.process is not None]
 
     def process_named(self, name: str) -> ShardProcess | None:
@@ -99,7 +99,7 @@ class Shards:
             self._world.after(2.0, self._next)
 
     def end_faults(self) -> None:
-        """End the faults: from now on delegates do what they are told, and all shards run."""
+        """End the faults: from now on delegates do their work, and all shards run."""
         self._ended = True
         newest = f"v{self._versions}"
         for host in self.hosts:
@@ -165,7 +165,7 @@ class Shards:
             self.stop(host, pause)
 
     def stop(self, host: ShardHost, pause: float) -> None:
-        """Stop the shard for so many seconds."""
+        """Stop the shard for `seconds`."""
         self._world.say("nemesis", "stop", f"{host.id} for {pause:.2f}")
         host.stopped_until = max(host.stopped_until, self._world.now + pause)
         if host.process is not None:
@@ -205,7 +205,7 @@ class Shards:
             process.leave_soon()
 
     def _rename(self) -> None:
-        """Let the machine's next process be another shard."""
+        """Let the machine's next process have another shard's name."""
         host = self._any()
         host.name = f"s{host.id[1:]}{self._rng.choice('abc')}"
         self._again(host)

@@ -44,7 +44,7 @@ def encode_rows(rows: Mapping[bytes, bytes]) -> bytes:
 
 
 class NodeSpool:
-    """What a daemon has for loads, wired as `minkad.node.daemon` wires it."""
+    """A daemon's parts for loads, wired as `minkad.node.daemon` wires them."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -52,7 +52,7 @@ class NodeSpool:
         self.fetching = Fetching(process.machine.id, cast("Spool", self.files), self._fetch, self._all_nodes)
 
     def sources(self) -> LoadSources:
-        """What the data plane uses of the spool."""
+        """The part of the spool that the data plane uses."""
         process = self._process
         return LoadSources(
             cast("Spool", self.files),
@@ -66,7 +66,7 @@ class NodeSpool:
         await self._process.member.finish_load_parts(request)
 
     def begin(self) -> None:
-        """Collect files that no load needs, from now on."""
+        """From now on collect files that no load needs."""
         process = self._process
         assert process.manager.ingesting is not None
         is_in_log = process.manager.ingesting.is_in_log
@@ -97,7 +97,7 @@ async def _send(request: FetchRequest, server: "Process", _: AsyncIterator[bytes
 
 
 class SimSpool:
-    """What taking in, fetching and collecting files use of `Spool`."""
+    """The part of `Spool` that is used to take in, fetch and collect files."""
 
     def __init__(self, process: "Process", disk: SpoolDisk) -> None:
         self._process = process
@@ -121,7 +121,7 @@ class SimSpool:
         return found
 
     def has(self, number: int, name: str, checksum: int) -> bool:
-        """Whether this very file is here."""
+        """True if exactly this file is here."""
         found = self._disk.files.get(number, {}).get(name)
         return found is not None and found[0].checksum == checksum
 
@@ -145,7 +145,7 @@ class SimSpool:
         assert file.checksum == checksum, file
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A link to the file, for the caller to take over. Raises UNKNOWN_FILE."""
+        """A link to the file, which the caller takes over. Raises UNKNOWN_FILE."""
         await self.verify(number, name, checksum)
         link = Path("spool") / str(next(self._numbers))
         self._links[link] = self.find(number, name)[1]

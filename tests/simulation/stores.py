@@ -25,19 +25,19 @@ class SimReplicaStore:
         self.open: dict[int, SimDataDatabase] = {}  # by partition: the newest
 
     async def remove_leftovers(self) -> None:
-        """Remove nothing: here a checkpoint that was received or taken is in the process's memory."""
+        """Remove nothing: here a received or taken checkpoint is in the process's memory."""
         await self._process.disk_work()
 
     def data(
         self, partition_id: int, size: Size | None = None, on_damage: Callable[[], None] = lambda: None
     ) -> "SimDataDatabase":
-        """The data database of a partition, which is not open yet."""
+        """The data database of a partition, not open yet."""
         made = self.open[partition_id] = SimDataDatabase(self._process, self._disk, partition_id, size, on_damage)
         return made
 
     @property
     def open_databases(self) -> int:
-        """How many data databases are open."""
+        """The number of open data databases."""
         return sum(data.is_database for data in self.open.values())
 
     def partition_ids(self) -> list[int]:
@@ -45,7 +45,7 @@ class SimReplicaStore:
         return list(self._disk.folders)
 
     def exists(self, partition_id: int) -> bool:
-        """Whether the partition has a folder."""
+        """True if the partition has a folder."""
         return partition_id in self._disk.folders
 
     async def remove(self, partition_id: int) -> None:
@@ -53,8 +53,8 @@ class SimReplicaStore:
         await remove_folder(self._process, self._disk, partition_id)
 
     async def take(self, data: "SimDataDatabase", purpose: Purpose, name: str) -> "SimCheckpoint":
-        """A checkpoint with at least what is applied now."""
-        await self._process.disk_work()  # a checkpoint that had this name before is removed
+        """A checkpoint with at least everything that is applied now."""
+        await self._process.disk_work()  # a former checkpoint with this name is removed
         await data.open()
         await data.flush()
         return SimCheckpoint(self._process, self._disk, Path(purpose.value) / name, await data.checkpointed())

@@ -42,7 +42,7 @@ class Way:
         self._under_way: deque[_Message] = deque()
 
     def send(self, act: Callable[[], None]) -> None:
-        """Let `act` happen at the other end, after all that was sent before."""
+        """Let `act` happen at the other end, after everything sent before."""
         message = _Message(act)
         self._under_way.append(message)
         self._sender.deliver(self._to, partial(self._arrive, message), self._broken)
@@ -76,7 +76,7 @@ class ByteStream:
     # The client's side
 
     async def run(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Send, and yield the answers. Raises what the server raised; UNREACHABLE if the stream broke."""
+        """Send, and yield the answers. Raises the server's error; UNREACHABLE if the stream broke."""
         pump = asyncio.get_running_loop().create_task(self._pump(messages))
         self._client.streams[self] = None
         try:
@@ -159,7 +159,7 @@ class ByteStream:
 
 
 def _tell(sender: Endpoint, to: Endpoint, act: Callable[[], None]) -> None:
-    """Tell the other process through the machine, so also if the sender's process is gone."""
+    """Tell the other process through the machine, even if the sender's process is gone."""
     world = sender.world
     arrive = partial(to.if_alive, act)
     world.after(world.network.delay(), world.through, (sender.machine.number, to.machine.number), arrive, arrive)

@@ -1,5 +1,5 @@
-"""Whole simulated runs in which each piece of a command has one row, so that what is divided in a large cluster is
-divided here.
+"""Whole simulated runs in which each piece of a command has one row, so that commands that only a large cluster divides
+are divided here.
 """
 
 import pytest

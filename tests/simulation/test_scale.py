@@ -1,4 +1,4 @@
-"""What the real controller does for an event grows with the rows that the event changes, not with the table. Rows are
+"""The real controller's work for an event grows with the rows that the event changes, not with the table. Rows are
 counted, not seconds: see docs/simulation.md, "The world of scale".
 """
 
@@ -11,7 +11,7 @@ from tests.simulation.scale.world import ScaleWorld, Size
 
 _NODES = 30
 _SMALL, _LARGE = 300, 1200  # partitions
-_VISITS_A_ROW = 25  # that is recorded: each is decided, applied, sent, acknowledged and looked up on the way
+_VISITS_A_ROW = 25  # for each recorded row: it is decided, applied, sent, acknowledged and looked up on the way
 _WHOLE_TABLE = ("create", "another voter leads")  # events that may go over all rows
 
 

@@ -33,7 +33,7 @@ def test_no_invariant_is_violated(world: str, seed: int) -> None:
 
 @pytest.mark.parametrize(("world", "seed"), [("raft", 7), ("full", 7), ("full", 2001066), ("duties", 7), ("loads", 7)])
 def test_a_seed_replays_exactly(world: str, seed: int) -> None:
-    """It does so in another process, too, where sets of names have another order."""
+    """In another process, too, where sets of names have another order."""
     command = [sys.executable, "-m", "tests.simulation", "--world", world, "--seed", str(seed), "--trace"]
     runs = [
         subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": hashing}, capture_output=True, check=True).stdout
@@ -45,7 +45,7 @@ def test_a_seed_replays_exactly(world: str, seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_a_mutation_fits_the_code(mutation: Mutation) -> None:
-    """All that it changes is there, which nobody else would notice before `--mutate` comes to it."""
+    """Everything that it changes exists; otherwise nobody would notice before `--mutate` gets to it."""
     with mutation.applied():
         pass
 

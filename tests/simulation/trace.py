@@ -1,4 +1,4 @@
-"""What happened in a simulated run: the last events for a reader, and one digest of all of them."""
+"""The events of a simulated run: the last ones for a reader, and one digest of all of them."""
 
 import zlib
 from collections import deque
@@ -24,7 +24,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run without a violation went; equal for equal runs."""
+    """The outcome of a run without a violation; equal for equal runs."""
 
     steps: int
     digest: str

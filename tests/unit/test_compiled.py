@@ -1,4 +1,4 @@
-"""Which form of the hot modules is tested: the plain one, or with MINKA_COMPILED=1 the one that mypyc has compiled."""
+"""The form of the hot modules under test: the plain one, or with MINKA_COMPILED=1 the one that mypyc has compiled."""
 
 import ast
 import os

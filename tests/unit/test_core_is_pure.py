@@ -1,6 +1,6 @@
 """minkad.core decides and applies without I/O, clock or randomness.
 
-The linter forbids importing what does such things; this test allows by name what remains, and sees builtins too.
+The linter forbids importing modules that do such things; this test lists the permitted rest, and sees builtins too.
 """
 
 import ast

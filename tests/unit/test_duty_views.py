@@ -1,4 +1,4 @@
-"""How minkactl shows shards, their moves, and duties."""
+"""minkactl's views of shards, their moves, and duties."""
 
 from minka.duties import messages
 from minka.v1.duties_pb2 import Duty, DutyQuarantine, PalletCapacity, Shard, ShardState

@@ -1,4 +1,4 @@
-"""`minkactl partitions explain`, by what the status says."""
+"""`minkactl partitions explain`, by the contents of the status."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def advice(
     replicas: list[str], leader: str, up: str = "", *, by_ranges: bool = False, damaged: str = "", eligible: str = ""
 ) -> list[str]:
     """The advice for authors/0: its leader's copy is damaged; or, without a leader, it is OFFLINE. The copy on the node
-    `damaged` is, too.
+    `damaged` is damaged, too.
     """
     status = GetStatusResponse()
     keyspace = status.table.keyspaces.add(id=1, name="authors", partition_count=1)

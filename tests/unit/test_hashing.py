@@ -61,7 +61,7 @@ def test_every_hash_function_of_the_protocol_is_there() -> None:
     assert set(HASH_FUNCTIONS) == set(HashFunction.values()) - {HashFunction.HASH_FUNCTION_UNSPECIFIED}
 
 
-# The first is the check value of CRC-16/XMODEM; the others are what Redis's CLUSTER KEYSLOT says.
+# The first is the check value of CRC-16/XMODEM; the others are answers of Redis's CLUSTER KEYSLOT.
 @pytest.mark.parametrize(
     ("key", "slot"),
     [

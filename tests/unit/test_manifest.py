@@ -1,4 +1,4 @@
-"""Files of pallets and duties: what is read, what is refused, and in which pieces it is sent."""
+"""Files of pallets and duties: what is read, what is refused, and the pieces in which it is sent."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What `minkactl status` says of zones and clocks."""
+"""Reports of `minkactl status` about zones and clocks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def status(zones: str, voters: str, *, failed: str = "", isr: Sequence[str] = ()
 
 
 def told(found: GetStatusResponse) -> list[Any]:
-    """The problems, but those of nodes that failed."""
+    """The problems, except those of nodes that failed."""
     answer = DescribeNodeResponse(cluster_id="c-1", has_clearance=True)
     up = [node.id for node in found.table.nodes if node.state == LIVE]
     reports = {node.id: Report(answer if node.id in up else None) for node in found.table.nodes}

@@ -1,4 +1,4 @@
-"""What `status` says of nodes that are heard and serve nothing, by what the active controller knows."""
+"""Reports of `status` about nodes that are heard but serve nothing, by the active controller's knowledge."""
 
 from minka.v1.admin_pb2 import (
     DamagedLeader,
@@ -22,7 +22,7 @@ SILENT = "its data port b:1 does not answer a, c and the node itself (no answer)
 
 
 def asked(state: NodeState.ValueType = LIVE, reason: str = "", **known: int | str) -> Survey:
-    """Of b something is known; a and c are well. All answer."""
+    """The controller knows `known` of b; a and c are well. All answer."""
     names = "abc"
     nodes = [Node(id=name, address=f"{name}:1", state=LIVE) for name in names]
     nodes[1].state, nodes[1].state_reason = state, reason

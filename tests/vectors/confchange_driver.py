@@ -9,7 +9,7 @@ from tests.vectors.describe import CHANGE_LETTERS
 
 
 class ParseError(Exception):
-    """The changes cannot be read; the text is what the traces say of it."""
+    """The changes cannot be read; the text is the one in the traces."""
 
 
 def parse_changes(text: str) -> list[ConfChangeSingle]:
@@ -27,7 +27,7 @@ def parse_changes(text: str) -> list[ConfChangeSingle]:
 
 
 class ConfChangeDriver:
-    """A group that is empty at first; each command counts as one more log entry, whether it works or not."""
+    """An empty group at first; each command counts as one more log entry, even if it fails."""
 
     def __init__(self) -> None:
         self._tracker = ProgressTracker(10, NO_LIMIT)

@@ -5,7 +5,7 @@ r"""The data-driven file format: a directive line, its input, `----`, and the ou
     ----
     output
 
-The output ends at a blank line; between `----` twice at its begin and at its end it may have blank lines. `#` begins a
+The output ends at a blank line; between a doubled `----` at both ends it may contain blank lines. `#` begins a
 comment line, and `\` at the end of a directive line continues it.
 """
 
@@ -40,7 +40,7 @@ class Case:
     expected_line: int  # the first line of the output
 
     def values(self, key: str) -> tuple[str, ...]:
-        """The values of the argument `key`, those of all if it comes several times."""
+        """The values of the argument `key`; all of them if it comes several times."""
         return tuple(value for arg in self.args if arg.key == key for value in arg.values)
 
     def positional(self) -> list[str]:
@@ -76,7 +76,7 @@ def _parse_arg(text: str) -> tuple[Arg, str]:
 
 
 def _parenthesized(text: str) -> tuple[str, str]:
-    """The text between the first parenthesis and its counterpart, and the rest after it."""
+    """The text between the first parenthesis and the matching one, and the rest after it."""
     depth = 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -86,7 +86,7 @@ def _parenthesized(text: str) -> tuple[str, str]:
 
 
 def _split_values(text: str) -> Iterator[str]:
-    """The values within parentheses, separated by commas or spaces, parentheses of their own aside."""
+    """The values within parentheses, separated by commas or spaces outside of inner parentheses."""
     depth, start = 0, 0
     for position, char in enumerate(text):
         depth += (char == "(") - (char == ")")

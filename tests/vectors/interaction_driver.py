@@ -67,7 +67,7 @@ class InteractionDriver:
         self._messages: list[Message] = []
         self._out: list[str] = []
         self._level = 0
-        self.ignored: set[str] = set()  # arguments that no command knows
+        self.ignored: set[str] = set()  # arguments that no command has
         self._commands: dict[str, Callable[[Case], None]] = {
             "_breakpoint": lambda _: None,
             "add-nodes": self._add_nodes,
@@ -95,7 +95,7 @@ class InteractionDriver:
         self._out = []
         try:
             self._command(case)
-            if case.command != "propose-conf-change":  # whose input is the change, and not commands
+            if case.command != "propose-conf-change":  # its input is the change, not commands
                 for line in case.input.splitlines():
                     command, args = parse_directive(line)
                     self._command(replace(case, command=command, args=args, input=""))
@@ -241,7 +241,7 @@ class InteractionDriver:
             self._write("no messages\n")
 
     def _deliver(self, to: int, type_: MessageType.ValueType | None, drop: bool) -> int:
-        """Hand over, or drop, all messages to a node; answers how many there were."""
+        """Hand over, or drop, all messages to a node; returns their number."""
         mine = [m for m in self._messages if m.to == to and type_ in (None, m.type)]
         self._messages = [m for m in self._messages if not (m.to == to and type_ in (None, m.type))]
         for message in mine:
@@ -286,7 +286,7 @@ class InteractionDriver:
             self._level = level
 
     def _stabilize_round(self, ids: list[int]) -> bool:
-        """Handle the Readys, then the messages. False if there was nothing."""
+        """Handle the Readys, then the messages. False if there were none."""
         busy = False
         for id_ in ids:
             if self._node(id_).raw.has_ready():
@@ -315,7 +315,7 @@ def _persist(storage: HistoryStorage, ready: Ready) -> None:
 
 
 def _apply(node: Node, entry: Entry) -> None:
-    """The state machine appends what entries have as data, and configuration changes as context."""
+    """The state machine appends the data of entries, and configuration changes as context."""
     change = from_entry(entry)
     if change is None:
         node.storage.record(entry, entry.data)

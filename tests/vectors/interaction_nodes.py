@@ -25,7 +25,7 @@ _NUMBERS = {
 
 
 class OutOfScope(Exception):
-    """The trace goes on with something that Minka doesn't have; the text says what."""
+    """The trace continues with something that Minka doesn't have; the text says what."""
 
 
 class CommandError(Exception):
@@ -40,7 +40,7 @@ class HistoryStorage(MemoryStorage):
         self.history: list[Snapshot] = []
 
     def snapshot(self) -> Snapshot:
-        """The newest."""
+        """The newest state."""
         return self.history[-1]
 
     def record(self, entry: Entry, data: bytes) -> Snapshot:
@@ -55,7 +55,7 @@ class HistoryStorage(MemoryStorage):
 
 @dataclass(slots=True)
 class Node:
-    """One node and what it has persisted."""
+    """One node and its persisted state."""
 
     raw: RawNode
     storage: HistoryStorage
@@ -63,7 +63,7 @@ class Node:
 
 
 def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
-    """The arguments of add-nodes: the initial state, settings, and those that it doesn't know."""
+    """The arguments of add-nodes: the initial state, settings, and unknown ones."""
     bootstrap = Snapshot()
     settings: dict[str, object] = {}
     ignored = {arg.key for arg in case.args if arg.values and not _set(arg.key, arg.values, bootstrap, settings)}
@@ -75,7 +75,7 @@ def node_settings(case: Case) -> tuple[Snapshot, dict[str, object], set[str]]:
 
 
 def _set(key: str, values: tuple[str, ...], bootstrap: Snapshot, settings: dict[str, object]) -> bool:
-    """Take in one argument; False if it isn't known."""
+    """Take in one argument; False if it is unknown."""
     flag = values[-1].lower() in ("1", "t", "true")
     if key in ("voters", "learners"):
         state = bootstrap.metadata.conf_state

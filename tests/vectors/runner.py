@@ -35,9 +35,9 @@ class Verdict:
 
     path: Path
     cases: int = 0
-    lines: int = 0  # those compared
-    log_lines: int = 0  # those left out
-    ignored: Sequence[str] = ()  # arguments that no command knows
+    lines: int = 0  # compared lines
+    log_lines: int = 0  # skipped lines
+    ignored: Sequence[str] = ()  # arguments that no command has
     failure: str = ""  # the first difference
     skipped: str = ""  # why the rest was not run
 
@@ -97,7 +97,7 @@ def _run_case(driver: Driver, case: Case, verdict: Verdict) -> None:
 
 
 def _difference(path: Path, case: Case, expected: list[tuple[int, str]], actual: list[str]) -> str:
-    """The first difference, with what is before and after it; empty if there is none."""
+    """The first difference, with the lines around it; empty if there is none."""
     same = 0
     while same < min(len(expected), len(actual)) and expected[same][1] == actual[same]:
         same += 1

@@ -1,4 +1,4 @@
-"""The Ready loop on a real log database whose disk can stand still."""
+"""The Ready loop on a real log database whose disk can hang."""
 
 import asyncio
 import threading
@@ -28,11 +28,11 @@ ELECTION_TICKS = 10
 
 
 class Machine:
-    """A state machine that keeps the commands."""
+    """A state machine that records the commands."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
-        self.may_encode: threading.Event | None = None  # None: there are to be no snapshots
+        self.may_encode: threading.Event | None = None  # None: there must be no snapshots
 
     def apply(self, data: bytes) -> None:
         self.commands.append(data)
@@ -116,7 +116,7 @@ class Node:
         self.was_whole |= self.driver.log_is_checked
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Deliver at once, to the other nodes of this process."""
+        """Deliver the messages at once, to the other nodes of this process."""
         for message in messages:
             self.terms.add(message.term)
             self.sent.append(message.type)
@@ -161,7 +161,7 @@ async def leader_of(nodes: dict[int, Node]) -> Node:
 
 @pytest.mark.parametrize("whose", ["the leader's", "a follower's", "everybody's"])
 async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats, answers and confirmations go on while a sync waits, and nothing is committed without a quorum of
+    """Heartbeats, answers and confirmations go on while a sync waits; nothing is committed without a quorum of
     disks.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
@@ -197,12 +197,12 @@ async def test_a_slow_disk_costs_no_leadership(tmp_path: Path, whose: str, monke
 
 
 async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are a quorum without it: what they have is committed and applied before its own disk has it."""
+    """They are a quorum without it: their common entries are committed and applied before its own disk has them."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
         await until(lambda: nodes[1].driver.leads_with_applied_term)
-        # A follower that has yet to answer for the first entry is sent no other, and the leader will not hear it.
+        # A follower that has yet to answer for the first entry is sent no other; the leader would wait for it in vain.
         await until(lambda: len(set(nodes[1].driver.match().values())) == 1)
         nodes[1].disk.clear()
         index = nodes[1].log.last_index() + 1
@@ -215,7 +215,7 @@ async def test_the_others_write_while_the_leader_does(tmp_path: Path, monkeypatc
 
 
 async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All else that is proposed meanwhile shares the next one."""
+    """All later proposals meanwhile share the next entry."""
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -242,8 +242,8 @@ async def test_one_entry_is_sent_ahead_of_the_leaders_disk(tmp_path: Path, monke
 async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is applied while the disk works is not in the log's commit index yet. A node that crashed with such a
-    snapshot could not start again.
+    """The log's commit index doesn't cover entries that are applied while the disk works. A node that crashed with a
+    snapshot of them could not start again.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
     async with group(tmp_path, 3, election_ticks=100_000, snapshot_entries=1) as nodes:
@@ -256,7 +256,7 @@ async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
         leader.disk.clear()
         index = leader.driver.raw.last_index() + 1
         await asyncio.wait_for(leader.driver.propose(b"a"), 10)
-        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # time for a snapshot to be made
+        beats = leader.sent.count(MessageType.MSG_HEARTBEAT) + 10  # long enough for a snapshot
         await until(lambda: leader.sent.count(MessageType.MSG_HEARTBEAT) >= beats)
         assert leader.driver.snapshot_index <= leader.log.initial_state()[0].commit < index
         leader.disk.set()
@@ -266,7 +266,7 @@ async def test_no_snapshot_is_of_more_than_the_log_says_is_committed(
 async def test_the_log_keeps_what_the_core_does_not_know_to_be_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core hears that entries are applied when the disk has taken those that came with them, and may campaign
+    """The core hears that entries are applied only when the disk has the entries that came with them, and may campaign
     before that.
     """
     monkeypatch.setattr(log_database, "STALLED_S", 60.0)
@@ -329,7 +329,7 @@ async def test_a_leader_whose_disk_does_not_answer_is_replaced(tmp_path: Path) -
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.disk.clear()
-        await leader.driver.propose(b"a")  # the others commit it before anybody knows
+        await leader.driver.propose(b"a")  # the others commit it before anybody hears of that
         await until(lambda: leader.log_db.stalled)
         proposal = leader.driver.propose(b"b")
         await until(lambda: not leader.driver.is_leader)
@@ -357,8 +357,8 @@ async def test_where_the_leaders_process_has_died_another_is_elected_at_once(
 
 
 async def test_word_of_a_dead_process_leaves_what_waits_for_the_disk_alone(tmp_path: Path) -> None:
-    """What has arrived meanwhile is taken in afterwards: a snapshot could change the configuration before entries that
-    are still to be applied.
+    """Messages that arrive meanwhile are taken in afterwards: a snapshot could change the configuration before all
+    entries are applied.
     """
     async with group(tmp_path, 3, election_ticks=100_000) as nodes:
         nodes[1].driver.raw.campaign()
@@ -393,7 +393,7 @@ async def test_commands_of_one_turn_share_an_entry_and_keep_their_order(tmp_path
 
 
 async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(tmp_path: Path) -> None:
-    """Heartbeats and votes come in between, and the proposal is answered when all of it is applied."""
+    """Heartbeats and votes are handled in between, and the proposal is answered when all of it is applied."""
     async with group(tmp_path, 3, piece_seconds=0.0) as nodes:
         leader = await leader_of(nodes)
         command = b"x" * (PIECE_BYTES // 4)
@@ -411,8 +411,8 @@ async def test_a_large_proposal_is_applied_in_pieces_and_the_loop_has_its_turn(t
 async def test_others_have_a_turn_after_a_piece_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, seconds: float, waits: bool
 ) -> None:
-    """Some commands that took a while make a piece, whose end is followed by a wait for a turn; but not when there was
-    a pause anyway.
+    """Commands that took a while make a piece; the loop waits for a turn after it, unless there was a pause
+    anyway.
     """
     turns: list[int] = []
 
@@ -429,7 +429,7 @@ async def test_others_have_a_turn_after_a_piece_only(
 
 
 async def test_who_waits_for_logs_hears_when_the_leadership_is_lost(tmp_path: Path) -> None:
-    """A former leader is no longer told which nodes have an entry."""
+    """A former leader no longer hears which nodes have an entry."""
     async with group(tmp_path, 3) as nodes:
         leader = await leader_of(nodes)
         leader.dead = True  # it no longer hears anything
@@ -472,7 +472,7 @@ async def test_entries_are_applied_while_a_snapshot_is_encoded(tmp_path: Path) -
         finally:
             encoding.set()
         await until(lambda: leader.log.snapshot().metadata.index == leader.driver.applied_index)
-        assert leader.log.snapshot().data == b"".join(leader.machine.commands), "what has come meanwhile is in the next"
+        assert leader.log.snapshot().data == b"".join(leader.machine.commands), "later commands are in the next one"
 
 
 async def test_a_driver_whose_ticks_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ class Cluster:
         self.low_disks: set[str] = set()
         self.operation: Operation | None = None  # moves all partitions
         self.dead: set[str] = set()  # nodes that the controller does not take into an in-sync set
-        self.failed: set[str] = set()  # those that the table says are FAILED
-        self.requests = 0  # to change in-sync sets
+        self.failed: set[str] = set()  # nodes that are FAILED by the table
+        self.requests = 0  # the number of requests to change in-sync sets
         self.isr_changes: list[IsrChange] = []
         self.before_alter_isr: list[MinkaError] = []  # raised instead of recording a change, one for each request
         self.after_alter_isr: list[MinkaError] = []  # raised although the change was recorded, one for each request
@@ -182,7 +182,7 @@ class Cluster:
         return self.change(partition_id, change)
 
     def succeed(self, partition_id: int, successor: str) -> Partition:
-        """Make the row by which the leader is to hand over."""
+        """Make the row that tells the leader to hand over."""
         return self.change(partition_id, lambda row: setattr(row, "successor", successor))
 
     def elect(self, partition_id: int, leader: str, *, without: Sequence[str] = ()) -> Partition:
@@ -207,7 +207,7 @@ class Cluster:
         )
 
     async def fail(self, node_id: str) -> None:
-        """Do as the controller does when a node fails: other nodes lead, and take it out of the in-sync sets."""
+        """Act as the controller when a node fails: other nodes lead, and take it out of the in-sync sets."""
         self.dead.add(node_id)
         self.failed.add(node_id)
         for row in list(self.rows.values()):
@@ -220,7 +220,7 @@ class Cluster:
                 node.manager.nodes_changed()
 
     async def back(self, node_id: str) -> None:
-        """Do as the controller does when the node is back: it leads its partitions again, at new epochs."""
+        """Act as the controller when the node is back: it leads its partitions again, at new epochs."""
         self.dead.discard(node_id)
         self.failed.discard(node_id)
         for row in list(self.rows.values()):
@@ -229,7 +229,7 @@ class Cluster:
         await self.tell_all(*self.rows)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Change in-sync sets as the controller does; each node that has a replica is told at once."""
+        """Change in-sync sets like the controller; each node that has a replica is told at once."""
         self.requests += 1
         if self.before_alter_isr:
             raise self.before_alter_isr.pop(0)
@@ -250,7 +250,7 @@ class Cluster:
             row.splitting and not row.split_to and set(change.isr) - set(row.isr)
         ):
             result.error = Code.INELIGIBLE_REPLICA.name
-        elif node_id not in change.isr:  # its copy is damaged, so another node is to lead
+        elif node_id not in change.isr:  # its copy is damaged, so another node has to lead
             self.isr_changes.append(change)
             out = [node for node in row.isr if node not in change.isr]
             elected = self.elect(row.id, change.isr[0], without=out)
@@ -285,7 +285,7 @@ class Cluster:
         return parent, child
 
     async def propose_split(self, request: ProposeSplitRequest) -> list[Partition]:
-        """Begin a split as the controller does; each node that has a replica is told at once."""
+        """Begin a split like the controller; each node that has a replica is told at once."""
         self.proposed.append(request)
         row = self.rows[request.partition_id]
         if row.splitting or row.generation != request.generation:
@@ -297,7 +297,7 @@ class Cluster:
         return list(halves)
 
     async def finish_split(self, request: FinishSplitRequest) -> list[Partition]:
-        """End a split as the controller does; each node that has a replica is told at once."""
+        """End a split like the controller; each node that has a replica is told at once."""
         if self.before_finish_split:
             raise self.before_finish_split.pop(0)
         child = self.rows[request.partition_id]
@@ -318,7 +318,7 @@ class Cluster:
         self.change(behind_id, lambda row: setattr(row, "merge_into", before_id))
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """End a merge as the controller does; each node that has a replica is told at once."""
+        """End a merge like the controller; each node that has a replica is told at once."""
         if self.before_finish_merge:
             raise self.before_finish_merge.pop(0)
         left = self.rows[request.partition_id]
@@ -343,7 +343,7 @@ class Cluster:
         return [left, gone]
 
     async def hand_over(self, request: HandOverRequest) -> Partition:
-        """Record a hand-over as the controller does; each node that has a replica is told at once."""
+        """Record a hand-over like the controller; each node that has a replica is told at once."""
         self.hand_overs.append(request)
         if self.before_hand_over:
             raise self.before_hand_over.pop(0)
@@ -366,7 +366,7 @@ class Cluster:
         task.add_done_callback(_tasks.discard)
 
     async def tell_all(self, *partition_ids: int) -> None:
-        """Tell all running nodes the present rows."""
+        """Send all running nodes the present rows."""
         rows = [self.rows[id_] for id_ in partition_ids]
         await asyncio.gather(*(node.tell(*rows) for node in self.nodes.values() if node.running))
 

@@ -1,4 +1,4 @@
-"""A log whose disk hangs while a test wants it to."""
+"""A log whose disk hangs for as long as a test needs."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ class HeldSyncs:
     """Syncs of a node's log that don't end before `release`."""
 
     def __init__(self, sync: Callable[[], asyncio.Future[None]], when: Callable[[], bool]) -> None:
-        self.held: list[tuple[asyncio.Future[None], Sync]] = []  # the real one, and what is waited for instead
+        self.held: list[tuple[asyncio.Future[None], Sync]] = []  # the real sync, and the future to wait for instead
         self._sync = sync
         self._when = when
 
     def sync(self) -> asyncio.Future[None]:
-        """Begin a sync, whose end is held if that is wanted now."""
+        """Begin a sync; its end is held if the test wants that now."""
         synced = self._sync()
         if not self._when():
             return synced
@@ -28,7 +28,7 @@ class HeldSyncs:
         return waited
 
     async def release(self) -> None:
-        """Let the held ones end, and hold none from now on."""
+        """Let the held syncs end, and hold none from now on."""
         self._when = lambda: False
         held, self.held = self.held, []
         for synced, waited in held:
@@ -38,14 +38,14 @@ class HeldSyncs:
 
 @contextmanager
 def held_syncs(node: TestNode, when: Callable[[], bool]) -> Iterator[HeldSyncs]:
-    """Hold the syncs of the node's log that begin while `when()`."""
+    """Hold the syncs of the node's log that begin while `when()` is true."""
     held = HeldSyncs(node.log_db.sync, when)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.log_db, "sync", held.sync)
         yield held
-        assert not held.held, "they are released"
+        assert not held.held, "all syncs are released"
 
 
 def begins_later(node: TestNode, partition_id: int) -> bool:
-    """Whether the log of the node's replica begins after a checkpoint."""
+    """True if the log of the node's replica begins after a checkpoint."""
     return partition_id in node.manager.replicas and node.replica(partition_id).log.base > 0

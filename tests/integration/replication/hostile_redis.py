@@ -1,5 +1,5 @@
-"""What a Redis client may send to do harm: long words, long patterns, very many words, deep and broken arrays, huge
-pipelines, and answers that are not taken. All of it follows from a seed.
+"""Harmful input of a Redis client: long words, long patterns, very many words, deep and broken arrays, huge
+pipelines, and answers that are not read. A seed decides all of it.
 """
 
 import random
@@ -15,12 +15,12 @@ _TOO_LONG_S: Final = 60.0
 
 
 def array(*words: bytes) -> bytes:
-    """A command as clients send it."""
+    """A command in the form in which clients send it."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def long_word(rng: random.Random, scale: int) -> bytes:
-    """Up to `scale` bytes: digits, what patterns are made of, or anything."""
+    """Up to `scale` bytes: digits, characters of patterns, or any bytes."""
     size = rng.randrange(1, scale)
     part = rng.choice([b"1", b"-1", b"1e9", b"*", b"?*", b"*a", b"[^x]", b"[a-", b"\\", b"(a+)+", rng.randbytes(7)])
     return (part * (size // len(part) + 1))[:size]
@@ -48,7 +48,7 @@ _TEMPLATES: Final[list[tuple[bytes | None, ...]]] = [  # None: a long word
     (b"ECHO", None),
     (b"SET", b"a", None),
 ]
-_BROKEN: Final = [  # how it begins, and what is repeated
+_BROKEN: Final = [  # the beginning, and the part to repeat
     (b"", b"*1\r\n"),
     (b"*", b"1"),
     (b"*999999\r\n$1\r\nx\r\n", b"$0\r\n\r\n"),
@@ -100,8 +100,8 @@ KINDS: Final[list[Callable[[random.Random, int], bytes]]] = [_with_long_words, _
 
 
 def attack(address: tuple[str, int], seed: int, scale: int, count: int, stopped: Event) -> None:
-    """Send `count` of these over one connection after the other, each up to about `scale` bytes; some of the answers
-    are read, and some never.
+    """Send `count` of these over one connection after the other, each up to about `scale` bytes; read some of the
+    answers, and leave the others.
     """
     rng, until = random.Random(seed), time.monotonic() + _TOO_LONG_S
     for _ in range(count):

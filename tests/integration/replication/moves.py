@@ -1,4 +1,4 @@
-"""Partitions that move from athens to ephesus, and what must be there at the end."""
+"""Partitions that move from athens to ephesus, and checks for the end."""
 
 from tests.integration.replication.harness import Cluster
 from tests.integration.replication.node import TestNode, until

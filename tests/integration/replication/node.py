@@ -1,4 +1,4 @@
-"""One node without a coordinator, and what tests say to it."""
+"""One node without a coordinator, and the requests of tests to it."""
 
 import asyncio
 import shutil
@@ -53,7 +53,7 @@ def led(node: "TestNode", partition_id: int = 1) -> Leader:
 
 
 def share() -> Share:
-    """The share of a client that is alone."""
+    """The memory share of a client that is alone."""
     return Memory(256 * 1024 * 1024, time.monotonic).share()
 
 
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 class TestedLinks(DataLinks):
-    """Links of a node from which nothing gets to other nodes while `whole` is not set."""
+    """Links of a node; messages reach other nodes only while `whole` is set."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -88,7 +88,7 @@ class TestedLinks(DataLinks):
 
 
 class TestedManager(ReplicaManager):
-    """A manager that acknowledges nothing of what leaders send while it is mute."""
+    """A manager whose answers to leaders' frames are lost while it is mute."""
 
     mute = False
 
@@ -110,11 +110,11 @@ class TestNode:
         self.path = path
         self.clearance = True
         self.running = False
-        self.is_mute = False  # no answer of it reaches anybody
+        self.is_mute = False  # if true, its answers reach nobody
         self.port = free_port()
         self.unix_ms = 1_000_000  # its wall clock
         self.clock_is_checked = True
-        self.clock_questions = 0  # whether it is checked
+        self.clock_questions = 0  # the number of checks of it
         self.write_pauses: list[float] = []
         self.asking: set[asyncio.Task[Any]] = set()  # the test's tasks that wait for an answer
 
@@ -152,7 +152,7 @@ class TestNode:
         await self.data_port.start()
         self.cluster.ports[self.id] = self.port
 
-    # What the data plane needs of the rest of the node
+    # The parts of the rest of the node that the data plane needs
 
     def _is_clock_checked(self) -> bool:
         self.clock_questions += 1
@@ -203,8 +203,8 @@ class TestNode:
         self.log_db.close()
 
     async def kill(self) -> None:
-        """Stop as kill -9 does: the disk has what was written until now. `start` brings the node back."""
-        # After the copy it must say nothing: neither to clients as a leader, nor to leaders as a follower.
+        """Stop as kill -9 does: the disk has everything written until now. `start` brings the node back."""
+        # After the copy it must be silent, both to clients as a leader and to leaders as a follower.
         self.clearance, self.is_mute = False, True
         self.data_port.close()
         left = crashed_copy(self.path, self.path.with_name(f"{self.id}-killed"))
@@ -222,7 +222,7 @@ class TestNode:
         return self.manager.replicas[partition_id]
 
     async def tell(self, *rows: Partition, term: int = 1) -> UpdateReplicasResponse:
-        """Tell the node these rows, as the controller does."""
+        """Tell the node these rows, like the controller."""
         return await self.manager.update_replicas(UpdateReplicasRequest(controller_term=term, partitions=rows))
 
     async def ask(
@@ -274,7 +274,7 @@ class TestNode:
         return decode_versioned(body)
 
     async def get_stale(self, partition_id: int, *keys: bytes, generation: int = 1) -> kv_frames.StaleResult:
-        """Read what this replica has of the keys. Raises Refused."""
+        """Read the keys from this replica, which may be stale. Raises Refused."""
         body = await self.ask(kv_frames.Op.READ_STALE, partition_id, generation, kv_frames.encode(list(keys)))
         return kv_frames.decode_stale(body)
 

@@ -18,7 +18,7 @@ async def three(c: Cluster, *partition_ids: int) -> list[TestNode]:
 
 
 async def same_everywhere(c: Cluster, partition_id: int = 1) -> None:
-    """Wait until all replicas are in sync and have applied the same; check that their logs are equal."""
+    """Wait until all replicas are in sync and have applied the same entries; check that their logs are equal."""
     row = c.rows[partition_id]
     await until(lambda: set(c.rows[partition_id].isr) == set(row.replicas))
     replicas = [c.nodes[node].replica(partition_id) for node in row.replicas]
@@ -42,13 +42,13 @@ async def applied(node: TestNode, offset: int) -> None:
 
 
 def cut_off(node: TestNode) -> Callable[[], None]:
-    """Keep what the node appends from other nodes; call the returned function to let it through."""
+    """Hold back the entries that the node would append from other nodes, until the returned function is called."""
     node.links.whole.clear()
     return node.links.whole.set
 
 
 async def until_fresh(node: TestNode, age_ms: int) -> None:
-    """Wait until the node answers stale reads, and says that its data is no older than this."""
+    """Wait until the node answers stale reads whose age is at most `age_ms`."""
     deadline = asyncio.get_running_loop().time() + 5
     while True:
         with contextlib.suppress(Refused):

@@ -1,4 +1,4 @@
-"""The child of a split before it has a database of its own: it is served from its parent's, and survives crashes."""
+"""The child of a split before it has a database of its own: its parent's serves it, and it survives crashes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,7 +34,7 @@ from tests.unit.storage.crash import crashed_copy
 
 @asynccontextmanager
 async def attached(*nodes: TestNode) -> AsyncIterator[None]:
-    """While it is entered, these nodes make no databases for children."""
+    """Within the block, these nodes make no databases for children."""
     go_on = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         for node in nodes:
@@ -58,7 +58,7 @@ def _is_detached(node: TestNode) -> bool:
 
 
 def has_child(*nodes: TestNode) -> bool:
-    """Whether all of them have made the child."""
+    """True if all of them have made the child."""
     return all(2 in node.manager.replicas and node.replica(2).is_made for node in nodes)
 
 
@@ -81,7 +81,7 @@ async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
             await begin(c)
             await until(lambda: has_child(*c.nodes.values()))
             await assert_halves(athens, lower, upper)
-            # Pages of 170 rows end within what is deleted, and what is new lies between what was there.
+            # Pages of 170 rows end within the deleted keys, and the new keys lie between the old ones.
             gone = sorted(upper)[:180]
             new = {key + b"/": b"new" for key in sorted(upper)[100:300:7]} | {b"9": b"last"}
             await athens.put(2, dict.fromkeys(gone), generation=2)
@@ -109,7 +109,7 @@ async def test_both_halves_are_served(tmp_path: Path, large: bool) -> None:
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
 async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: int, flushed: bool) -> None:
-    """What is in the parent's database is from before the split, or from after it."""
+    """The parent's database has its state from before the split, or from after it."""
     async with cluster(tmp_path) as c:
         c.keyspace.durability = durability  # type: ignore[assignment]  # an enum by its number
         (athens,) = await c.add("athens")
@@ -143,8 +143,8 @@ async def test_a_crash_before_there_is_a_database(tmp_path: Path, durability: in
 
 
 async def test_a_child_that_is_led_before_its_parent(tmp_path: Path) -> None:
-    """After a crash nobody leads the parent, whose log goes beyond its data: it is applied as far as the child needs
-    it.
+    """After a crash nobody leads the parent. Its log has more than its data, and is applied as far as the child
+    needs.
     """
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -224,7 +224,7 @@ async def test_a_parent_is_deleted_once_the_child_has_its_own(tmp_path: Path) ->
 
 
 async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
-    """Its log is not applied up to the marker, and won't be: the child comes again from its leader."""
+    """Its log is not applied up to the marker, and never will be: the child's leader sends the child again."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):
@@ -239,7 +239,7 @@ async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
-    """The end of its detachment comes after its meta was removed."""
+    """Its detachment ends after its meta was removed."""
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, ROWS)
@@ -292,12 +292,12 @@ async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -
 async def test_a_child_is_lost_with_its_parent_and_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
 ) -> None:
-    """Both were in sync: they leave the set, and take their leaders' checkpoints, also if the node crashes while the
+    """Both were in sync: they leave the set, and take their leaders' checkpoints, even if the node crashes while the
     parent's is put in place.
     """
     async with cluster(tmp_path) as c:
         athens, byzantium, _ = await three(c)
-        for part in (LOWER, UPPER):  # what is flushed twice is no longer in the log
+        for part in (LOWER, UPPER):  # the log no longer has what two flushes have seen
             await athens.put(1, part)
             await applied(byzantium, athens.replica().log.end)
             await byzantium.manager.flusher.flush(byzantium.replica())
@@ -330,11 +330,11 @@ async def test_a_child_is_lost_with_its_parent_and_comes_again(
 
 
 async def test_a_child_that_is_lost_is_not_attached_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint has taken the place of its parent's data, and lacks its keys. Its own has not come yet."""
+    """A checkpoint without the child's keys has replaced the parent's data. The child's own hasn't come yet."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         athens = c.nodes["athens"]
-        for part in (LOWER, UPPER):  # what is flushed twice is no longer in the log
+        for part in (LOWER, UPPER):  # the log no longer has what two flushes have seen
             await athens.put(1, part)
             await applied(cyrene, athens.replica().log.end)
             await cyrene.manager.flusher.flush(cyrene.replica())

@@ -1,4 +1,4 @@
-"""A bug in what is done for one partition ends its replica, and neither the node nor its other partitions."""
+"""A bug in the work for one partition ends its replica, but neither the node nor its other partitions."""
 
 import asyncio
 from pathlib import Path

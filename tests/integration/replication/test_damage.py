@@ -1,4 +1,4 @@
-"""Damaged data is refused each time, its keys are never taken for missing ones, and it is made again when that is
+"""Damaged data is refused each time, its keys never count as missing, and the data is made again when that is
 safe.
 """
 
@@ -22,7 +22,7 @@ from tests.unit.storage.damages import a_file, a_folder, a_link_to_itself, flipp
 
 ROWS: dict[bytes, bytes | None] = {b"key %04d" % i: random.Random(i).randbytes(200) for i in range(400)}
 KEYS = list(ROWS)
-SLOW = ReplicationSettings(lag_timeout=60.0)  # so that no replica leaves the in-sync set since it lags
+SLOW = ReplicationSettings(lag_timeout=60.0)  # so that no replica leaves the in-sync set for its lag
 
 
 async def flushed(node: TestNode, partition_id: int = 1) -> None:
@@ -50,7 +50,7 @@ def zero(path: Path) -> None:
 
 
 async def alone(c: Cluster) -> TestNode:
-    """One node, stopped, with data that its log no longer has."""
+    """One node, stopped; its log no longer has all of its data."""
     (athens,) = await c.add("athens")
     await c.create("athens", 1)
     await athens.put(1, ROWS)
@@ -60,7 +60,7 @@ async def alone(c: Cluster) -> TestNode:
 
 
 async def trimmed(c: Cluster) -> list[TestNode]:
-    """Three replicas with data that their logs no longer have."""
+    """Three replicas whose logs no longer have all of their data."""
     nodes = await three(c)
     for part in (KEYS[:200], KEYS[200:]):
         await nodes[0].put(1, {key: ROWS[key] for key in part})
@@ -120,7 +120,7 @@ async def whole_again(c: Cluster) -> None:
     ],
 )
 async def test_the_only_copy_is_refused_each_time(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """All reads are refused, after another start too, and the damage is reported with its folder. If the file is
+    """All reads are refused, after another start, too, and the damage is reported with its folder. Once the file is
     restored, the data is served.
     """
     async with cluster(tmp_path, SLOW) as c:
@@ -166,7 +166,7 @@ def harmed(node: TestNode, pattern: str, harm: Callable[[Path], None]) -> None:
 async def test_unusual_damage_concerns_one_partition(
     tmp_path: Path, pattern: str, harm: Callable[[Path], None], is_in_log: bool
 ) -> None:
-    """The only copy is made again of its log, or is refused; the other partition and the node go on."""
+    """The only copy is made again from its log, or is refused; the other partition and the node go on."""
     async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -192,7 +192,7 @@ async def test_unusual_damage_concerns_one_partition(
 
 @pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
 async def test_unusual_damage_of_one_of_three(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """It takes a checkpoint of its leader's."""
+    """It takes a checkpoint from its leader."""
     async with cluster(tmp_path, SLOW) as c:
         _, byzantium, _ = await trimmed(c)
         await byzantium.kill()
@@ -247,7 +247,7 @@ async def test_what_its_log_still_has_is_made_of_the_log(tmp_path: Path) -> None
 
 
 async def test_nothing_is_served_before_all_is_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that is made again of its log serves nothing until it has applied all of it."""
+    """A copy that is made again from its log serves nothing until it has applied all of it."""
     held = False
     monkeypatch.setattr(DataDatabase, "is_stalled", lambda _: held)
     async with cluster(tmp_path, SLOW) as c:
@@ -333,7 +333,7 @@ async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
 
 
 async def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
-    """It lacks what it has acknowledged, so it doesn't count until it has caught up."""
+    """It lacks entries that it has acknowledged, so it doesn't count until it has caught up."""
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})

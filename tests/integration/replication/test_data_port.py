@@ -1,4 +1,4 @@
-"""The data port as a client meets it: who is let in, and what becomes of one that takes no answers."""
+"""The data port as a client meets it: who may connect, and what happens to a client that reads no answers."""
 
 import asyncio
 import contextlib
@@ -105,7 +105,7 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
         body = kv_frames.encode(kv_frames.WriteBody([b"k"], [_VALUE[: 256 * 1024]]))
         for number in range(200):
             stream.connection.send(frame(number, kv_frames.Op.WRITE, body, timeout_ms=60_000))
-        # The node has been sent all that it takes, and from here on nothing changes until the gate opens.
+        # The node has been sent all that it accepts, and from here on nothing changes until the gate opens.
         await until(lambda: any(not one.is_reading for one in athens.connections()))
         assert athens.clients_memory.used < 12 * len(_VALUE)
         athens.replica().gate.open()
@@ -117,7 +117,7 @@ async def test_a_client_whose_requests_wait_is_not_read_further(tmp_path: Path) 
 
 async def test_clients_that_take_nothing_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
-        c.clients_memory_bytes = 8 * len(_VALUE)  # the clients that take nothing hold more than half of it
+        c.clients_memory_bytes = 8 * len(_VALUE)  # the clients that read nothing hold more than half of it
         athens = (await c.add("athens"))[0]
         await c.create("athens", 1)
         await athens.put(1, {b"k": _VALUE})
@@ -154,7 +154,7 @@ async def test_who_comes_just_before_the_end_is_not_served(tmp_path: Path) -> No
         reader, writer = await asyncio.open_connection("127.0.0.1", athens.port)
         other, other_writer = await asyncio.open_connection("127.0.0.1", athens.port)
         other_writer.write(PREFACE)
-        await until(lambda: len(athens.connections()) == 1)  # so the first one has arrived, too
+        await until(lambda: len(athens.connections()) == 1)  # the first one has arrived, too, then
         athens.data_port.close()
         writer.write(PREFACE + encode_hello(Hello(Purpose.APPEND, "test", "byzantium")))
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""What has expired is seen by nobody, and goes through the log, so that all replicas agree."""
+"""Nobody sees an expired key; expiries go through the log, so all replicas agree."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ async def put_for(node: TestNode, *keys: bytes, partition_id: int = 1, ms: int =
 
 
 def has(node: TestNode, key: bytes) -> bool:
-    """Whether the node's data has the key, expired or not."""
+    """True if the node's data has the key, expired or not."""
     return node.replica().data.stored([key]) != [None]
 
 

@@ -1,6 +1,4 @@
-"""The hand-over that ends a move: its outcome may be unknown, refused or too late, and it is never in doubt which node
-serves.
-"""
+"""The hand-over that ends a move: its outcome may be unknown, refused or too late, but only one node ever serves."""
 
 import asyncio
 import contextlib
@@ -19,7 +17,7 @@ _PHASE = MigrationPhase
 
 
 async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path) -> None:
-    """The hand-over was recorded and the answer was lost: the source may serve nothing until it knows the outcome."""
+    """The hand-over was recorded and the answer was lost: the source must serve nothing until it knows the outcome."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, SMALL)
         c.after_hand_over = [MinkaError(Code.OUTCOME_UNKNOWN, "lost")] * 100_000
@@ -36,7 +34,7 @@ async def test_an_unknown_outcome_keeps_writes_and_reads_waiting(tmp_path: Path)
 
 
 async def test_a_refusal_behind_an_unknown_outcome_decides_nothing(tmp_path: Path) -> None:
-    """The request may be refused since the first one was recorded."""
+    """The request may be refused because the first one was recorded."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, SMALL)
         c.before_hand_over = [
@@ -67,7 +65,7 @@ async def test_a_refusal_lets_writes_go_on(tmp_path: Path) -> None:
 
 
 async def test_the_gate_opens_when_the_target_does_not_catch_up(tmp_path: Path) -> None:
-    """Writes wait no longer than the setting says."""
+    """Writes wait at most as long as the setting says."""
     async with cluster(tmp_path, ReplicationSettings(write_pause_timeout=0.05, lag_timeout=10.0)) as c:
         athens, ephesus = await two(c, SMALL)
         c.hold_hand_over()

@@ -1,4 +1,4 @@
-"""What is periodic costs what has changed: partitions to which nothing happens are not looked at."""
+"""Periodic work is only for changes: partitions to which nothing happens are not looked at."""
 
 import asyncio
 from collections import Counter

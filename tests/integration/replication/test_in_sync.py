@@ -1,4 +1,4 @@
-"""The in-sync set: a follower that lags leaves it, one that has caught up returns; writes wait for all replicas in it,
+"""The in-sync set: a follower that lags leaves it, one that has caught up returns; writes wait for all its replicas,
 and need enough of them.
 """
 
@@ -20,7 +20,7 @@ from tests.integration.replication.writers import Watch, Writers
 
 
 async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
-    """Writes wait for it no longer than the setting says; once it has caught up, they wait for it again."""
+    """Writes wait for it at most as long as the setting says; once it has caught up, they wait for it again."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.3)) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -40,7 +40,7 @@ async def test_who_lags_leaves_and_returns(tmp_path: Path) -> None:
 
 
 async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
-    """A replica can't join even if it lacks little: what it lacks is acknowledged already."""
+    """A replica can't join even if it lacks little: the missing entries are acknowledged already."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0, longest_backoff=0.05)) as c:
         athens, _, cyrene = await three(c)
         leader = led(athens)
@@ -70,7 +70,7 @@ async def test_who_lacks_something_does_not_join(tmp_path: Path) -> None:
 
 
 async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader was elected uncleanly, without what this replica has; that must not come back if the replica is
+    """The leader was elected uncleanly, without some of this replica's entries; these must not return if the replica is
     elected.
     """
     take, lets_go = Progress.next_append, asyncio.Event()
@@ -101,7 +101,7 @@ async def test_who_has_yet_to_truncate_its_log_does_not_join(tmp_path: Path, mon
 
 
 async def test_under_load_a_replica_returns(tmp_path: Path) -> None:
-    """Although writes keep coming, there is a moment at which the replica has all that is acknowledged."""
+    """Although writes continue, there is a moment at which the replica has all acknowledged ones."""
     async with cluster(tmp_path) as c:
         await three(c)
         writers, watch = Writers(c, 12), Watch(c)
@@ -143,7 +143,7 @@ async def test_what_the_leader_tells_of_its_followers(tmp_path: Path) -> None:
 
 
 async def test_with_too_few_in_sync_writes_are_refused(tmp_path: Path) -> None:
-    """The refusal has a code of its own, and nothing is done; reads go on; writes are taken again when a replica is
+    """The refusal has a code of its own, and nothing is done; reads go on; writes are accepted again when a replica is
     back.
     """
     async with cluster(tmp_path) as c:
@@ -187,7 +187,7 @@ async def test_who_is_gone_is_taken_out_by_the_leader_as_soon_as_the_table_says_
 
 
 async def test_what_was_under_way_is_not_acknowledged_by_too_few(tmp_path: Path) -> None:
-    """The in-sync set shrank while the write waited: it stays unseen until there are enough replicas again."""
+    """The in-sync set shrank while the write waited: the write stays unseen until there are enough replicas again."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await three(c)
@@ -233,7 +233,7 @@ async def test_an_unknown_outcome_counts_the_larger_set(tmp_path: Path, lost: st
 
 
 async def test_a_refused_change_is_tried_again_later(tmp_path: Path) -> None:
-    """Writes don't wait for it."""
+    """Writes don't wait for the change."""
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=0.2, longest_backoff=0.1)) as c:
         athens, _, cyrene = await three(c)
         await c.fail("cyrene")  # by the table; the node itself goes on

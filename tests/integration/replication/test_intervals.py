@@ -1,4 +1,4 @@
-"""What replicas report for the history of a node's load: each request of a client once, and sizes that have changed."""
+"""Replicas' reports for the history of a node's load: each client request once, and sizes that have changed."""
 
 from pathlib import Path
 

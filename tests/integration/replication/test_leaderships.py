@@ -1,5 +1,5 @@
-"""A leadership begins, is handed over, and ends: no acknowledged write is lost, and what only the former leader's log
-has is removed.
+"""A leadership begins, is handed over, and ends: no acknowledged write is lost, and entries of the former leader's log
+alone are removed.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ async def test_the_leader_dies_while_it_hands_over(tmp_path: Path) -> None:
 
 
 async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path) -> None:
-    """Entries of that epoch may be at other nodes and not here."""
+    """Other nodes may have entries of that epoch that this one lacks."""
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, {b"a": b"1"})
@@ -101,8 +101,8 @@ async def test_nobody_leads_again_at_an_epoch_of_an_earlier_life(tmp_path: Path)
 # Logs that diverge
 
 
-async def test_a_log_that_parted_is_cut(tmp_path: Path) -> None:
-    """What only the old leader has was never acknowledged, and is truncated; the new leader's entries take its
+async def test_a_log_that_diverged_is_truncated(tmp_path: Path) -> None:
+    """Entries that only the old leader has were never acknowledged, and are truncated; the new leader's take their
     place.
     """
     async with cluster(tmp_path, ReplicationSettings(lag_timeout=30.0)) as c:
@@ -154,7 +154,7 @@ async def test_leaders_that_change_fast(tmp_path: Path) -> None:
 
 
 async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path) -> None:
-    """A stream broke, and the leader begins again where both logs diverge; a follower refuses entries after a gap."""
+    """A stream broke, and the leader resumes where both logs diverge; a follower refuses entries after a gap."""
     async with cluster(tmp_path) as c:
         (ephesus,) = await c.add("ephesus")
         c.rows[1] = Partition(id=1, replicas=["athens"], leader="athens", leader_epoch=1, partition_epoch=1)
@@ -179,7 +179,7 @@ async def test_a_log_is_truncated_where_it_parts_from_the_leaders(tmp_path: Path
 
 
 async def test_a_leader_that_was_not_in_sync(tmp_path: Path) -> None:
-    """What the new leader lacks is lost, as the keyspace allows; the other replicas take its data for theirs."""
+    """Writes that the new leader lacks are lost, as the keyspace allows; the other replicas take over its data."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

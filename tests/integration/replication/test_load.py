@@ -1,4 +1,4 @@
-"""Partitions that are too busy: what their leaders report, and how they are split."""
+"""Partitions that are too busy: their leaders' reports, and their splits."""
 
 import asyncio
 import random
@@ -15,13 +15,13 @@ from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
 KEYS = [b"%04d" % i for i in range(1000)]
-ROUNDS, KEYS_A_ROUND = 200, 10  # at most so many rounds in a second
+ROUNDS, KEYS_A_ROUND = 200, 10  # at most 200 rounds in a second
 MOST_OPS = ROUNDS * KEYS_A_ROUND
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all of it take a twentieth of the time."""
+    """Shorten all times to a twentieth."""
     monkeypatch.setattr(load_check, "_INTERVAL_S", 0.05)
     monkeypatch.setattr(load_check, "SUSTAINED_S", 0.25)
     monkeypatch.setattr(meter, "_HALF_LIFE_S", 0.05)
@@ -29,8 +29,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Users:
-    """Users who read keys of `pick`, some at a time, each from the partition that has it. The only refusal that they
-    take is that of a row which they have yet to hear of.
+    """Users who read keys of `pick`, some at a time, each from the partition that has it. They accept only one refusal:
+    that of a row which they haven't heard of yet.
     """
 
     def __init__(self, c: Cluster, node: TestNode, pick: list[bytes]) -> None:

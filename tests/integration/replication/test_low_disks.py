@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 async def check_only_deletes(node: TestNode) -> None:
-    """Check that the node refuses what needs room, and nothing else."""
+    """Check that the node refuses requests that need room, and no others."""
     for pairs in ({b"a": b"2"}, {b"a": None, b"b": b"2"}):
         with pytest.raises(Refused) as refusal:
             await node.put(1, pairs)
@@ -87,7 +87,7 @@ async def test_a_follower_without_which_enough_are_in_sync(tmp_path: Path, log_i
 
 
 async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path) -> None:
-    """The migration that waits says why."""
+    """The waiting migration says why."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000)) as c:
         nodes = await three(c)
         await nodes[0].put(1, {b"%d" % i: b"x" * 1000 for i in range(100)})
@@ -102,7 +102,7 @@ async def test_a_checkpoint_is_taken_in_only_where_there_is_room(tmp_path: Path)
 
 
 async def test_what_is_deleted_gives_its_room_back_while_the_disk_is_low(tmp_path: Path) -> None:
-    """This holds for a follower, too, whose data is never measured, and doesn't wait for RocksDB's own compaction."""
+    """A follower's data is removed, too, though never measured; it doesn't wait for RocksDB's own compaction."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         athens, cyrene = nodes[0], nodes[2]

@@ -1,4 +1,4 @@
-"""Merges on the nodes: one partition gets the data of another one, whatever is written and whatever breaks
+"""Merges on the nodes: one partition gets the data of another one, whatever is written and whatever fails
 meanwhile.
 """
 
@@ -25,7 +25,7 @@ from tests.integration.replication.halves import KEY, LOWER, NODES, ROWS, UPPER,
 from tests.integration.replication.harness import Cluster, cluster
 from tests.integration.replication.node import Refused, TestNode, until
 
-GENERATION = 2  # that of the remaining partition after the merge
+GENERATION = 2  # the remaining partition's after the merge
 
 
 async def two(c: Cluster, followers: Sequence[str] = ()) -> None:
@@ -84,11 +84,11 @@ async def test_one_serves_what_both_had(tmp_path: Path) -> None:
         with pytest.raises(Refused) as refusal:
             await athens.put(2, {b"0700": b"late"})
         assert refusal.value.error.code is Code.STALE_GENERATION
-        assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "the node may not be told yet"
+        assert [row.id for row in refusal.value.error.partitions] in ([], [1]), "the node may not have been told yet"
 
 
 async def test_refusals_name_the_one_that_remains(tmp_path: Path) -> None:
-    """A partition may have been merged into one that was merged itself, or split off from one into which it was merged
+    """A partition may have been merged into one that was merged itself; or split off from one, and merged into it
     again.
     """
 
@@ -243,7 +243,7 @@ async def test_the_log_is_kept_for_what_is_yet_to_be_copied(tmp_path: Path, monk
 
 
 async def test_what_was_on_the_disk_is_there_again_before_it_is_deleted(tmp_path: Path) -> None:
-    """This holds even if writes are acknowledged before they are synced: a power cut must not take what was written
+    """The same if writes are acknowledged before they are synced: a power cut must not lose what was written
     long ago.
     """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
@@ -306,7 +306,7 @@ async def test_no_write_while_the_end_is_in_doubt(tmp_path: Path) -> None:
 
 
 async def test_given_up(tmp_path: Path) -> None:
-    """The rows say that the merge is off: writes go on, and what was copied is removed at all replicas."""
+    """The rows say that the merge is off: writes go on, and all replicas remove the copied rows."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -330,7 +330,7 @@ async def test_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path, restarts: bool) -> None:
     """The new leader was told neither that the merge began nor that it is off, but its log has the copied rows. It
-    knows of them after a restart, too, when it doesn't come to that place of its log again.
+    knows of them after a restart, too, although it doesn't read that place of its log again.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
@@ -360,7 +360,7 @@ async def test_given_up_and_the_next_leader_has_never_heard_of_it(tmp_path: Path
 
 @pytest.mark.parametrize("place", ["copy", "freeze", "finish"])
 async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new leader begins again, with what was copied already in its data."""
+    """The new leader begins again, with the rows already copied in its data."""
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
@@ -406,7 +406,7 @@ async def test_the_leader_dies(tmp_path: Path, place: str, monkeypatch: pytest.M
 
 
 async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
-    """The controller's rows come before its answer, and that of the remaining partition comes first: from then on, the
+    """The controller's rows come before its answer, the remaining partition's row first: from then on, the
     other partition serves nothing.
     """
     async with cluster(tmp_path) as c:
@@ -429,8 +429,8 @@ async def test_both_rows_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_old_reads_know_how_old_they_are(tmp_path: Path) -> None:
-    """A follower that hears of the row before it has the data refuses to answer, rather than say that there are no such
-    keys.
+    """A follower that hears of the row before it has the data refuses to answer, rather than say that these
+    keys don't exist.
     """
     async with cluster(tmp_path) as c:
         nodes = await c.add(*NODES)

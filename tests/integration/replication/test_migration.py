@@ -47,7 +47,7 @@ async def test_an_empty_partition_moves(tmp_path: Path) -> None:
 
 
 async def test_there_and_back(tmp_path: Path) -> None:
-    """A node can have the partition a second time."""
+    """A node can get the partition a second time."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         rows = dict(ROWS)
@@ -62,7 +62,7 @@ async def test_there_and_back(tmp_path: Path) -> None:
 
 
 class Load:
-    """Writers that go on while partitions move; each key is written once, so that the sum shows what was lost."""
+    """Writers that go on while partitions move; each key is written once, so the sum shows any loss."""
 
     def __init__(self, c: Cluster, partition_ids: list[int]) -> None:
         self.c = c
@@ -136,7 +136,7 @@ async def test_deletions_and_flushes_move_too(tmp_path: Path) -> None:
 
 
 async def test_reads_go_on_and_see_every_acknowledged_write(tmp_path: Path) -> None:
-    """A counter that only grows is read all the time from the leader at that moment."""
+    """A counter that only grows is read all the time from the present leader."""
     async with cluster(tmp_path) as c:
         await two(c, {**ROWS, b"counter": b"0"})
         acknowledged, done = 0, False

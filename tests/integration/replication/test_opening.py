@@ -22,7 +22,7 @@ ROWS: dict[bytes, bytes | None] = {b"key %d" % i: b"value %d" % i for i in range
 
 
 def opened(node: TestNode) -> int:
-    """How many databases are open."""
+    """The number of open databases."""
     return sum(replica.data.is_open and not replica.data.in_memory for replica in node.manager.replicas.values())
 
 
@@ -32,7 +32,7 @@ def openings_of(node: TestNode) -> Openings:
 
 
 async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Partitions whose data is on disk, and closed, at a node that was started again; the log has more."""
+    """Partitions whose data is on disk, and closed, at a restarted node; the log has more."""
     await c.create(node.id, *partition_ids)
     for id_ in partition_ids:
         await node.put(id_, ROWS)
@@ -43,7 +43,7 @@ async def on_disk(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 
 async def test_first_writes_make_no_database(tmp_path: Path) -> None:
-    """However many partitions there are; and all is there after a crash, and after a graceful stop."""
+    """However many partitions there are; everything is there after a crash, and after a graceful stop."""
     async with cluster(tmp_path) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 41)
@@ -87,7 +87,7 @@ async def test_one_with_a_long_log_is_moved_to_a_database(tmp_path: Path) -> Non
 
 
 async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
-    """So does the leadership, and all other partitions go on."""
+    """The leadership waits, too, and all other partitions go on."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await on_disk(c, athens, 1)
@@ -109,7 +109,7 @@ async def test_requests_wait_until_the_data_is_open(tmp_path: Path) -> None:
 
 
 async def test_databases_are_opened_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two of them the loop has its turn."""
+    """The loop has its turn between two of them."""
     count = 0
 
     async def counted() -> None:
@@ -152,7 +152,7 @@ def resting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("resting_at_once")
 async def test_what_is_not_used_is_closed_and_opened_again(tmp_path: Path) -> None:
-    """Its leaders go on leading, also at a new leader_epoch, and its size is known."""
+    """Its leaders go on leading, even at a new leader_epoch, and its size is known."""
     async with cluster(tmp_path, storage=StorageSettings(open_databases=1)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         ids = range(1, 6)

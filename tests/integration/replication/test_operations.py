@@ -1,5 +1,5 @@
-"""Operations whose effect depends on what is there: they are decided in the order of the log, also by what is not
-applied yet.
+"""Operations whose effect depends on the present value: they are decided in the order of the log, and see entries that
+aren't applied yet.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 async def begun(node: TestNode, *operations: Operation) -> "asyncio.Task[list[Outcome]]":
-    """Operations that are decided and appended, if they change anything; they may not be applied yet."""
+    """Operations that are decided, and appended if they change anything; they may not be applied yet."""
     task = asyncio.create_task(node.operate(1, *operations))
     await asyncio.sleep(0)
     return task
@@ -69,7 +69,7 @@ async def test_what_is_decided_rests_on_writes_that_are_not_applied(tmp_path: Pa
             failing = await begun(athens, Set(b"k", b"!", If.ABSENT, wants_value=True))
             await until(lambda: athens.replica().log.end == 3)
             assert athens.replica().applied == 1
-            assert not failing.done(), "what it says is not durable yet"
+            assert not failing.done(), "its reason is not durable yet"
             await held.release()
         await plain
         ((longer, back), (failed,)) = await changing, await failing
@@ -173,7 +173,7 @@ async def test_no_version_comes_again_after_a_split_and_a_merge(tmp_path: Path) 
 
 
 async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(tmp_path: Path) -> None:
-    """What comes after it gets versions above those of the copied rows."""
+    """Later writes get versions above those of the copied rows."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await two(c)
@@ -183,7 +183,7 @@ async def test_versions_are_told_right_while_what_a_merge_copies_is_not_applied(
         with held_syncs(athens, lambda: True) as held:
             c.merge(1, 2)
             telling = asyncio.create_task(c.tell_all(1, 2))
-            await until(lambda: athens.replica().log.end == before + 3)  # what stays, and two pages of rows
+            await until(lambda: athens.replica().log.end == before + 3)  # the entry that stays, and two pages of rows
             plain = asyncio.create_task(athens.put(1, {b"0100": b"plain"}))
             await asyncio.sleep(0)
             changing = await begun(athens, Set(b"0200", b"changed"))
@@ -216,7 +216,7 @@ async def test_a_split_keeps_versions_and_goes_on_after_them(tmp_path: Path) -> 
 
 
 async def test_an_operation_waits_for_a_load_whose_mark_is_in_the_log(tmp_path: Path) -> None:
-    """What the load brings isn't known before it is taken in."""
+    """The rows of the load aren't known before it is taken in."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

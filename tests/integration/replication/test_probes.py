@@ -40,7 +40,7 @@ class Leader:
 
 
 async def test_a_former_leader_asks_later_than_the_new_one(tmp_path: Path) -> None:
-    """The former leader was cut off and knows of no other: its probe must not take the place of the new leader's."""
+    """The former leader was cut off and knows of no other: its probe must not replace the new leader's."""
     async with cluster(tmp_path) as c, asyncio.timeout(10):
         athens, _ = await c.add("athens", "byzantium")
         await c.create("byzantium", 1, followers=["athens"])

@@ -1,4 +1,4 @@
-"""Redis clients of a node whose table lags behind, or whose partition another node leads."""
+"""Redis clients of a node whose table lags, or whose partition another node leads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ RANGES = Keyspace(id=1, name="default", partitioning=Partitioning.PARTITIONING_R
 
 
 def table_of(c: Cluster, keyspace: Keyspace) -> State:
-    """A node's copy of the table, as the rows are now. It changes no more."""
+    """A node's copy of the table, with the present rows. It doesn't change later."""
     state = State()
     state.keyspaces[1] = keyspace
     for row in c.rows.values():
@@ -44,7 +44,7 @@ def table_of(c: Cluster, keyspace: Keyspace) -> State:
 
 @asynccontextmanager
 async def client(node: TestNode, state: State, *, knows_table: bool = True) -> AsyncIterator["Client"]:
-    """A connection to the node, by this table."""
+    """A connection to the node, which has this table."""
     async with clients(node, state, 1, knows_table=knows_table) as (one,):
         yield one
 
@@ -53,7 +53,7 @@ async def client(node: TestNode, state: State, *, knows_table: bool = True) -> A
 async def clients(
     node: TestNode, state: State, count: int, patience_s: float | None = None, *, knows_table: bool = True
 ) -> AsyncIterator[list["Client"]]:
-    """So many of them. `patience_s`: how long a batch of writes waits for clients that were just answered."""
+    """`count` connections. `patience_s`: how long a batch of writes waits for clients that were just answered."""
     memory, requests = node.clients_memory, node.manager.requests
     address = f"127.0.0.1:{node.port}"
     port = RespPort(
@@ -85,8 +85,8 @@ async def clients(
 class Client:
     """Sends inline commands."""
 
-    service: Service  # of the node
-    address: tuple[str, int]  # of the port
+    service: Service  # the node's
+    address: tuple[str, int]  # the port's
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -107,12 +107,12 @@ class Client:
         return [(await self._reader.readline()).strip() for _ in range(answers)]
 
     async def lines(self, commands: bytes, count: int) -> list[bytes]:
-        """Send commands of any form, and read so many lines of answers meanwhile."""
+        """Send commands of any form, and read `count` lines of answers."""
         self._writer.write(commands)
         return [(await self._reader.readline()).strip() for _ in range(count)]
 
     async def all_bulks(self, command: str, keys: list[bytes]) -> list[bytes | None]:
-        """Send it for each key, all at once, and read a value for each."""
+        """Send the command for each key, all at once, and read a value for each."""
         self._writer.write(b"".join(b"%b %b\r\n" % (command.encode(), key) for key in keys))
         return [await self._bulk() for _ in keys]
 
@@ -123,16 +123,16 @@ class Client:
         return await self._reader.read()
 
     def ask(self, command: str) -> None:
-        """Send it, and wait for nothing."""
+        """Send the command, and wait for nothing."""
         self._writer.write(f"{command}\r\n".encode())
 
     async def bulks(self, command: str) -> list[bytes | None]:
-        """Send it, and read an array of values."""
+        """Send the command, and read an array of values."""
         self.ask(command)
         return [await self._bulk() for _ in range(int((await self._reader.readline())[1:]))]
 
     async def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """GET each of them, all at once."""
+        """GET each of the keys, all at once."""
         return await self.all_bulks("GET", keys)
 
     async def _bulk(self) -> bytes | None:
@@ -162,7 +162,7 @@ async def test_entries_of_a_batch_find_their_partitions_after_a_split(tmp_path: 
 
 
 async def until_two_are_awaited(log: PartitionLog, first: "Client", second: "Client") -> None:
-    """Have both answered by one batch, so that the next one waits for both."""
+    """Let one batch answer both, so that the next one waits for both."""
     async with asyncio.timeout(30):
         while True:
             end = log.end
@@ -183,7 +183,7 @@ async def test_writes_wait_for_the_clients_that_were_just_answered(tmp_path: Pat
             early = asyncio.create_task(first.say("SET 1 b"))
             for _ in range(20):
                 assert await third.say("PING") == [b"+PONG"]
-            assert (log.end, early.done()) == (end, False), "one of two is there"
+            assert (log.end, early.done()) == (end, False), "one of two has come"
             assert await second.say("SET 9 b") == [b"+OK"]
             assert await early == [b"+OK"]
             assert log.end == end + 1, "they are one entry"
@@ -222,7 +222,7 @@ NONSENSE = b"-ERR Protocol error: expected '*' and then '$'\r\n"
     ("last", "answered"), [(b"", b""), (b"*1\r\n:1\r\n", NONSENSE), (b"QUIT\r\nPING\r\nSET a 9\r\n", b"+OK\r\n")]
 )
 async def test_all_that_came_before_the_end_is_answered(tmp_path: Path, last: bytes, answered: bytes) -> None:
-    """Also what has to wait for a write: the client may send nothing more, or something that ends the connection."""
+    """Even commands that wait for a write, if the client then sends nothing, or something that ends the connection."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -286,7 +286,7 @@ async def test_the_connection_to_a_node_that_has_left_is_ended(tmp_path: Path) -
 
 
 def change_node(state: State, node_id: str) -> None:
-    """A new version of the table, in which this node's row is another one, or gone."""
+    """A new version of the table, in which this node's row is changed, or gone."""
     state.version += 1
     state.changes.note(Changed(nodes=frozenset({node_id})))
 
@@ -300,7 +300,7 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         share = byzantium.clients_memory.share()
         deadline = asyncio.get_running_loop().time() + 30.0
         results: list[GroupResult] = []
-        # Without an answer before it there is no connection yet, and what was asked in this turn is not sent yet.
+        # Before the first answer the connection isn't made; requests of this turn aren't sent.
         for waits_for, is_sent in ((0, True), (1, True), (1, False)):
             del results[:]
             elsewhere.ask(address, Asked(group, deadline, 1000, 1000, share, results.append))
@@ -319,7 +319,7 @@ async def test_a_node_that_leaves_answers_what_it_was_asked(tmp_path: Path) -> N
         await asyncio.sleep(0)
         elsewhere.keep([])
         elsewhere.close()
-        assert len(results) == 4, "at the end all is answered"
+        assert len(results) == 4, "in the end every request is answered"
 
 
 async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
 
 
 async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
-    """They are found among all keys of their partition, which are several pages; and the commands keep their order."""
+    """They are found among all keys of their partition, which fill several pages; the commands keep their order."""
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -397,7 +397,7 @@ async def test_nobody_leads(tmp_path: Path) -> None:
 
 
 async def test_gets_of_many_connections_have_their_own_answers(tmp_path: Path) -> None:
-    """Those of a turn of the loop are read together; too much for that is read one by one."""
+    """The GETs of a turn of the loop are read together; if that is too much, one by one."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -450,7 +450,7 @@ async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
 async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
-    """They are more than an answer may have, in each partition and in all, and may be more than there is memory for."""
+    """Their values exceed the limit of an answer, in each partition and in all, and may exceed the memory."""
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = memory_mib << 20
         await c.add("athens", "byzantium")
@@ -480,7 +480,7 @@ def set_range(row: Partition, start: bytes, end: bytes) -> None:
 async def test_what_is_read_at_once_is_no_older_than_a_get_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GET that waits for the end of the turn is read before what its connection asks next."""
+    """A GET that waits for the end of the turn is read before its connection's next requests."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

@@ -1,4 +1,4 @@
-"""Whatever a Redis client sends: what a node holds for it is counted and bounded, and others are served in between."""
+"""Whatever a Redis client sends: the node's memory for it is counted and bounded, and others are served in between."""
 
 import asyncio
 import gc
@@ -343,7 +343,7 @@ class Taker:
 
 
 async def test_what_is_known_to_be_large_waits_for_room_however_much_was_begun_before(tmp_path: Path) -> None:
-    """As when many reads are repeated after a refusal, and their size has become known meanwhile."""
+    """Like many reads that are repeated after a refusal, when their size has become known meanwhile."""
     value, taker = bytes(4 * MIB), Taker()
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 64 * MIB
@@ -375,7 +375,7 @@ async def test_writes_that_are_passed_on_do_not_wait_for_the_room_of_answers(tmp
         async with client(athens, table_of(c, RANGES)) as redis:
             assert await redis.get([b"k0"]) == [bytes(4 * MIB)]
             share = redis.service.pipes.share
-            share.take(athens.clients_memory.limit // 4)  # as for the answers of GETEX that are under way
+            share.take(athens.clients_memory.limit // 4)  # like the answers of GETEX that are under way
             assert await redis.say("SET k0 1") == [b"+OK"]
             share.give(athens.clients_memory.limit // 4)
 
@@ -453,5 +453,5 @@ async def test_long_words_are_refused(tmp_path: Path) -> None:
 
 
 def array(*words: bytes) -> bytes:
-    """A command as clients send it."""
+    """A command in the form in which clients send it."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])

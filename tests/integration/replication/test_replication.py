@@ -1,4 +1,4 @@
-"""Three replicas: an acknowledged write is on all replicas in sync, and stays, whichever nodes die at whatever time."""
+"""Three replicas: an acknowledged write is on all replicas in sync, and stays, whichever nodes die at any time."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
-    """It is there durably, and they apply it when they hear that it is committed."""
+    """Their logs have it durably, and they apply it when they hear that it is committed."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         for i in range(20):
@@ -46,7 +46,7 @@ async def test_a_frame_carries_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
-    """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and at the
+    """Leaders and followers die one after the other: no acknowledged write is lost, no watermark goes back, and in the
     end all logs are equal.
     """
     rng = random.Random(seed)
@@ -74,7 +74,7 @@ async def test_nodes_die_under_load(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
-    """After a power cut, any replica of the in-sync set that leads next has everything that was acknowledged."""
+    """After a power cut, any replica of the in-sync set that leads next has every acknowledged write."""
     rng = random.Random(seed)
     async with cluster(tmp_path) as c:
         nodes = await three(c)
@@ -95,7 +95,7 @@ async def test_all_nodes_die_at_once(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_async_survives_the_end_of_processes(tmp_path: Path, seed: int) -> None:
-    """No write waits for a disk, and what was acknowledged is there after kill -9 of all nodes."""
+    """No write waits for a disk, and acknowledged ones are there after kill -9 of all nodes."""
     rng = random.Random(seed)
     async with cluster(tmp_path, storage=StorageSettings(flush=20_000)) as c:
         c.keyspace.durability = Durability.DURABILITY_ASYNC

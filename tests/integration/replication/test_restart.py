@@ -1,4 +1,4 @@
-"""Crashes and restarts: what was acknowledged is there, and nothing half-done is served."""
+"""Crashes and restarts: no acknowledged write is lost, and nothing half-done is served."""
 
 import asyncio
 import shutil
@@ -29,20 +29,20 @@ async def crash(c: Cluster, node: TestNode) -> None:
 
 
 async def restart_from(node: TestNode, left: Path) -> None:
-    """Start the node again with what this folder has."""
+    """Start the node again with this folder."""
     await node.stop()
     replace_folder(node.path, left)
     await node.start()
 
 
 def replace_folder(path: Path, left: Path) -> None:
-    """Put the folder `left` in the place of `path`."""
+    """Replace `path` with the folder `left`."""
     shutil.rmtree(path)
     left.rename(path)
 
 
 async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
-    """Let the node lead again, as the controller does when a node is back."""
+    """Let the node lead again, like the controller when a node is back."""
     for id_ in partition_ids:
         c.elect(id_, node.id)
     response = await node.tell(*(c.rows[id_] for id_ in partition_ids))
@@ -140,7 +140,7 @@ async def test_a_folder_of_which_the_log_knows_nothing_is_not_served(tmp_path: P
 
 
 async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB would write into what is being removed, and its files would stay there for good."""
+    """RocksDB would write into the folder that is being removed, and its files would stay there for good."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -165,7 +165,7 @@ async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monke
 
 
 def snapshots_around(node: TestNode, owner: object, *names: str) -> list[Path]:
-    """Copies of the node's folder, as a crash would leave it, before and after each call of these methods."""
+    """Copies of the node's folder as a crash would leave it, from before and after each call of these methods."""
     copies: list[Path] = []
 
     def copy() -> None:
@@ -190,7 +190,7 @@ STEPS = ("clear", "put_in_place", "take_over")
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
 async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
-    """It may die at any step; at the end it has everything, once."""
+    """It may die at any step; in the end it has everything, once."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -212,7 +212,7 @@ async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) 
 
 @pytest.mark.parametrize("which", range(1, 5))
 async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) -> None:
-    """It is not served even if the controller says that this node leads."""
+    """Not even if the controller says that this node leads."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -248,7 +248,7 @@ async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -
 
 
 async def test_a_target_that_dies_before_it_leads(tmp_path: Path) -> None:
-    """What it acknowledged as a follower is enough."""
+    """The entries that it acknowledged as a follower are enough."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)

@@ -1,4 +1,4 @@
-"""Scans where very many keys were deleted."""
+"""Scans over very many deleted keys."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ async def page(node: TestNode, start: bytes, end: bytes, reverse: bool) -> kv_fr
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("durability", [1, 2])
 async def test_deleted_keys(tmp_path: Path, durability: int, reverse: bool) -> None:
-    """A page ends before the deleted keys; the next one waits until they are cleared away, and no other request
+    """A page ends before the deleted keys; the next one waits until they are cleared away, but no other request
     does.
     """
     async with cluster(tmp_path) as c:

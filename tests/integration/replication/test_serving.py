@@ -70,7 +70,7 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """They leave together. What doesn't fit with them is refused at once, so that they can leave."""
+    """They leave together. One that doesn't fit is refused at once, so that they can leave."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
         for id_ in (1, 2, 3):
@@ -86,7 +86,7 @@ async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others:
 
 
 async def test_writes_of_one_turn_share_a_sync(tmp_path: Path) -> None:
-    """They share it across partitions and frames."""
+    """Across partitions and frames."""
     async with cluster(tmp_path) as c:
         athens = await started(c, *range(1, 9))
         before = athens.log_db.counters.syncs
@@ -153,14 +153,14 @@ async def test_a_write_under_way_is_acknowledged_whatever_becomes_of_the_clearan
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         writing = asyncio.create_task(athens.put(1, {b"a": b"1"}))
-        await asyncio.sleep(0)  # the write is appended, and not durable
+        await asyncio.sleep(0)  # the write is appended, but not durable
         athens.clearance = False
         await writing
         assert (await refusal(athens, kv_frames.Op.WRITE, write((b"a", b"2")))).code is Code.NO_CLEARANCE
 
 
 async def test_an_older_generation_is_refused_with_the_row(tmp_path: Path) -> None:
-    """With the row the client can go on."""
+    """With the row the client can continue."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         error = await refusal(athens, kv_frames.Op.READ, kv_frames.encode([b"a"]), generation=0)
@@ -182,7 +182,7 @@ async def test_a_newer_generation_waits_until_the_node_knows_it(tmp_path: Path) 
 
 
 async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> None:
-    """The request waits, and the partition is unknown at the end."""
+    """The request waits; then the partition is unknown."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         early = asyncio.create_task(athens.put(1, {b"a": b"1"}))
@@ -192,7 +192,7 @@ async def test_a_partition_that_the_node_was_not_told_of_yet(tmp_path: Path) -> 
 
 
 async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
-    """This holds for a follower, and for a node without a replica."""
+    """So do a follower, and a node without a replica."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -221,7 +221,7 @@ async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_older_controller_is_refused_and_an_older_row_ignored(tmp_path: Path) -> None:
-    """The answer to an older row has the epoch of the row that the node has."""
+    """The answer to an older row has the epoch of the node's own row."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1)
         old = c.rows[1]
@@ -282,7 +282,7 @@ async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
 
 
 async def test_the_stream(tmp_path: Path) -> None:
-    """Frames overlap in flight, and one that is no request ends the connection."""
+    """Frames overlap in flight, and one that isn't a request ends the connection."""
     async with cluster(tmp_path) as c:
         await started(c, 1)
         stream = await c.connect("athens", Hello(Purpose.KV, "", ""))

@@ -87,7 +87,7 @@ async def test_a_replica_keeps_no_snapshot_that_was_released_before_it_had_it(
 
 @pytest.mark.parametrize("begins", ["before its turn", "in the middle"])
 async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: Path, begins: str) -> None:
-    """A renewal that waited for its turn when the release came made the folder of the snapshot once more."""
+    """A renewal that waited for its turn when the release came made the snapshot's folder again."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)
@@ -96,7 +96,7 @@ async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: P
         snapshot = await snapshots.open(1, 1, 0)
         everything = ScanRequest("", b"", b"", "rows", batch_bytes=1000)
         reading = snapshots.read(snapshot.snapshot_id, everything)
-        assert await anext(reading) == b""  # nothing has waited for its turn yet
+        assert await anext(reading) == b""  # no request has waited for its turn yet
         slots = snapshots._scanner._slots
         if begins == "before its turn":
             for _ in range(PROCESSES):
@@ -114,7 +114,7 @@ async def test_what_reads_a_snapshot_that_is_released_leaves_nothing(tmp_path: P
             await renewal
         assert gone.value.code is Code.SNAPSHOT_GONE
         assert not list((athens.path / "snapshots").glob("*"))
-        with pytest.raises(MinkaError):  # one that comes after the release
+        with pytest.raises(MinkaError):  # of a renewal that comes after the release
             await anext(snapshots.read(snapshot.snapshot_id, everything))
         assert not list((athens.path / "snapshots").glob("*"))
 

@@ -1,4 +1,4 @@
-"""Crashes in the middle of a split: whatever is on disk, both halves come of it."""
+"""Crashes in the middle of a split: from any state of the disk, both halves come back."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ CRASH_POINTS = [
 
 
 def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: TestNode) -> list[Path]:
-    """A copy of the node's folder as a crash at this place would leave it; the list is empty until the node comes
+    """A copy of the node's folder as a crash at this place would leave it; the list is empty until the node gets
     there.
     """
     left: list[Path] = []
@@ -76,7 +76,7 @@ def copied_at(monkeypatch: pytest.MonkeyPatch, place: str, when: str, node: Test
 async def test_a_crash_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str, flush: int
 ) -> None:
-    """The only replica crashes. The rows are those that the controller had at that time: splitting, and led by no other
+    """The only replica crashes. The rows are the controller's at that time: splitting, and led by no other
     node.
     """
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
@@ -110,7 +110,7 @@ async def test_a_crash_anywhere(
 async def test_the_leader_dies_and_another_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, when: str
 ) -> None:
-    """It does so whether or not the marker is in its log, and the old leader comes back with what it had on disk."""
+    """It does so whether or not the marker is in its log; the old leader comes back with the data on its disk."""
     async with cluster(tmp_path) as c:
         c.before_finish_split = [MinkaError(Code.NO_CONTROLLER, "not now")] * 10_000
         athens, byzantium, cyrene = await c.add(*NODES)

@@ -1,4 +1,4 @@
-"""Splits that leaders propose: of what is too large, and of nothing else."""
+"""Splits that leaders propose: only of partitions that are too large."""
 
 import random
 from pathlib import Path
@@ -87,7 +87,7 @@ async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest
         with monkeypatch.context() as held:
             held.setattr(sizing.SizeCheck, "_is_to_be_checked", lambda *_: False)
             await athens.put(1, {b"%05d" % n: b"v" * 10 for n in range(5000)})
-            # Half of the values are of another size: so few samples don't show how much is replaced.
+            # Half of the values are of another size: that few samples don't show how much is replaced.
             await athens.put(1, {b"%05d" % n: b"v" * (n % 2 * 1000) for n in range(5000)})
             await athens.put(1, {b"%05d" % n: b"v" * 500 for n in range(5000)})
             data = athens.replica().data

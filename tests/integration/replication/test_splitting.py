@@ -1,4 +1,4 @@
-"""Splits on the nodes: each replica makes the same new partition of its data, whatever breaks meanwhile."""
+"""Splits on the nodes: each replica makes the same new partition of its data, whatever fails meanwhile."""
 
 import asyncio
 import itertools
@@ -102,7 +102,7 @@ async def test_followers_hear_at_once_that_the_marker_is_committed(
 
 
 async def test_writes_go_on_meanwhile(tmp_path: Path) -> None:
-    """Clients learn of the split by refusals; nothing that was acknowledged is lost."""
+    """Clients learn of the split by refusals; no acknowledged write is lost."""
     async with cluster(tmp_path) as c:
         athens, *_ = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -171,7 +171,7 @@ async def test_one_split_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
-    """The marker comes before the row: the follower waits at the marker, and the age of its data, which it states,
+    """The marker comes before the row: the follower waits at the marker, and the age of its data, in its answers,
     grows.
     """
     async with cluster(tmp_path, settings=ReplicationSettings(lag_timeout=30)) as c:
@@ -199,7 +199,7 @@ async def test_a_follower_that_is_told_late(tmp_path: Path) -> None:
 
 
 async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Path) -> None:
-    """While the log's disk hangs, its row comes again. The controller mustn't hear that the child is made, since a
+    """While the log's disk hangs, the child's row comes again. The controller mustn't hear that the child exists, as a
     power cut would leave data without the beginning of its log.
     """
     async with cluster(tmp_path) as c:
@@ -222,7 +222,7 @@ async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Pa
 
 
 async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
-    """It finds the marker in the log after the split has ended: it makes nothing, and takes the leader's checkpoint."""
+    """It finds the marker in the log after the split has ended: it makes no child, and takes the leader's copy."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -246,7 +246,7 @@ async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
 
 
 async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path) -> None:
-    """The others come back and join again: if they could not, the split would wait for them, and they for the split."""
+    """The others come back and join again; otherwise the split would wait for them, and they for the split."""
     async with cluster(tmp_path) as c:
         c.keyspace.min_insync = 2
         athens, byzantium, cyrene = await c.add(*NODES)
@@ -269,7 +269,7 @@ async def test_too_few_are_in_sync_before_the_marker_is_committed(tmp_path: Path
 
 
 async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
-    """A copy that is taken after the marker has nothing of which to make the other half."""
+    """A copy that is taken after the marker lacks the data for the other half."""
     async with cluster(tmp_path) as c:
         athens, byzantium, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])
@@ -291,12 +291,12 @@ async def test_nobody_joins_behind_the_marker(tmp_path: Path) -> None:
 
 
 def has_write(replica: Replica) -> bool:
-    """Whether a write waits, apart from the marks for trimming."""
+    """True if a write waits, apart from the marks for trimming."""
     return any(isinstance(one.write, kv_frames.WriteBody) for one in replica.pending)
 
 
 async def test_who_may_have_joined_one_half_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-sync set was proposed before the other half was made, and is recorded later: it is that of both halves."""
+    """The in-sync set was proposed before the other half was made, and recorded later: it counts for both halves."""
 
     async def attach(parent: Replica, child: Replica, entry: Pending) -> None:
         await until(lambda: parent.leader is not None and parent.leader.proposed is not None)

@@ -51,7 +51,7 @@ async def test_a_replica_is_added_and_removed_under_load(tmp_path: Path) -> None
 
 
 async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
-    """Files that came whole are not sent again."""
+    """Files that arrived whole are not sent again."""
     storage = StorageSettings(flush=100_000)
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000), storage) as c:
         athens, ephesus = await c.add("athens", "ephesus")
@@ -90,7 +90,7 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
 
 
 class Interfering:
-    """The links of a node, with a change to what goes over them."""
+    """The links of a node, with changes to their messages."""
 
     def __init__(self, node: TestNode) -> None:
         self._append, self._ship = node.links.append, node.links.ship
@@ -101,7 +101,7 @@ class Interfering:
         node.links.ship = self.ship  # type: ignore[method-assign]
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Send frames, and note what they append."""
+        """Send frames, and record what they append."""
 
         async def watched() -> AsyncIterator[bytes]:
             async for frame in frames:
@@ -181,7 +181,7 @@ async def test_a_target_that_restarts_goes_on_from_what_it_has(tmp_path: Path) -
 
 
 async def test_a_source_that_restarts_goes_on(tmp_path: Path) -> None:
-    """It begins a new leader_epoch where both logs diverge: what the target has is not sent again."""
+    """It begins a new leader_epoch where both logs diverge: entries that the target has are not sent again."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await two(c, ROWS)
         c.hold_hand_over()
@@ -229,7 +229,7 @@ async def test_a_target_that_is_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("writes", "ships"), [(4, 1), (50, 2)])
 async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: int, ships: int) -> None:
-    """It is kept for a few flushes; a node that stays away longer gets a checkpoint."""
+    """For a few flushes; a node that stays away longer gets a checkpoint."""
     async with cluster(tmp_path, storage=StorageSettings(flush=1000)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)
@@ -249,7 +249,7 @@ async def test_the_log_is_kept_for_who_is_away_a_while(tmp_path: Path, writes: i
 
 
 async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> None:
-    """While the log's disk hangs, the replica says that it has nothing: a power cut would leave it so."""
+    """While the log's disk hangs, the replica says that it has nothing: after a power cut that would be true."""
     async with cluster(tmp_path, ReplicationSettings(log_only_bytes=1000), StorageSettings(flush=10_000)) as c:
         athens, byzantium = await c.add("athens", "byzantium")
         await c.create("athens", 1)
@@ -266,7 +266,7 @@ async def test_a_checkpoint_counts_once_its_log_is_durable(tmp_path: Path) -> No
 
 
 async def test_streams_of_others_are_refused(tmp_path: Path) -> None:
-    """A frame that can't be decoded is refused, and so is a checkpoint for which nobody asked."""
+    """A frame that can't be decoded is refused, and so is a checkpoint that nobody requested."""
     async with cluster(tmp_path) as c:
         athens, _ = await c.add("athens", "ephesus")
 

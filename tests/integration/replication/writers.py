@@ -1,4 +1,4 @@
-"""Load on replicated partitions: writers that know what was acknowledged, and a watch over the watermarks."""
+"""Load on replicated partitions: writers that remember acknowledged writes, and a watch over the watermarks."""
 
 import asyncio
 import contextlib
@@ -33,14 +33,14 @@ class Watch:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Stop. Raises what the watch has found."""
+        """Stop. Raises the errors that the watch has found."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
 
 class Writers:
-    """Writers that go on while nodes die; each key is written once, so that the sum shows what was lost."""
+    """Writers that go on while nodes die; each key is written once, so the sum shows any loss."""
 
     def __init__(self, c: Cluster, count: int = 6, partition_id: int = 1) -> None:
         self.c = c
@@ -57,7 +57,7 @@ class Writers:
         await asyncio.gather(*self._tasks)
 
     async def more(self, count: int = 50) -> None:
-        """Wait until so many more writes are acknowledged."""
+        """Wait until `count` more writes are acknowledged."""
         goal = len(self.acknowledged) + count
         await until(lambda: len(self.acknowledged) >= goal)
 

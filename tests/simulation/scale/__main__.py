@@ -1,4 +1,4 @@
-"""python -m tests.simulation.scale: what the controller of a thousand nodes costs, by the number of partitions."""
+"""python -m tests.simulation.scale: the cost of the controller of a thousand nodes, by the number of partitions."""
 
 import argparse
 import cProfile
@@ -16,7 +16,7 @@ from tests.simulation.scale.report import table
 from tests.simulation.scale.scenario import EVENTS, Measurement, Scenario
 from tests.simulation.scale.world import ScaleWorld, Size
 
-_PROFILED: Final = 25  # functions that are shown
+_PROFILED: Final = 25  # functions to show
 
 
 def main() -> int:

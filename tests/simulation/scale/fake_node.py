@@ -1,6 +1,6 @@
-"""A node as its controller sees it: it registers, sends heartbeats, and answers rows as a data plane would.
+"""A node as its controller sees it: it registers, sends heartbeats, and answers rows like a data plane.
 
-It has no data and no table. What it does by the protocol is written after `minkad.replication` and
+It has no data and no table. Its steps of the protocol follow `minkad.replication` and
 `minkad.core.replication`: a leader has its in-sync sets changed (`IsrChanges`, `Leader`), hands over to the row's
 successor, and a replica that is to go is deleted before the row is acknowledged (`Adoption`).
 """
@@ -80,7 +80,7 @@ class FakeNode:
         self._stop_leading()
 
     def start(self) -> None:
-        """A new process, which has the rows that its predecessor had."""
+        """A new process, with the rows of its predecessor."""
         assert not self.alive, self.id
         self.alive = True
         self._new_incarnation()
@@ -131,7 +131,7 @@ class FakeNode:
         self._world.call(self, "register", RegisterRequest(node=self._row), answered)
 
     def _is(self, incarnation: str) -> bool:
-        """Whether this process still runs."""
+        """True if this process still runs."""
         return self.alive and self._row.incarnation == incarnation
 
     # Heartbeats
@@ -153,7 +153,7 @@ class FakeNode:
             sequence=self._sequence,
             applied_index=self._world.applied_index(),
             replicas=[ReplicaStats(partition_id=id_, bytes=4096, keys=32) for id_ in changed],
-            from_start=True,  # it says all of its migrations each time
+            from_start=True,  # each time it reports all of its migrations
             migrations=[self._progress(id_, target) for id_, target in self._copying],
             disk=DiskSpace(total_bytes=1 << 40, free_bytes=1 << 39, low_mark_bytes=1 << 30),
         )
@@ -172,7 +172,7 @@ class FakeNode:
     # Rows
 
     def update_replicas(self, request: UpdateReplicasRequest, answered: Answered) -> None:
-        """Take the rows that the controller sends. A process that is dead answers nothing."""
+        """Take the rows that the controller sends. A dead process answers nothing."""
         if not self.alive:
             return
         if request.incarnation != self._row.incarnation:
@@ -192,7 +192,7 @@ class FakeNode:
             if row_here is None or row_here.partition_epoch != epoch:
                 response.unknown_ids.append(partition_id)
             else:
-                self._adopt(row_here)  # which the controller confirms
+                self._adopt(row_here)  # the controller confirms it
         self._timeline.after(delay, answered, response)
 
     def _adopt(self, row: Partition) -> None:
@@ -222,7 +222,7 @@ class FakeNode:
     # The leader
 
     def consider(self, partition_id: int) -> None:
-        """A row, or a node that it names, has changed: do what its leader has to do."""
+        """A row, or a node in it, has changed: do the leader's work for it."""
         if partition_id not in self._led or not self.alive:
             return
         row, world = self.rows[partition_id], self._world
@@ -264,7 +264,7 @@ class FakeNode:
             self._timeline.after(0.0, self._ask, self._row.incarnation)
 
     def _ask(self, incarnation: str) -> None:
-        """Have in-sync sets changed: one call at a time has all that there is."""
+        """Have in-sync sets changed: one call at a time, with all that are due."""
         if not self._is(incarnation):
             return
         self._is_asking = False

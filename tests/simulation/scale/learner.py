@@ -1,4 +1,4 @@
-"""A member of the Raft group that isn't real: it takes the log as a learner does, and keeps only how far it is."""
+"""A fake member of the Raft group: it takes the log like a learner, and keeps only its position."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +18,7 @@ _SYNC_S: Final = 0.001
 
 
 class FakeLearner:
-    """Answers each batch of messages by one batch, which `answer` takes to the leader."""
+    """Answers each batch of messages with one batch; `answer` takes it to the leader."""
 
     def __init__(self, raft_id: int, last: int, timeline: Timeline, answer: Callable[[int, bytes], None]) -> None:
         self.last = last  # the index of its last entry

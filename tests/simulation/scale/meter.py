@@ -1,4 +1,4 @@
-"""Counts the processor time of one loop's turns, and finds out what took it."""
+"""Counts the processor time of one loop's turns, and finds the tasks that took it."""
 
 import asyncio
 import functools
@@ -15,42 +15,42 @@ from tests.simulation.loop import ProcessLoop
 
 @dataclass(slots=True)
 class Meter:
-    """What the turns since the last reset took. Times are seconds of processor time.
+    """The cost of the turns since the last reset. Times are seconds of processor time.
 
-    A turn is what a loop runs between two looks at its sockets: the callbacks that were ready when it began.
+    A turn is a loop's work between two looks at its sockets: the callbacks that were ready when it began.
     """
 
     seconds: float = 0.0
     turns: int = 0
     longest_s: float = 0.0
-    culprit: str = ""  # what took most of the longest turn
+    culprit: str = ""  # the task or callback that took most of the longest turn
     by_name: dict[str, float] = field(default_factory=dict)
-    aside_s: float = 0.0  # spent in the present callback on what a daemon does on a thread
-    began: float | None = None  # when, by the processor's clock, the present callbacks began
+    aside_s: float = 0.0  # spent in the present callback on work that a daemon does on a thread
+    began: float | None = None  # the time, by the processor's clock, at which the present callbacks began
     profile: Profile | None = None
 
     def in_turn_s(self) -> float:
-        """For how long the loop has been running without a look at its sockets."""
+        """The time for which the loop has been running without a look at its sockets."""
         return 0.0 if self.began is None else time.thread_time() - self.began
 
     def set_aside(self, seconds: float) -> None:
-        """What took so long is done on a thread by a daemon: it is no time of the loop's."""
+        """A daemon spends these seconds on a thread: they don't count as the loop's."""
         self.aside_s += seconds
         if self.began is not None:
             self.began += seconds
 
     def reset(self) -> None:
-        """Begin again."""
+        """Start again at zero."""
         self.seconds, self.turns, self.longest_s, self.culprit = 0.0, 0, 0.0, ""
         self.by_name = {}
 
     def most(self, count: int) -> list[tuple[str, float]]:
-        """The tasks and callbacks that took most, and their seconds."""
+        """The tasks and callbacks that took most, with their seconds."""
         return sorted(self.by_name.items(), key=lambda item: -item[1])[:count]
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Profile what runs inside, if a profile is wanted."""
+        """Profile the block, if a profile is wanted."""
         if self.profile is None:
             yield
             return
@@ -62,8 +62,8 @@ class Meter:
 
 
 class MeteredLoop(ProcessLoop):
-    """A loop that is divided into turns, as a real one is. `turn` runs one of them if each `takes_time`, else all that
-    there are in this moment.
+    """A loop that is divided into turns, like a real one. `turn` runs one of them if each `takes_time`, else all that
+    there are at this moment.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MeteredLoop(ProcessLoop):
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to do at once."""
+        """True if there is something to do at once."""
         return bool(self._ready)
 
     def _run_ready(self) -> None:
@@ -113,7 +113,7 @@ class MeteredLoop(ProcessLoop):
 
 
 def _name_of(handle: asyncio.Handle) -> str:
-    """The name of the task that the handle lets go on, or that of the function which it calls."""
+    """The name of the task that the handle resumes, or of the function that it calls."""
     callback: Any = handle._callback  # type: ignore[attr-defined]
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
@@ -126,5 +126,5 @@ def _name_of(handle: asyncio.Handle) -> str:
 
 
 def _kind(name: str) -> str:
-    """A task's name without the node that it is for."""
+    """A task's name without its node."""
     return name.rpartition(" of ")[0] or name.rpartition(" to ")[0] or name

@@ -1,5 +1,5 @@
-"""Looks at the table as a follower applies it, so that the leader's turns aren't disturbed: what was recorded, and what
-is not as it should be yet.
+"""Looks at the table as a follower applies it, so that the leader's turns aren't disturbed: which rows were recorded,
+and which partitions are not settled yet.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class Observer:
     def __init__(self, state: Callable[[], State], changed: Callable[[Node], None]) -> None:
         self.records = 0
         self.rows = 0  # of partitions, in those records
-        self.migrations = 0  # the same of migrations
-        self.changed_at = 0.0  # when the table last changed
+        self.migrations = 0  # the same for migrations
+        self.changed_at = 0.0  # the time at which the table last changed
         self.unsettled: dict[int, None] = {}  # partitions
         self.operations: dict[int, None] = {}  # those that have not ended
         self._state = state
@@ -64,7 +64,7 @@ class Observer:
             self.unsettled[row.id] = None
 
     def _is_settled(self, row: Partition) -> bool:
-        """Whether the partition is led, and its replicas on nodes that are up are all in sync."""
+        """True if the partition is led, and its replicas on nodes that are up are all in sync."""
         nodes = self._state().nodes
         if row.state != PartitionState.PARTITION_STATE_ONLINE or row.successor or row.target_replicas:
             return False
@@ -73,5 +73,5 @@ class Observer:
         return {node for node in row.replicas if is_up(nodes.get(node))} == set(row.isr)
 
     def live(self) -> int:
-        """How many nodes are LIVE."""
+        """The number of LIVE nodes."""
         return sum(node.state == NodeState.NODE_STATE_LIVE for node in self._state().nodes.values())

@@ -1,5 +1,5 @@
-"""What the real transport of Raft messages uses of the network. Messages are encoded in the sender's turns, as in a
-daemon.
+"""The part of the network that the real transport of Raft messages uses. Messages are encoded in the sender's turns, as
+in a daemon.
 """
 
 from typing import TYPE_CHECKING, cast
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SimPorts:
-    """The ports of others, as one process reaches them."""
+    """The ports of other processes, as one process reaches them."""
 
     def __init__(self, voter: "Voter") -> None:
         self._voter = voter
@@ -42,7 +42,7 @@ class _Connection:
         self._has_begun = False
 
     def send(self, content: bytes) -> None:
-        """Send a frame; the first one says where the sender is, which the other side knows here."""
+        """Send a frame; the first one says where the sender is, which the other side already knows here."""
         if self._has_begun:
             _send(self._voter, self._address, content)
         self._has_begun = True
@@ -50,7 +50,7 @@ class _Connection:
     send_at_once = send
 
     def drop(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 def _send(voter: "Voter", address: str, content: bytes) -> None:

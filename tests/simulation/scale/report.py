@@ -6,8 +6,8 @@ from tests.simulation.scale.scenario import IDLE, Measurement
 
 
 def table(found: Mapping[int, Sequence[Measurement]]) -> str:
-    """The events as rows; by the number of partitions, the columns: the controller's processor time beside what it
-    takes when idle, the rows recorded, the longest turn, and how long it was until the table was settled.
+    """The events as rows; by the number of partitions, the columns: the controller's processor time above its
+    idle one, the recorded rows, the longest turn, and the time until the table was settled.
     """
     heads = "".join(f" | {count:,} partitions" for count in found)
     lines = [f"| event{heads} |", "|---" * (len(found) + 1) + "|"]
@@ -19,7 +19,7 @@ def table(found: Mapping[int, Sequence[Measurement]]) -> str:
 
 
 def _idle(measured: Sequence[Measurement]) -> float:
-    """Seconds of processor time that an idle controller takes in a second."""
+    """Seconds of processor time that an idle controller uses in a second."""
     return next((one.cpu_s / one.watched_s for one in measured if one.event == IDLE), 0.0)
 
 

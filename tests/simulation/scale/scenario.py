@@ -1,4 +1,4 @@
-"""The events of the world of scale, one after the other, and what each of them costs the active controller."""
+"""The events of the world of scale, one after the other, and the cost of each for the active controller."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +15,20 @@ from tests.simulation.scale.world import VOTERS, ScaleWorld
 
 LOOK_S: Final = 0.05  # between two looks whether the table is settled
 TRANSFER_S: Final = 2.0  # for a transfer of the leadership
-TAIL_S: Final = 0.5  # the last acknowledgements arrive
+TAIL_S: Final = 0.5  # for the last acknowledgements
 IDLE_S: Final = 5.0
-PATIENCE_S: Final = 60.0  # an event that has not ended by then is given up
+PATIENCE_S: Final = 60.0  # an event that takes longer is given up
 MAX_KEYSPACE: Final = 25_000  # partitions
 RESTARTS: Final = 3
 DOWN_S: Final = 1.0
-SHARE_ADDED: Final = 10  # one new node for so many
+SHARE_ADDED: Final = 10  # one new node for 10 existing ones
 EVENTS: Final = 10
 IDLE: Final = f"idle, {IDLE_S:.0f} s"
 _SHOWN: Final = 8  # tasks and callbacks
 
 
 class Walk(NamedTuple):
-    """`caller` went over the whole table so many times, which took so many seconds."""
+    """`caller` went over the whole table `times` times, in `seconds` altogether."""
 
     caller: str
     times: int
@@ -37,12 +37,12 @@ class Walk(NamedTuple):
 
 @dataclass(slots=True)
 class Measurement:
-    """What one event cost. Times in `…_s` are seconds."""
+    """The cost of one event. Times in `…_s` are seconds."""
 
     event: str
-    cpu_s: float  # the active controller's processor time, all of it
+    cpu_s: float  # the active controller's whole processor time
     virtual_s: float  # from the event until the table was settled, or until it was given up
-    watched_s: float  # for how long `cpu_s` was counted
+    watched_s: float  # the time for which `cpu_s` was counted
     turns: int
     longest_s: float
     culprit: str
@@ -52,7 +52,7 @@ class Measurement:
     planned_s: float  # processor time on a thread
     most: list[tuple[str, float]]  # tasks and callbacks
     ended: bool
-    visited: int  # rows of the table, if that is counted
+    visited: int  # rows of the table, if visits are counted
     walks: list[Walk]
     profile: Profile | None
 
@@ -63,7 +63,7 @@ class Measurement:
 
 
 class Scenario:
-    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are. Both take time themselves."""
+    """Runs the events. `watched`: visits of rows are counted; `profiled`: functions are. Both cost time themselves."""
 
     def __init__(self, world: ScaleWorld, *, watched: bool = False, profiled: bool = False) -> None:
         self._world = world
@@ -91,13 +91,13 @@ class Scenario:
         yield self.measure("reassign", self._reassign)
 
     def measure(self, event: str, begin: Callable[[], object], done: Callable[[], bool] = lambda: True) -> Measurement:
-        """Let it happen, and wait until the table is settled and `done`."""
+        """Let the event happen, and wait until the table is settled and `done`."""
         world, observer = self._world, self._world.observer
         profile = self._reset()
         began, rows, records = world.timeline.now, observer.rows, observer.records
         try:
             begin()
-        except MinkaError:  # the controller may lose its leadership over it
+        except MinkaError:  # the controller may lose its leadership because of it
             ended = False
         else:
             settled = lambda: done() and not observer.unsettled and not observer.operations  # noqa: E731
@@ -160,7 +160,7 @@ class Scenario:
         return all(self._world.is_up(node.id) is up for node in nodes)
 
     def _all_are_members(self) -> bool:
-        """Whether all nodes are up, and have the log if they are to."""
+        """True if all nodes are up, and those that should have the log have it."""
         world = self._world
         return self._known(list(world.nodes.values()), up=True) and world.members() >= world.wanted_members()
 
@@ -189,7 +189,7 @@ class Scenario:
     def _transfer(self) -> None:
         before = self._world.leader()
         second = list(self._world.nodes)[1]
-        while self._world.active() in (None, before):  # it may fail, and is asked for again then
+        while self._world.active() in (None, before):  # it may fail, and is requested again then
             before.arrive(before.coordinator.transfer_leadership, second)
             self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + TRANSFER_S)
         self._visits = None

@@ -12,7 +12,7 @@ _DELAY_S: Final = 0.0005  # the mean of one way through the network
 
 
 class Timeline:
-    """What happens when; one event after the other."""
+    """The events with their times; one after the other."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -26,11 +26,11 @@ class Timeline:
         heappush(self._events, (max(when, self.now), self._scheduled, function, arguments))
 
     def after(self, delay: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function` so many seconds from now."""
+        """Call `function` `seconds` from now."""
         self.at(self.now + delay, function, *arguments)
 
     def delay(self) -> float:
-        """Seconds that a message takes."""
+        """The seconds that a message takes."""
         return _DELAY_S * (0.5 + self.rng.random())
 
     def unix_ms(self) -> int:
@@ -47,10 +47,10 @@ class Timeline:
 
 
 class Host:
-    """A process with a loop of its own. What the loop's turns cost is counted by `meter`.
+    """A process with a loop of its own. `meter` counts the cost of the loop's turns.
 
-    `charged`: its clock goes on by the processor time that it takes, and what arrives meanwhile waits, as on a real
-    machine. Then no two runs are the same; otherwise everything takes no time at all.
+    `charged`: its clock advances by the processor time that it uses, and messages wait meanwhile, as on a real
+    machine. Then no two runs are the same; otherwise everything takes no time.
     """
 
     def __init__(self, timeline: Timeline, *, charged: bool) -> None:
@@ -66,11 +66,11 @@ class Host:
         return self.timeline.now + (self.meter.in_turn_s() if self._charged else 0.0)
 
     def arrive(self, act: Callable[..., object], *arguments: Any) -> None:
-        """Something arrives at this process: `act` is called on its loop."""
+        """A message arrives at this process: `act` is called on its loop."""
         self.loop.call_soon(act, *arguments)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        """Run it as a task of this process."""
+        """Run the coroutine as a task of this process."""
         self.loop.create_task(coroutine, name=name)
 
     def _wake(self, when: float) -> None:

@@ -106,7 +106,7 @@ class Voter(Host):
         node = self.coordinator.node_with(raft_id)
         return node.address if node is not None else None
 
-    # What the transport reports; the driver is made after it
+    # The transport's reports; the driver is made after it
 
     def _unreachable(self, raft_id: int) -> None:
         self.driver.report_unreachable(raft_id)
@@ -117,7 +117,7 @@ class Voter(Host):
     def _snapshot_sent(self, raft_id: int, ok: bool) -> None:
         self.driver.report_snapshot(raft_id, ok)
 
-    # What arrives
+    # Arrivals
 
     def hear(self, data: bytes, address: str) -> None:
         """Raft messages of another node have arrived, as `RaftReceiver` takes them."""
@@ -139,7 +139,7 @@ class Voter(Host):
     def serve(
         self, requests: object, method: str, data: bytes, kind: type[AnyMessage], answered: Callable[[Any], object]
     ) -> None:
-        """Carry out a request; `answered` gets the response, or the MinkaError, some time later."""
+        """Carry out a request; some time later `answered` gets the response, or the MinkaError."""
 
         async def answer() -> None:
             request = kind.FromString(data)
@@ -154,7 +154,7 @@ class Voter(Host):
 
         self.spawn(answer(), method)
 
-    # What it asks of others
+    # Its requests to others
 
     async def _update_replicas(self, node_id: str, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
         future: asyncio.Future[UpdateReplicasResponse] = self.loop.create_future()
@@ -173,7 +173,7 @@ class Voter(Host):
             raise MinkaError(Code.DEADLINE_EXCEEDED, f"{node_id} did not answer in time") from None
 
     async def _in_thread(self, plan: Callable[..., Plan], *arguments: Any) -> Plan:
-        """Plan at once; the time isn't the loop's."""
+        """Plan at once; the time doesn't count as the loop's."""
         return self.world.beside(self, lambda: plan(*arguments))
 
 
@@ -189,8 +189,8 @@ def _settle(
 
 
 class _Log:
-    """The log and its database in one: what `RaftDriver` uses of `RaftStorage` and of `LogDatabase`. No process of this
-    world dies, so that it need not tell what is synced.
+    """The log and its database in one: the parts of `RaftStorage` and `LogDatabase` that `RaftDriver` uses. No process
+    of this world dies, so it doesn't tell what is synced.
     """
 
     stalled = False

@@ -1,4 +1,4 @@
-"""Counts which rows of the table the controller visits, and who walks over all of them."""
+"""Counts the rows of the table that the controller visits, and finds the callers that go over all of them."""
 
 import sys
 import time
@@ -20,21 +20,21 @@ _INNER: Final = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "slices")
 
 @dataclass(slots=True)
 class Visits:
-    """What was visited since the last reset."""
+    """The visits since the last reset."""
 
-    rows: int = 0  # by their ids, and in walks
+    rows: int = 0  # by their ids, and while going over the table
     walks: Counter[str] = field(default_factory=Counter)  # by caller: how often it began to go over the whole table
-    # the same: processor time from the first row to the last
+    # by caller: processor time from the first row to the last
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def reset(self) -> None:
-        """Begin again."""
+        """Start again at zero."""
         self.rows = 0
         self.walks.clear()
         self.seconds.clear()
 
     def walk(self, items: Iterable[T]) -> Iterator[T]:
-        """The items; the caller is noted."""
+        """The items; the caller is recorded."""
         where = _caller()
         self.walks[where] += 1
         return self._walk(items, where)
@@ -50,7 +50,7 @@ class Visits:
 
 
 class WatchedRows(Partitions):
-    """The rows of a `State`, each visit of which is counted."""
+    """The rows of a `State`; each visit of a row is counted."""
 
     def __init__(self, rows: Partitions, visits: Visits) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class WatchedRows(Partitions):
         return self._visits.walk(super().__iter__())
 
     def encoded(self) -> Sequence[bytes]:
-        """All rows, which counts as a walk over them."""
+        """All rows; this counts as going over the whole table."""
         return list(self._visits.walk(super().encoded()))
 
     def copy(self) -> Any:
@@ -84,7 +84,7 @@ def watch(controller: ActiveController) -> Visits:
 
 
 def _caller() -> str:
-    """The function that goes over the rows, and the one that calls it."""
+    """The function that goes over the rows, and its caller."""
     frame = sys._getframe(2)
     while frame.f_back is not None and (frame.f_code.co_filename in _HERE or frame.f_code.co_name in _INNER):
         frame = frame.f_back

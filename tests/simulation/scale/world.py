@@ -1,6 +1,6 @@
-"""The world of scale: the real controller of a thousand nodes that are not real, by a virtual clock.
+"""The world of scale: the real controller of a thousand fake nodes, by a virtual clock.
 
-Three voters run the real code. What the loop of the active one costs is measured; all else is there to keep it busy as
+Three voters run the real code. The cost of the active one's loop is measured; all else keeps it as busy as
 a real cluster would.
 """
 
@@ -43,7 +43,7 @@ _NO_LIMIT: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the world is. `learners`: every node has the log, as in a daemon's cluster; else only the voters do.
+    """The size of the world. `learners`: every node has the log, as in a daemon's cluster; else only the voters do.
     `charged`: the voters' processor time passes in the world, too.
     """
 
@@ -76,7 +76,7 @@ class ScaleWorld:
         self.nodes: dict[str, FakeNode] = {}
         self.voters: dict[str, Voter] = {}  # by address
         self._learners: dict[str, FakeLearner] = {}  # by address
-        self._last: dict[tuple[str, str], float] = {}  # by link: when the last Raft messages arrive
+        self._last: dict[tuple[str, str], float] = {}  # by link: the time at which the last Raft messages arrive
         for row in rows:
             self._add(row, _BOOTSTRAP_INDEX)
         for row in rows[:VOTERS]:
@@ -115,7 +115,7 @@ class ScaleWorld:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Make everything begin, and wait for the first active controller."""
+        """Start everything, and wait for the first active controller."""
         logger = logging.getLogger("minkad")
         level, unix_ms = logger.level, self.timeline.unix_ms
         logger.setLevel(logging.CRITICAL + 1)
@@ -138,7 +138,7 @@ class ScaleWorld:
 
     @staticmethod
     def _allow_more(patches: ExitStack) -> None:
-        """Lift the limits of a cluster's size: these worlds are to show what lies beyond them."""
+        """Lift the limits of a cluster's size: these worlds should show what lies beyond them."""
         patches.enter_context(mock.patch.object(keyspaces, "MAX_PARTITIONS_IN_CLUSTER", _NO_LIMIT))
         patches.callback(check_of.cache_clear)
         patches.enter_context(mock.patch.dict(COUNTS, dict.fromkeys(("nodes", "moves"), _NO_LIMIT)))
@@ -169,11 +169,11 @@ class ScaleWorld:
         return [node for number, node in enumerate(self.nodes.values(), 1) if ZONES[number % len(ZONES)] == zone]
 
     def is_up(self, node: str) -> bool:
-        """Whether the nodes know this one as one that is up."""
+        """True if the nodes know this one as up."""
         return node in self._up
 
     def is_absent(self, node: str) -> bool:
-        """Whether they know it as one that is gone."""
+        """True if they know this one as gone."""
         return node in self._absent
 
     def _node_changed(self, row: Node) -> None:
@@ -193,7 +193,7 @@ class ScaleWorld:
         return max(active, key=lambda voter: voter.driver.raw.basic_status().term, default=None)
 
     def leader(self) -> Voter:
-        """The same, which there is."""
+        """The voter that is the active controller; fails if there is none."""
         active = self.active()
         assert active is not None, "there is no active controller"
         return active
@@ -205,21 +205,21 @@ class ScaleWorld:
         return controller
 
     def has_told_all(self) -> bool:
-        """Whether the active controller has nothing left to tell, and all that it has told is acknowledged."""
+        """True if the active controller has nothing left to send, and everything that it sent is acknowledged."""
         outboxes = self.controller().outboxes._of.values()
         return not any(outbox.unacknowledged or outbox._in_flight for outbox in outboxes)
 
     def members(self) -> int:
-        """How many nodes have the log."""
+        """The number of nodes that have the log."""
         conf = self.leader().driver.conf_state
         return len(conf.voters) + len(conf.learners)
 
     def wanted_members(self) -> int:
-        """How many are to have it."""
+        """The number of nodes that should have it."""
         return len(self.nodes) if self.size.learners else VOTERS
 
     def applied_index(self) -> int:
-        """How far the nodes have applied the log."""
+        """The index up to which the nodes have applied the log."""
         return self._follower.driver.applied_index
 
     def call(self, node: FakeNode, method: str, request: Any, answered: Callable[[Any], object]) -> None:
@@ -234,7 +234,7 @@ class ScaleWorld:
         self.timeline.after(self.timeline.delay(), active.arrive, active.serve, *arguments)
 
     def ask(self, method: str, request: Any) -> list[Any]:
-        """A person asks the active controller. The list gets its answer."""
+        """A person sends a request to the active controller. The list gets its answer."""
         active, answers = self.leader(), list[Any]()
         data = request.SerializeToString()
         active.arrive(active.serve, active.admin_requests, method, data, type(request), answers.append)
@@ -259,7 +259,7 @@ class ScaleWorld:
             self.observer.applied(data, self.timeline.now)
 
     def listens(self, address: str) -> bool:
-        """Whether a process listens at the address."""
+        """True if a process listens at the address."""
         return address in self.voters or address in self._learners
 
     def raft_to(self, sender: Voter, address: str, content: bytes) -> None:
@@ -280,7 +280,7 @@ class ScaleWorld:
         return answer
 
     def beside(self, voter: Voter, work: Callable[[], R]) -> R:
-        """Do what a daemon does on a thread: its time isn't the loop's."""
+        """Do what a daemon does on a thread: the time doesn't count as the loop's."""
         began = time.thread_time()
         try:
             return work()

@@ -13,7 +13,7 @@ from benchmarks.processes import free_ports
 
 
 class Recorder:
-    """A server that answers each call with as many bytes as etcd does, or refuses it."""
+    """A server that answers each call with as many bytes as etcd would, or refuses it."""
 
     def __init__(self, refuse: bool = False) -> None:
         self.requests: list[bytes] = []
@@ -40,7 +40,7 @@ class Recorder:
 
 
 async def load_from(recorder: Recorder, message: bytes, concurrency: int, connections: int) -> Load:
-    """Run some load: after 0.05 s it ends as soon as everything is answered."""
+    """Run some load: after 0.05 s it ends as soon as every request is answered."""
     load = Load(PUT, lambda number: message + put_request(b"%d" % number, b""))
     async with recorder.serve() as address, asyncio.timeout(30):
         await load.run(address, concurrency, connections, 0.05)

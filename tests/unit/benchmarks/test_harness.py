@@ -15,7 +15,7 @@ def report(tmp_path: Path) -> Report:
     return Report("bench", Options(quick=False, json=tmp_path / "figures"))
 
 
-def test_percentile_is_the_smallest_value_that_so_many_do_not_exceed() -> None:
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed() -> None:
     values = [float(n) for n in range(1, 101)]
     assert [percentile(values, p) for p in (1, 50, 99, 100)] == [1, 50, 99, 100]
     assert percentile([7.0], 50) == 7

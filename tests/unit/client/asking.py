@@ -1,4 +1,4 @@
-"""A client of the servers in `conftest.py`, and how tests wait for what it does."""
+"""A client of the servers in `conftest.py`, and helpers that wait for its actions."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from typing import Any
 from minka.async_client import AsyncClient
 
 Make = Callable[..., Any]
-BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client of either kind, and what its error says
+BadCalls = list[tuple[Callable[[Any], Any], str]]  # a call of a client of either kind, and its error's text
 
 
 def client_of(cluster: Any, **options: Any) -> AsyncClient:
-    """A client of the keyspace that the servers have."""
+    """A client of the servers' keyspace."""
     return AsyncClient(cluster.endpoints, keyspace="flights", rng=Random(1), **options)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until it holds. Raises TimeoutError after 10 s."""
+    """Wait until the condition holds. Raises TimeoutError after 10 s."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110  # what is waited for happens in another part of the library
             await asyncio.sleep(0.002)

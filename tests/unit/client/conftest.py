@@ -51,7 +51,7 @@ def _listen(server: Any) -> str:
 
 @dataclass
 class ControlNode:
-    """A node whose control calls answer as `answers` says: method name → message, MinkaError to refuse, or function."""
+    """A node that answers control calls by `answers`: method name → message, MinkaError to refuse with, or function."""
 
     address: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
@@ -112,17 +112,17 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self.streams = 0  # open ones
         self.frames: list[kv_frames.Request] = []
         self.tables_asked = 0
-        self.tables_given = 0  # answers, including those that nothing is newer
+        self.tables_given = 0  # answers, even those without news
         self.whole_tables_given = 0
-        self.rows_given: list[int] = []  # by whole table
+        self.rows_given: list[int] = []  # by answer with a table
         self.writes: Counter[bytes] = Counter()
         self.refuse: Callable[[kv_frames.Group], MinkaError | None] = lambda group: None
-        self.refused_keyspaces: set[str] = set()  # requests for their rows are refused as a whole
+        self.refused_keyspaces: set[str] = set()  # requests for these keyspaces' rows are refused as a whole
         self.go_on = asyncio.Event()  # while it is cleared, requests wait
         self.go_on.set()
         self.nonsense: Callable[[kv_frames.Request], bytes] | None = None  # instead of the true answer
         self.holds_writes: asyncio.Event | None = None  # until it is set
-        self.ends_stream = False  # the stream, instead of answering
+        self.ends_stream = False  # it ends the stream instead of answering
         self.age_ms = 0  # the age that it states in answers to stale reads
         self.page_rows = 10**9  # in one page of a scan
         self.largest_read = 10**9  # bytes of values in one result
@@ -183,7 +183,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         self._connections.discard(connection)
 
     def requested(self, connection: Connection, data: bytes) -> None:
-        """A client's frame has come."""
+        """A client's frame has arrived."""
         request = kv_frames.decode_request(data)
         self.frames.append(request)
         if self.ends_stream:
@@ -238,7 +238,7 @@ class DataNode(admin_pb2_grpc.MetadataServicer):
         return Versioned(value, self.versions.get(key, 1), self.expires_ms.get(key, 0))
 
     def _operate(self, operation: Operation) -> Outcome:
-        """Do the operations that the client knows."""
+        """Carry out the operations that the client can send."""
         assert isinstance(operation, Set | Add | Expire)
         key = operation.key
         there, version = self.data.get(key), self.versions.get(key, 0)
@@ -460,7 +460,7 @@ def data_cluster() -> Callable[..., DataCluster]:
 
 @pytest.fixture
 def bad_calls() -> BadCalls:
-    """Calls that a client refuses with INVALID_ARGUMENT since an argument is of a kind that it doesn't take."""
+    """Calls that a client refuses with INVALID_ARGUMENT because an argument has the wrong type."""
     times: list[Any] = ["5", timedelta(seconds=1), -1, math.nan, math.inf, 1e300, 10**400]
     calls: BadCalls = [
         (lambda client: client.put_many([1, 2]), "pairs of keys and values are wanted: "),

@@ -28,8 +28,8 @@ async def test_what_was_put_is_got_until_it_is_deleted(data_cluster: Make) -> No
 
 
 async def test_stale_reads_go_to_any_replica(data_cluster: Make) -> None:
-    """They go there even if there is no leader, and to another replica if one can't answer; they state the age of the
-    data.
+    """They go there even if there's no leader, and to another replica if one can't answer; they state the data's
+    age.
     """
     async with data_cluster("athens", "byzantium", "cyrene", partitions=1) as cluster, client_of(cluster) as client:
         await client.put("key", b"value")
@@ -236,7 +236,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
         assert cluster.nodes["athens"].frames == []
 
 
-async def test_what_is_no_argument_is_refused_before_anything_is_sent(data_cluster: Make, bad_calls: BadCalls) -> None:
+async def test_invalid_arguments_are_refused_before_anything_is_sent(data_cluster: Make, bad_calls: BadCalls) -> None:
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         await client.put_many({"abc": b"1", "a": b"2", "d": b"3"})
         frames = len(cluster.nodes["athens"].frames)
@@ -282,7 +282,7 @@ async def test_a_read_too_large_for_one_answer_is_halved(data_cluster: Make) -> 
         await client.put_many(pairs)
         cluster.nodes["athens"].largest_read = 1000
         assert await client.get_many(pairs) == pairs
-        # A read that travels with others is not refused since together they are too large.
+        # A read in one frame with others is not refused because together they are too large.
         assert await asyncio.gather(*(client.get(key) for key in pairs)) == list(pairs.values())
         cluster.nodes["athens"].largest_read = 99
         with pytest.raises(MinkaError, match="TOO_LARGE"):
@@ -346,7 +346,7 @@ async def test_a_write_at_a_silent_node_is_in_doubt_once_another_one_leads(
 async def test_a_write_at_a_node_that_lives_waits_for_its_answer(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is silent since it is busy, and has handed over the leadership meanwhile."""
+    """It is silent because it is busy, and has handed over its leadership meanwhile."""
     monkeypatch.setattr(stream, "QUIET_S", 0.05)
     async with data_cluster("athens", "byzantium") as cluster:
         athens, byzantium = cluster.nodes["athens"], cluster.nodes["byzantium"]
@@ -375,7 +375,7 @@ async def test_a_node_that_never_answers_is_given_up(data_cluster: Make, monkeyp
         with pytest.raises(MinkaError, match="DEADLINE_EXCEEDED"):
             await client.put("key", b"w")
         writing = asyncio.create_task(client.put("key", b"x", timeout=10))
-        # The first frame's deadline has passed by far; the second frame was sent on the same stream.
+        # The first frame's deadline passed long ago; the second frame was sent on the same stream.
         with pytest.raises(MinkaError, match=r"OUTCOME_UNKNOWN.*connected but answers nothing"):
             await writing
         athens.go_on.set()

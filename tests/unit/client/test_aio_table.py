@@ -54,7 +54,7 @@ async def test_a_refusal_without_rows_makes_the_client_fetch_the_table_elsewhere
 async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table may be fetched for another call, and the next try may be far away."""
+    """The table may be fetched for another call, and the next try may be much later."""
     monkeypatch.setattr(call, "delay_s", lambda attempt, rng: 1000.0)
     async with data_cluster("athens", "byzantium") as cluster, client_of(cluster) as client:
         await client.put(cluster.key_of(0), b"old")
@@ -64,7 +64,7 @@ async def test_what_waits_is_sent_again_once_a_newer_table_says_where_to(
         waiting = asyncio.create_task(client.put(cluster.key_of(0), b"new"))
         await until(lambda: byzantium.tables_given > given and len(athens.frames) > frames)
         cluster.lead(0, "byzantium", told=["byzantium"])
-        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # for which the table was fetched several times
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # the table was fetched several times for it
             await client.keyspace("flight").get("key")
         await waiting
         assert byzantium.writes[cluster.key_of(0)] == 1
@@ -113,7 +113,7 @@ async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -
         asked = athens.tables_asked
         with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: no node took the request: .*crews"):
             await client.keyspace("crews").get("key")
-        assert athens.tables_asked <= asked + 1, "it is asked for once, and nothing is left of the earlier calls"
+        assert athens.tables_asked <= asked + 1, "one request, and nothing is left of earlier calls"
         assert await client._core.refresh_soon() is None
 
 
@@ -157,7 +157,7 @@ async def test_of_a_large_keyspace_only_the_rows_that_are_needed_come(
         await client.put_many({cluster.key_of(slot): b"v" for slot in range(5, 10)})
         assert athens.rows_given == [0, 1, 4]
         await client.put_many({cluster.key_of(slot): b"v" for slot in range(50)})
-        assert athens.rows_given == [0, 1, 4, 200], "who needs many gets all"
+        assert athens.rows_given == [0, 1, 4, 200], "a client that needs many gets all"
         assert len(cluster.data) == 51
 
 
@@ -263,7 +263,7 @@ async def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address:
 async def test_a_node_that_is_slow_with_the_first_table_is_asked_again(
     data_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call's deadline counts, not that of one question."""
+    """The call's deadline counts, not that of one request."""
     monkeypatch.setattr("minka.engine.core._TABLE_TIMEOUT_S", 0.05)
     async with data_cluster("athens") as cluster, client_of(cluster) as client, client_of(cluster) as other:
         athens = cluster.nodes["athens"]

@@ -67,7 +67,7 @@ def _client_threads() -> list[str]:
 
 
 def _tasks_end() -> bool:
-    """Whether all tasks of clients end soon."""
+    """True if all tasks of clients end soon."""
     assert loops._shared is not None
     deadline = time.monotonic() + 10
     while left := {task.get_name() for task in asyncio.all_tasks(loops._shared.loop)}:
@@ -101,7 +101,7 @@ def test_errors_reach_the_caller(cluster: Any) -> None:
     assert _tasks_end()
 
 
-def test_what_is_no_argument_is_refused(cluster: Any, bad_calls: BadCalls) -> None:
+def test_invalid_arguments_are_refused(cluster: Any, bad_calls: BadCalls) -> None:
     with Client(cluster.endpoints, keyspace="flights") as client:
         for call, why in bad_calls:
             with pytest.raises(InvalidArgument, match=why):
@@ -165,7 +165,7 @@ def test_clients_that_are_closed_leave_the_others_alone(cluster: Any, caplog: py
 def _forking(cluster: Any, parent: str, child: str) -> list[str]:
     """The output of a program that runs `parent`, forks, and runs `child` in the child.
 
-    The child ends as those of multiprocessing do: it has only half of gRPC, which does not survive more.
+    The child ends like those of multiprocessing: it has only half of gRPC, which does not survive more.
     """
     script = f"""
 import os, sys

@@ -1,4 +1,4 @@
-"""`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that say what was tried."""
+"""`Control` against real gRPC servers: redirects, repetitions, deadlines, and errors that name the attempts."""
 
 import socket
 import subprocess
@@ -16,7 +16,7 @@ from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, cluster_pb2
 
-EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; a connection without one is tried again
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; a connection without it is tried again
 MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
 Start = Callable[[], Any]
 
@@ -186,7 +186,7 @@ def test_status_comes_from_any_node_when_the_controller_is_gone(
 
 
 def _listing(*ids: int, served_by: str, is_it: bool, address: str = "") -> Callable[[object], Any]:
-    """The answers to ListPartitions: the status, a partition in each, how many there are."""
+    """The answers to ListPartitions: the status, a partition in each, the number of partitions."""
     return lambda _: iter(
         [
             admin_pb2.ListPartitionsResponse(status=_status(served_by, "athens", address, is_it=is_it)),
@@ -227,7 +227,7 @@ def test_a_list_that_does_not_go_on_is_given_up_and_one_that_is_read_slowly_is_n
         node.answers["ListPartitions"] = answer
         listed = iter(control.partitions())
         first = next(listed)
-        time.sleep(0.3)  # a person reads
+        time.sleep(0.3)  # a person reads this long
         assert (first.partitions[0].id, next(listed).partitions[0].id) == (1, 2)
         node.answers["ListPartitions"] = stuck
         with pytest.raises(MinkaError, match=r"DEADLINE_EXCEEDED: .* did not answer in time"):
@@ -287,7 +287,7 @@ def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
 
 
 def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
-    """Where it is shared, a client is told "Connection refused" while another one's next attempt is due, although the
+    """If it is shared, a client gets "Connection refused" while another one's next attempt is due, although the
     node has come back.
     """
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as stack:

@@ -32,7 +32,7 @@ def test_every_code_has_a_kind_that_says_what_can_be_done(code: minka.Code) -> N
     error = minka.MinkaError(code, "because it is so")
     assert type(error) in KINDS
     assert str(error) == f"{code.name}: because it is so"
-    # A caller that repeats on Unavailable never repeats what was done, may have been done, or can't work.
+    # A caller that repeats on Unavailable never repeats a call that was done, may have been done, or can't work.
     assert not isinstance(error, minka.Unavailable) or code.info.retriable
     assert isinstance(error, minka.OutcomeUnknown) == (code.name in ("OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED"))
 

@@ -1,4 +1,4 @@
-"""Which partitions count as under-replicated and as under min-insync."""
+"""Partitions that count as under-replicated and as under min-insync."""
 
 import pytest
 

@@ -29,7 +29,7 @@ from tests.unit.client.asking import Make, client_of, until
 
 
 def _operations(node: Any) -> list[list[Operation]]:
-    """What came to a node, by group."""
+    """The operations that came to a node, by group."""
     groups = [group for frame in node.frames for group in frame.groups if group.op == kv_frames.Op.OPERATE]
     return [decode_operations(group.body) for group in groups]
 
@@ -109,7 +109,7 @@ async def test_lifetimes(data_cluster: Make) -> None:
         assert await client.ttl("key") == math.inf
         assert await client.expire("key", timedelta(hours=1))
         assert 60 < (await client.ttl("key") or 0) <= 3600
-        athens.now_ms = 1  # a clock that is far behind this machine's
+        athens.now_ms = 1  # a clock far behind this machine's
         assert await client.expire("key", 1)
         assert await client.ttl("key") == 0
         assert not await client.expire("nothing", 1)
@@ -130,7 +130,7 @@ async def test_batches(data_cluster: Make) -> None:
 
 
 async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> None:
-    """Groups are decided as wholes, and each caller gets its own outcome."""
+    """A group is decided as a whole, and each caller gets its own outcome."""
     async with data_cluster("athens", partitions=2) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         athens = cluster.nodes["athens"]
@@ -146,7 +146,7 @@ async def test_what_is_done_in_one_turn_travels_together(data_cluster: Make) -> 
 
 
 async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
-    """Else it would make others' groups too large for the node."""
+    """Otherwise it would make others' groups too large for the node."""
     async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
         await client.get("connect first")
         large = b"v" * (kv_frames.MAX_BODY_BYTES // 2 - 1000)
@@ -210,7 +210,7 @@ async def test_when_the_stream_breaks_an_operation_is_not_repeated(data_cluster:
 
 
 async def test_a_nodes_unknown_outcome_is_the_callers(data_cluster: Make) -> None:
-    """The leader has appended it, and has lost its leadership."""
+    """The leader has appended it, but lost its leadership."""
     async with data_cluster("athens") as cluster, client_of(cluster) as client:
         cluster.nodes["athens"].refuse = lambda group: MinkaError(Code.OUTCOME_UNKNOWN, "no longer the leader")
         with pytest.raises(OutcomeUnknown, match="OUTCOME_UNKNOWN: key n at athens"):

@@ -1,4 +1,4 @@
-"""What is repeated, how long the waits are, and what a failed request says of the nodes that were asked."""
+"""Which requests are repeated, the waits between them, and a failed request's report about the nodes."""
 
 from random import Random
 
@@ -51,7 +51,7 @@ def test_delays_grow_to_a_cap_with_jitter() -> None:
         assert 0.9 * full < max(delays) <= full
 
 
-def test_a_busy_node_is_no_reason_to_fetch_the_table() -> None:
+def test_a_busy_node_does_not_cause_a_fetch_of_the_table() -> None:
     assert not asks_for_table(MinkaError(Code.OVERLOADED, ""))
     assert asks_for_table(MinkaError(Code.NO_CLEARANCE, ""))
 

@@ -1,4 +1,4 @@
-"""The routing table: which row wins, whatever the order in which rows arrive."""
+"""The routing table: which row wins, in whatever order rows arrive."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ def test_key_to_slot_to_partition_to_node() -> None:
 
 
 def test_rows_added_from_an_older_table_make_the_version_older() -> None:
-    """Else what has changed between the two would never be asked for."""
+    """Otherwise nobody would ever ask for the changes between the two."""
     table = RoutingTable()
     assert table.add(_table(5, [_row(0, "athens")]))
     assert table.version == 5
@@ -90,7 +90,7 @@ def test_rows_added_from_an_older_table_make_the_version_older() -> None:
     assert table.version == 3
     assert _leaders(table) == ["athens", "byzantium", "cyrene"]
     assert not table.add(PartitionTable())
-    assert table.version == 3, "a node that has just begun says nothing"
+    assert table.version == 3, "a node that has just begun tells nothing"
     with pytest.raises(MinkaError, match="CLUSTER_MISMATCH"):
         table.add(_table(9, [], cluster="c2"))
 
@@ -279,7 +279,7 @@ def test_what_was_merged_into_another_one_is_dropped() -> None:
 
 @given(st.data())
 def test_any_history_of_splits_and_merges_in_any_order(data: st.DataObject) -> None:
-    """A client that heard of some rows, in whatever order, and then gets the whole table, routes as that table says."""
+    """A client that heard of some rows, in any order, and then gets the whole table, routes by that table."""
     now, said = [_range(1, b"", b"", 1)], [_range(1, b"", b"", 1)]
     for number in range(data.draw(st.integers(1, 12))):
         place = data.draw(st.integers(0, len(now) - 1))

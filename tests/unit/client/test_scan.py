@@ -34,7 +34,7 @@ def scans(cluster: Any) -> set[int]:
 
 
 async def test_the_names_from_a_to_c(range_cluster: Make) -> None:
-    """As in the seed's example, only the partitions of the range are asked."""
+    """As in the seed's example, only partitions in the range are asked."""
     async with range_cluster(*NODES, points=[b"b", b"d"]) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         assert [node.data[b"bob"] for node in cluster.nodes.values()] == [b"BOB"] * 3
@@ -88,7 +88,7 @@ async def test_a_batch_is_regrouped_when_its_partition_was_split(range_cluster: 
 
 
 async def test_what_a_refusal_does_not_tell_is_looked_up(range_cluster: Make) -> None:
-    """The client's table lacks two splits: the row of one half does not come with the refusal."""
+    """The client's table lacks two splits: the refusal doesn't bring the row of one half."""
     async with range_cluster(*NODES) as cluster, client_of(cluster) as client:
         await client.put_many(AUTHORS)
         cluster.split(b"m", "byzantium")
@@ -119,7 +119,7 @@ async def test_each_key_once_while_partitions_are_split_and_moved(range_cluster:
 
 
 async def test_pages_and_partitions_are_asked_ahead(range_cluster: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the consumer has one row, the next ones are there or on their way, but no more than those."""
+    """While the consumer has one row, at most the next ones are there or on their way."""
     monkeypatch.setattr(scan_pages, "PAGE_ROWS", 2)
     points = [b"%d" % n for n in range(1, 10)]
     async with range_cluster("athens", points=points) as cluster, client_of(cluster) as client:

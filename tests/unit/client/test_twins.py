@@ -1,4 +1,4 @@
-"""The clients for asyncio and those for other code are twins: what one can do the other can, in the same words."""
+"""The clients for asyncio and for other code are twins: they can do the same, in the same words."""
 
 import dataclasses
 import inspect
@@ -25,7 +25,7 @@ OF: dict[Any, Any] = {
 
 
 def in_sync(hint: Any) -> Any:
-    """The type that the synchronous twin has for this one."""
+    """The synchronous twin's type for this one."""
     origin = typing.get_origin(hint)
     return OF[origin](*typing.get_args(hint)) if origin in OF else OF.get(hint, hint)
 
@@ -52,7 +52,7 @@ def methods(kind: type) -> dict[str, Any]:
 @pytest.mark.parametrize(("sync", "twin"), PAIRS)
 def test_the_twins_have_the_same_methods_with_the_same_signatures(sync: type, twin: type) -> None:
     ours, theirs = methods(sync), methods(twin)
-    if sync is minka.Keyspace:  # its client makes it, each of its own parts
+    if sync is minka.Keyspace:  # its client makes it, each twin with its own parts
         del ours["__init__"], theirs["__init__"]
     assert ours.keys() == theirs.keys()
     for name, method in ours.items():
@@ -68,7 +68,7 @@ def test_what_one_twin_awaits_the_other_waits_for(sync: type, twin: type) -> Non
 
 
 def named(hint: Any) -> Iterator[type]:
-    """The classes that a type names, with those of the fields of dataclasses."""
+    """The classes that a type names, and those of the fields of dataclasses."""
     for part in typing.get_args(hint):
         yield from named(part)
     if isinstance(hint, type):

@@ -1,4 +1,4 @@
-"""How long an upload of a load's file waits for a node: as long as that answers."""
+"""How long an upload of a load's file waits for a node: as long as the node answers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +18,12 @@ from minka.v1.load_api_pb2 import ListFilesRequest, ListFilesResponse, UploadRes
 from minka.v1.loads_pb2 import Load
 
 TIMEOUT_S = 1.0
-LOOKS = 10  # which last longer than the timeout
+LOOKS = 10  # together longer than the timeout
 
 
 class Node:
-    """A node that takes a file only when it is `free`. Its first `breaks` transfers break off when it has been asked
-    `LOOKS` times how it is.
+    """A node that takes a file only when it is `free`. Each of its first `breaks` transfers breaks off after
+    `LOOKS` requests for its state.
     """
 
     def __init__(self, breaks: int = 0) -> None:
@@ -43,7 +43,7 @@ class Node:
         return UploadResponse(checksum=sum(map(len, messages))).SerializeToString()
 
     def list_files(self, _: ListFilesRequest, context: grpc.ServicerContext) -> ListFilesResponse:
-        """The method with which the client asks whether the node is there."""
+        """The method by which the client asks whether the node is alive."""
         if not self.answers:
             context.abort(grpc.StatusCode.UNAVAILABLE, "it hangs")
         self._asked.release()
@@ -86,7 +86,7 @@ def upload_to(node: Node, written: Written) -> None:
 
 
 def test_a_transfer_that_breaks_off_after_more_than_the_timeout_is_tried_again(written: Written) -> None:
-    """How long the node has taken in the file says nothing of how long it is away."""
+    """The time that the node has spent on the file doesn't count as absence."""
     node = Node(breaks=1)
     node.free.set()
     upload_to(node, written)

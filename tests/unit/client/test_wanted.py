@@ -1,4 +1,4 @@
-"""Which rows a client asks for, and which it has by then."""
+"""The rows that a client asks for, and those that it has by then."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_keyspace_that_is_used_is_asked_for_once() -> None:
     assert not wanted.has("fares")
     came(wanted)
     assert (wanted.has("fares"), wanted.missing()) == (True, None)
-    assert not wanted.need_slot("fares", 7), "a small one is there as a whole"
+    assert not wanted.need_slot("fares", 7), "a small keyspace comes as a whole"
     newer = wanted.newer(12, "c-1")
     assert (newer.known_version, newer.known_cluster, asked(newer)) == (12, "c-1", {"fares": None})
 

@@ -1,4 +1,4 @@
-"""The metrics that a node exposes, to be compared with what docs and rules say."""
+"""The metrics that a node exposes, to compare with docs and rules."""
 
 import pytest
 from prometheus_client import generate_latest
@@ -16,5 +16,5 @@ class _Source:
 
 @pytest.fixture(scope="session")
 def exposition() -> str:
-    """What /metrics answers, with every metric in it."""
+    """The answer of /metrics, with every metric in it."""
     return generate_latest(create_registry(_Source(), lambda: {"ca": 2e9, "cert": 1.9e9})).decode()

@@ -1,4 +1,4 @@
-"""What docs/operations.md says of the configuration and the metrics is true."""
+"""Statements of docs/operations.md about the configuration and the metrics are true."""
 
 import re
 from pathlib import Path

@@ -198,7 +198,7 @@ def test_a_mistake_in_the_cluster_section(tmp_path: Path, cluster: str, expected
         (b"#" * (2 << 20), "minkad.yaml: larger than 1 MiB"),
     ],
 )
-def test_what_is_no_configuration_at_all(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_files_that_are_not_configurations(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "minkad.yaml"
     path.write_bytes(content)
     with pytest.raises(MinkaError) as caught:

@@ -1,4 +1,4 @@
-"""What nodes answer to rows is recorded together with whatever else has come in meanwhile."""
+"""Nodes' answers to rows are recorded together with everything else that has come in meanwhile."""
 
 import asyncio
 from collections.abc import Sequence

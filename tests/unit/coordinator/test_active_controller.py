@@ -1,4 +1,4 @@
-"""The active controller on its loop: its proposals are committed at once, and nodes answer as real ones do."""
+"""The active controller on its loop: its proposals are committed at once, and nodes answer like real ones."""
 
 import asyncio
 import random
@@ -74,7 +74,7 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """Wait until all nodes asked for have the log, which is at once."""
+        """Wait until all nodes in question have the log; here they have it at once."""
 
     def count_tick(self) -> None:
         self.ticks += 1
@@ -89,7 +89,7 @@ class Harness:
             await self.look_around()
 
     async def look_around(self) -> None:
-        """Wait until the controller has looked at everything once, as it is now."""
+        """Wait until the controller has looked at everything once, in its present state."""
         seen = self.ticks
         await until(lambda: self.ticks >= seen + 2)
 
@@ -106,7 +106,7 @@ class Harness:
         self.held = []
 
     def release(self) -> None:
-        """Commit what was held."""
+        """Commit the held commands."""
         held, self.held = self.held, None
         for data, future in held or ():
             self.commit(data, future)
@@ -152,7 +152,7 @@ async def until(probe: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_alter_isr_answers_each_change_by_itself() -> None:
+async def test_alter_isr_answers_each_change_separately() -> None:
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     mine = next(p for p in h.state.partitions.values() if p.leader == "a")
@@ -218,7 +218,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
 
 
 async def test_a_busy_node_gives_up_a_leadership() -> None:
-    """It does so by what the leaders report, once the load has lasted."""
+    """It uses the leaders' reports, once the load has lasted."""
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED
@@ -252,7 +252,7 @@ async def test_a_new_controller_elects_where_its_predecessor_did_not_come_to_it(
     await first.begin("a", "b", "c", replicas=3)
     first.controller.close()
     state = State.from_snapshot(first.state.to_snapshot())
-    for row in list(state.partitions.values()):  # as after the first of the two records of its creation
+    for row in list(state.partitions.values()):  # the state after the first of the two records of its creation
         new = type(row)()
         new.CopyFrom(row)
         new.ClearField("isr")
@@ -397,7 +397,7 @@ NOT_ANSWERED = "no answer"
 
 
 class Watched:
-    """Four nodes; the controller's own is `a`. `silent` answers no data port but its own node's heartbeats go on."""
+    """Four nodes; the controller's own is `a`. `silent` answers no data port, but its own node's heartbeats go on."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(0.6, 0.8, 60.0, MigrationCaps(4, 32))
@@ -407,10 +407,10 @@ class Watched:
 
     async def begin(self) -> None:
         await self.h.begin("a", "b", "c", "d", replicas=3)
-        await self.beats(1.0)  # what is said of a process that has just registered doesn't count
+        await self.beats(1.0)  # reports about a process that has just registered don't count
 
     async def beats(self, seconds: float) -> None:
-        """Heartbeats of all that are up, each 50 ms."""
+        """Heartbeats of all that are up, every 50 ms."""
         for _ in range(round(seconds / STEP)):
             self.h.now += STEP
             for node in [node for node in self.h.state.nodes.values() if is_up(node)]:
@@ -418,7 +418,7 @@ class Watched:
             await self.h.look_around()
 
     def beat(self, node: str) -> str:
-        """What the answer to a heartbeat says is withheld, and why."""
+        """The node whose clearance the heartbeat's answer withholds, and the reason."""
         request = HeartbeatRequest(node_id=node, incarnation="1")
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)
@@ -534,7 +534,7 @@ async def test_a_node_that_applies_nothing_more_is_known() -> None:
         beat("a", 10)
         beat("b", 10)
         h.now += 1.0
-    assert h.controller.table_lags.behind("b", h.now) == 0, "there is no more"
+    assert h.controller.table_lags.behind("b", h.now) == 0, "there is no lag"
     for applied in (11, 12, 13):
         beat("a", applied)
         beat("b", 10)

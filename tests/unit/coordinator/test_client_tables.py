@@ -1,4 +1,4 @@
-"""What a client is told of the table: what it wants, and lacks."""
+"""The part of the table that a client gets: what it wants, and lacks."""
 
 import zlib
 from types import SimpleNamespace
@@ -86,7 +86,7 @@ async def test_some_slots_of_a_large_keyspace(world: World) -> None:
 async def test_the_rows_of_slots_are_found_without_a_look_at_others(world: World) -> None:
     wanted = WantedRows(keyspace="flights", whole_up_to=10, slots=[5])
     await world.ask(wanted)
-    del world.state.partitions[106]  # a look at every row that the keyspace has would miss it
+    del world.state.partitions[106]  # a look at every row of the keyspace would miss it
     world.state.partitions = cast(Any, OnlyByKey(world.state.partitions))
     assert ids(await world.ask(wanted)) == [105]
 
@@ -115,7 +115,7 @@ async def test_a_client_that_missed_too_much_or_comes_from_elsewhere_gets_what_i
     wanted = WantedRows(keyspace="fares")
     elsewhere = await world.ask(wanted, known=world.state.version - 1, cluster="c-2")
     assert (elsewhere.table.cluster.id, ids(elsewhere)) == ("c-1", [200, 201, 202, 203])
-    world.state = world.state.copy()  # which remembers no changes
+    world.state = world.state.copy()  # the copy remembers no changes
     world.tables = ClientTables(cast(Any, SimpleNamespace(state=world.state)))
     missed = await world.ask(wanted, known=world.state.version - 1)
     assert (missed.HasField("table"), ids(missed)) == (True, [200, 201, 202, 203])

@@ -25,7 +25,7 @@ class World:
         return ClusterClock(lambda: (self.right_ms + self.ahead[node]) * 1_000_000, lambda: self.right_ms * 1_000_000)
 
     def new_controller(self) -> None:
-        """Another one leads, whose clock that nobody sets began at another time."""
+        """Another one leads; its steady clock began at another time."""
         state = State()
         for node in "abc":
             state.nodes[node] = Node(id=node, state=NodeState.NODE_STATE_LIVE)
@@ -34,7 +34,7 @@ class World:
         self.offsets = {node: ClockOffset(self.clocks[node]) for node in "abc"}
 
     def heartbeats(self, there_ms: int = 5, back_ms: int = 5, c_ms: int = 0) -> None:
-        """Each node sends one, which takes so long, and so does its answer; `c_ms`: how much longer those of c take."""
+        """Each node sends one, which takes `there_ms`; its answer takes `back_ms`, and both `c_ms` more for c."""
         for node, offset in self.offsets.items():
             request = HeartbeatRequest(node_id=node, sequence=1, from_start=True)
             offset.add_to(request)
@@ -93,7 +93,7 @@ def test_the_middle_of_the_round_trip_counts(world: World) -> None:
     assert [clock.ahead_ms for clock in world.clocks.values()] == [0, 0, 0]
 
 
-def test_a_way_that_takes_long_one_way_is_no_wrong_clock(world: World) -> None:
+def test_a_slow_path_in_one_direction_does_not_count_as_a_wrong_clock(world: World) -> None:
     for _ in range(3):
         world.heartbeats(there_ms=400, back_ms=0)
     assert all(clock.ahead_ms is not None and abs(clock.ahead_ms) <= 400 for clock in world.clocks.values())

@@ -1,4 +1,4 @@
-"""What only says how far the log is committed waits for entries that say the same."""
+"""News of only the commit index waits for entries that carry it, too."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from minka.v1.raft_pb2 import MSG_APP, MSG_HEARTBEAT, Entry, Message, MessageType
 from minkad.coordinator.commit_news import CommitNews
 
-ROUNDS = 10  # more than it waits
+ROUNDS = 10  # more rounds than it waits
 
 
 def message(to: int, commit: int, *entries: Entry, type_: MessageType.ValueType = MSG_APP) -> Message:

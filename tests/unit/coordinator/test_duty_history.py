@@ -1,4 +1,4 @@
-"""What a node has seen of the moves of duties, and what it remembers for that."""
+"""The moves of duties that a node has seen, and its memory for them."""
 
 from collections.abc import Iterable
 
@@ -74,7 +74,7 @@ def test_what_delegates_took_is_forgotten_when_the_duty_is_attached_or_gone(worl
     world.create("feeds", ["job", "deleted", "kept"], lazy=True)
     world.follow()
     reported = say_attached(world, "s1", ["job", "kept"], took_ms=3)
-    world.history.note_times(world.duties, reported)  # it is repeated, since the answer was lost
+    world.history.note_times(world.duties, reported)  # it is repeated because the answer was lost
     number = world.row("deleted").number
     holding = Holding(duty=number, epoch=world.duties.on_shard["s1"][number].epoch)
     late = ShardReport(attached=[holding], times=[DelegateTime(duty=number, took_ms=3)])

@@ -1,4 +1,4 @@
-"""Which members have a change before it is acknowledged, and what the answer shows."""
+"""The members that have a change before it is acknowledged, and the contents of the answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection

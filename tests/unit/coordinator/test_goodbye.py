@@ -29,7 +29,7 @@ async def _unasked(request: HandOverRequest) -> HandOverResponse:
 
 
 class Coordinators:
-    """What athens, which stops, knows of the active controller, and how each address answers a goodbye.
+    """Athens, which is stopping: the controller that it knows, and each address's answer to a goodbye.
 
     Time passes only while a task waits.
     """
@@ -103,7 +103,7 @@ def test_the_controller_hears_one_goodbye() -> None:
 
 @pytest.mark.parametrize("refusal", [Code.NOT_CONTROLLER, Code.NO_CONTROLLER, Code.UNREACHABLE, Code.SHUTTING_DOWN])
 def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
-    """The controller that athens knows no longer is one; then none is known; then another one is elected, and is active
+    """The controller that athens knows loses its role; then none is known; then another one is elected, and is active
     later.
     """
     c = Coordinators()
@@ -119,7 +119,7 @@ def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_nobody_to_hear_it(known: str | None) -> None:
-    """It tries until its deadline, and delays the stop no longer."""
+    """It tries until its deadline, and doesn't delay the stop beyond that."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -139,7 +139,7 @@ def test_a_controller_that_is_silent() -> None:
 
 
 def test_a_silent_controller_is_left_once_another_is_elected() -> None:
-    """The call, which would go on for long, is given up."""
+    """The call, which would last long, is given up."""
     c = Coordinators()
     c.silent.add(OLD)
     c.at(0.3, lambda: c.elect(NEXT))
@@ -149,7 +149,7 @@ def test_a_silent_controller_is_left_once_another_is_elected() -> None:
 
 
 def test_a_refusal_that_will_not_change() -> None:
-    """It gives up at once, and the stop goes on without an error."""
+    """It gives up at once, and the stop continues without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -166,7 +166,7 @@ def test_who_never_registered_says_it_as_well() -> None:
 
 
 def test_a_refusal_that_comes_late() -> None:
-    """The next try gets only the time that is left."""
+    """The next try gets only the remaining time."""
     c = Coordinators()
     c.refusals = {OLD: Code.NOT_CONTROLLER}
     c.answer_takes = 0.7 * TIMEOUT
@@ -175,7 +175,7 @@ def test_a_refusal_that_comes_late() -> None:
 
 
 def test_the_controller_loses_its_leadership_meanwhile() -> None:
-    """It is unknown whether the goodbye was recorded, so the next controller hears it, too."""
+    """The goodbye may not have been recorded, so the next controller hears it, too."""
     c = Coordinators()
     c.refusals = {OLD: Code.OUTCOME_UNKNOWN}
     c.at(0.5, lambda: c.elect(NEXT))

@@ -1,4 +1,4 @@
-"""A heartbeat says what has changed since the one before. A new controller is told everything, in bounded pieces."""
+"""A heartbeat says what has changed since the last one. A new controller is told everything, in bounded pieces."""
 
 from minka.v1.cluster_pb2 import Node, NodeState, Partition
 from minka.v1.coordinator_pb2 import DamagedReplica, DiskSpace, HeartbeatRequest, MigrationProgress, ReplicaStats
@@ -32,7 +32,7 @@ class Plane:
 
 
 class Stream:
-    """A heartbeat stream of node a, and what the controller knows by it."""
+    """A heartbeat stream of node a, and what the controller learns from it."""
 
     def __init__(self, plane: Plane) -> None:
         self.reports = HeartbeatReports(plane)
@@ -127,7 +127,7 @@ def test_only_the_leader_says_what_a_partition_has() -> None:
     row = stream.state.partitions[1]
     row.leader = "b"
     stream.state.partitions.put(row)
-    assert known.sizes() == {1: 5}, "until the new leader has said it"
+    assert known.sizes() == {1: 5}, "until the new leader has reported it"
     known.note(Node(id="b"), HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=9)]))
     known.note(nodes["a"], HeartbeatRequest(replicas=[ReplicaStats(partition_id=1, bytes=6)]))
     assert known.sizes() == {1: 9}

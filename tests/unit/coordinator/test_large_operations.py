@@ -1,4 +1,4 @@
-"""Operations with thousands of migrations: the loop gets turns in between, and what belongs together is one entry."""
+"""Operations with thousands of migrations: the loop gets turns in between, and related rows are one entry."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ PENDING, CANCELLED = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGR
 
 
 def a_cluster(partitions: int = MANY) -> Controller:
-    """All partitions are on one node, and a second has come."""
+    """All partitions are on one node, and a second node has come."""
     c = Controller()
     c.register("a")
     c.run(CreateKeyspace("large", partitions, HashFunction.HASH_FUNCTION_MURMUR3, 1))
@@ -132,7 +132,7 @@ def test_a_queued_operation_with_many_migrations_is_cancelled_as_a_whole() -> No
 
 
 def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that are left wait for the one node that is full; the looks come to the end of them, and then rest."""
+    """All remaining ones wait for the one full node; the looks reach the last of them, and then rest."""
     monkeypatch.setattr(schedule, "WAITING_A_LOOK", 100)
     c = a_cluster(1000)
     begun(c)
@@ -150,7 +150,7 @@ def test_a_look_for_migrations_that_may_begin_is_bounded(monkeypatch: pytest.Mon
 
 
 def test_looks_for_stalls_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of those that have not begun is looked at each time, and all of them are given up when they are due."""
+    """Each time a part of the migrations that have not begun is looked at; all of them are given up when due."""
     c = a_cluster(3 * WAITING_A_LOOK)
     operation = begun(c)
     c.fail("b")

@@ -1,4 +1,4 @@
-"""What votes prove about the time in which there was no leader."""
+"""Votes prove for how long there was no leader."""
 
 from minka.v1.raft_pb2 import Message, MessageType
 from minkad.coordinator.leader_silence import LeaderSilence
@@ -38,7 +38,7 @@ def test_its_own_silence_counts_too() -> None:
 
 
 def test_a_vote_that_says_nothing_proves_nothing() -> None:
-    """It is that of a voter with an older version, or of one that has just heard its leader."""
+    """It comes from a voter of an older version, or one that has just heard its leader."""
     silence = heard_at(10.0)
     silence.handle(vote(550, sender=2), CANDIDATE, 10.7)
     silence.handle(vote(0, sender=4), CANDIDATE, 10.7)
@@ -61,7 +61,7 @@ def test_without_votes_nothing_is_proven() -> None:
 
 
 def test_what_a_voter_says() -> None:
-    """A leader hears itself; what was heard before the process began is unknown."""
+    """A leader hears itself; leaders heard before the process began are unknown."""
     silence = LeaderSilence(10.0)
     assert silence.milliseconds(10.2) == 199 or silence.milliseconds(10.2) == 200
     silence.handle(heartbeat(), FOLLOWER, 11.0)
@@ -71,7 +71,7 @@ def test_what_a_voter_says() -> None:
 
 
 def test_what_this_leader_has_granted_itself_counts_too() -> None:
-    """It may cease to act, for a transfer of leadership that fails, and begin again in the same term."""
+    """It may stop acting, for a transfer of leadership that fails, and begin again in the same term."""
     silence = heard_at(10.0)
     silence.handle(vote(550), CANDIDATE, 10.7)
     silence.asks(12.0)

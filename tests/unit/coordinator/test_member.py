@@ -1,4 +1,4 @@
-"""A node finds the next active controller, whatever the last one keeps it waiting for. Time passes only while it
+"""A node finds the next active controller, however long the last one keeps it waiting. Time passes only while it
 waits.
 """
 
@@ -90,7 +90,7 @@ class Athens:
         return self._loop.create_task(coroutine)  # type: ignore[arg-type]
 
     def elect(self, address: str) -> None:
-        """Elect a controller, of which Raft tells this node."""
+        """Elect a controller; Raft tells this node of it."""
         self.leader = self.hint = self.known = address
         self._loop.call_at(self.seconds, self.member.leader_changed)
 
@@ -173,7 +173,7 @@ def athens() -> Iterator[Athens]:
 def test_the_next_controller_is_heartbeaten_at_once_although_the_last_one_is_silent(
     athens: Athens, after: float
 ) -> None:
-    """It happens whatever the node waits for: an answer, another node's word, or a registration at the silent
+    """It happens whatever the node waits for: an answer, another node's hint, or a registration at the silent
     controller.
     """
     athens.silent.add(OLD)
@@ -194,7 +194,7 @@ def test_a_new_controller_knows_the_process_so_it_is_not_registered_again(athens
 
 
 def test_once_its_registration_is_recorded_the_answer_is_not_waited_for() -> None:
-    """The answer was lost, and another node, which is silent too, would be asked next."""
+    """The answer was lost, and the next node to be asked is silent, too."""
     athens = Athens()
     athens.silent = {OLD, NEXT, THIRD}
     athens.run(0.1)
@@ -269,7 +269,7 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
 
 
 def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> None:
-    """Also on another stream: an answer of the former one is taken no more."""
+    """On another stream, too: answers of the former one are ignored."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)

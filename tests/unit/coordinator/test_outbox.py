@@ -1,4 +1,4 @@
-"""What is made of a node's answer to the rows that it was sent."""
+"""A node's answer to the rows that it was sent, and its effects."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ async def test_what_failed_is_sent_again_and_what_was_deleted_is_reported() -> N
 
 
 async def rounds_until_told(*rows: Partition) -> int:
-    """In how many rounds of the loop the first request leaves."""
+    """The number of rounds of the loop until the first request leaves."""
     told = Told(*rows, answer=hosts_all)
     told.outbox.add(told.rows)
     rounds = 0
@@ -99,7 +99,7 @@ async def rounds_until_told(*rows: Partition) -> int:
 
 
 async def test_who_is_to_lead_is_told_before_pieces_of_long_work_have_their_turn() -> None:
-    """Clients wait for it. Many rows are long work themselves, whatever they say."""
+    """Clients wait for it. Many rows are long work themselves, whatever they contain."""
     assert await rounds_until_told(row(1, "a")) < ROUNDS
     assert await rounds_until_told(row(1, "b")) >= ROUNDS
     assert await rounds_until_told(*(row(id_, "a") for id_ in range(5))) >= ROUNDS

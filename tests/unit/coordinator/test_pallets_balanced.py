@@ -1,4 +1,4 @@
-"""What the active controller does automatically for the balance of duties."""
+"""The active controller's automatic balancing of duties."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.unit.core.duty_world import DutyWorld
 
 
 class Controller:
-    """A controller that decides by a state, and only notes which operations are to begin."""
+    """A controller that decides by a state, and only notes the operations that should begin."""
 
     def __init__(self, state: State) -> None:
         self.decided = state
@@ -24,7 +24,7 @@ class Controller:
         self.begun: asyncio.Queue[Command] = asyncio.Queue()
 
     def fail(self, error: BaseException, /) -> None:
-        """Until the test ends."""
+        """False once the test ends."""
 
     def suspects_itself(self) -> bool:
         return False
@@ -76,7 +76,7 @@ async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeyp
 
 
 async def test_a_deleted_pallet_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is created under its name is balanced as a new one."""
+    """One that is created under its name is balanced like a new one."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_a_piece_has_so_many_bytes_and_takes_so_long() -> None:
+def test_a_piece_has_enough_bytes_and_takes_enough_time() -> None:
     clock = Clock()
     piece = Piece(clock, PIECE_S)
     for _ in range(2):
@@ -20,7 +20,7 @@ def test_a_piece_has_so_many_bytes_and_takes_so_long() -> None:
         piece.add(bytes(PIECE_BYTES))
         assert not piece.is_over(), "it was short"
         clock.now += PIECE_S
-        assert not piece.is_over(), "its time is looked at after so many bytes only"
+        assert not piece.is_over(), "its time is looked at only after PIECE_BYTES"
         piece.add(bytes(PIECE_BYTES))
         assert piece.is_over()
         piece.begin()

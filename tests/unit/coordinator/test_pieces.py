@@ -1,4 +1,4 @@
-"""Commands over thousands of rows: the loop gets turns in between, and another controller can go on after each
+"""Commands over thousands of rows: the loop gets turns in between, and another controller can continue after each
 piece.
 """
 
@@ -23,7 +23,7 @@ ONLINE = PartitionState.PARTITION_STATE_ONLINE
 
 
 class Watched(Harness):
-    """Counts the turns of the loop, and keeps what is proposed and what nodes are told."""
+    """Counts the turns of the loop, and keeps the proposals and the messages to nodes."""
 
     def __init__(self, state: State | None = None) -> None:
         self.proposed: list[list[RecordBatch]] = []
@@ -128,8 +128,8 @@ async def test_a_node_that_was_failed_wrongly_is_told_only_what_has_changed() ->
 
 
 async def prefixes(c: Controller, command: Command, go_on: Callable[[State], Awaitable[None]]) -> int:
-    """Let the controller die after each number of the command's records, and go on from there; returns how many there
-    are.
+    """Let the controller die after each number of the command's records, and continue from there; returns the number of
+    records.
     """
     snapshot = c.state.to_snapshot()
     count = len(list(_applied(State.from_snapshot(snapshot), command, 10**9)))

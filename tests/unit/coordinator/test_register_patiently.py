@@ -16,7 +16,7 @@ FOLLOWER, CONTROLLER, DEAD = "byzantium:7400", "cyrene:7400", "delphi:7400"
 
 
 class Controllers:
-    """A follower that names the controller, the controller with its verdict, and a node that is not there."""
+    """A follower that names the controller, the controller with its verdict, and a missing node."""
 
     def __init__(self, verdict: Code) -> None:
         self.verdict = verdict

@@ -17,7 +17,7 @@ SETTINGS = ShardSettings(clearance=3.0, failure_timeout=3.6)
 
 
 class FakeClock:
-    """A clock in seconds, which a test moves."""
+    """A clock in seconds; the test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -30,7 +30,7 @@ class Harness:
     """The parts of an active controller that matter here."""
 
     def __init__(self, *, unconfirmed: float = 10.0) -> None:
-        """`unconfirmed`: for so many seconds nobody has confirmed a former controller."""
+        """`unconfirmed`: the seconds for which nobody has confirmed a former controller."""
         self.clock = FakeClock()
         self.decided = State()
         self.decided.duties.put_shard(Shard(name="s1", incarnation="a", state=ShardState.SHARD_STATE_LIVE))
@@ -50,10 +50,10 @@ class Harness:
         )
 
     def fail(self, error: BaseException, /) -> None:
-        """Until the test ends."""
+        """False once the test ends."""
 
     def suspects_itself(self) -> bool:
-        """Whether many nodes are silent."""
+        """True if many nodes are silent."""
         return self.nodes_are_silent
 
     async def submit(self, command: Command) -> None:
@@ -69,7 +69,7 @@ class Harness:
                 await self.recorded.wait()
 
     async def begin(self, command: Command) -> Operation | None:
-        """Fail, since no test asks for it."""
+        """Fail: no test asks for it."""
         raise AssertionError(command)
 
     def beat(self, incarnation: str = "a") -> Any:
@@ -78,7 +78,7 @@ class Harness:
         return self.control.heartbeats(ShardHeartbeatsRequest(signs=[sign]))
 
     def pass_time(self, seconds: float, *, confirmed: bool = True) -> None:
-        """Let time pass in ticks, so that the judge doesn't stand still; a quorum confirms the leadership in each."""
+        """Let time pass in ticks, so that the judge doesn't stop; a quorum confirms the leadership in each."""
         end = self.clock.now + seconds
         while self.clock.now < end - 1e-9:
             self.clock.now = min(end, self.clock.now + 0.05)
@@ -88,7 +88,7 @@ class Harness:
                 self.control.judge()
 
     def failed(self) -> bool:
-        """Whether the shard was failed."""
+        """True if the shard was failed."""
         return any(isinstance(command, FailShards) for command in self.submitted)
 
 
@@ -174,7 +174,7 @@ async def test_a_late_heartbeat_is_a_flap(h: Harness) -> None:
 async def test_a_new_controller_waits_for_what_former_ones_granted_and_for_shards_to_find_it(
     unconfirmed: float, waits: float
 ) -> None:
-    """What was granted ends 3 s after the last confirmation, by a clock that may run 1.1 times as fast as another."""
+    """A grant ends 3 s after the last confirmation, by a clock that may run 1.1 times as fast as another."""
     h = Harness(unconfirmed=unconfirmed)
     h.pass_time(waits - 0.06)
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The counts are brought up to date by what has changed, however a node has come by it."""
+"""Changes update the counts, however a node has come by the changes."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,7 +104,7 @@ async def test_rows_that_went_while_nobody_remembers() -> None:
     world = World(10)
     await world.counting.count()
     del world.state.partitions[3]
-    for _ in range(3):  # as a restored snapshot has it: another state, which remembers nothing
+    for _ in range(3):  # like a restored snapshot: another state, which remembers no changes
         world.state.version += 1
     restored = world.state.copy()
     world.coordinator.state = restored

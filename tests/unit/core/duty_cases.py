@@ -11,7 +11,7 @@ NAMES = tuple("abcdefgh")
 
 
 def duties_of(weights: Iterable[int], shard: str = "", first: int = 0) -> list[PlacedDuty]:
-    """One of each weight, the first one the oldest."""
+    """One duty of each weight, the first one the oldest."""
     return [PlacedDuty(n, f"feeds/{n}", weight, n, shard) for n, weight in enumerate(weights, first)]
 
 
@@ -21,7 +21,7 @@ def shards_of(**capacities: int | None) -> list[ShardRoom]:
 
 
 def applied(duties: Sequence[PlacedDuty], plan: DutyPlan) -> list[PlacedDuty]:
-    """The duties once the plan is carried out; each move is checked to begin where its duty is."""
+    """The duties once the plan is carried out; checks that each move begins where its duty is."""
     moves = {move.number: move for move in plan.moves}
     assert len(moves) == len(plan.moves)
     for duty in duties:
@@ -39,7 +39,7 @@ def weights(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[s
 
 
 def counts(duties: Iterable[PlacedDuty], shards: Iterable[ShardRoom]) -> dict[str, int]:
-    """How many duties each shard has."""
+    """The number of duties that each shard has."""
     return weights((replace(duty, weight=1) for duty in duties), shards)
 
 
@@ -61,7 +61,7 @@ settings_of: st.SearchStrategy[BalancerSettings] = st.builds(
 
 @st.composite
 def plain(draw: st.DrawFn, heaviest: int = 50) -> tuple[list[PlacedDuty], list[ShardRoom]]:
-    """Duties anywhere, all of which can be moved, and shards each of which has room for all of them."""
+    """Duties anywhere, all of them movable, and shards that each have room for all of them."""
     found = draw(st.lists(st.integers(1, heaviest), max_size=60))
     names = draw(st.sampled_from([NAMES[:n] for n in range(1, 8)]))
     places = draw(st.lists(st.sampled_from(["", "gone", *names]), min_size=len(found), max_size=len(found)))

@@ -29,7 +29,7 @@ from minkad.core.state import DutyState, State
 _A = AssignmentState
 CAPS = MigrationCaps(per_node=1, cluster=1)
 TEN = [f"d{number}" for number in range(10)]  # ids of duties
-PIECES = 1000  # steps until all that follows must be done
+PIECES = 1000  # steps within which all consequences must be done
 
 
 @dataclass
@@ -48,7 +48,7 @@ class DutyWorld:
         self.state = State()
         self.now_ms = 1_000_000
         self.processes: dict[str, Process] = {}
-        self.releases = True  # whether processes release what they are told to
+        self.releases = True  # true if processes release duties when they are told to
         self.distributor = Distributor()
         self._scheduler = Scheduler()
         self._starts = 0
@@ -69,12 +69,12 @@ class DutyWorld:
         self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """The records that the controller would make for duties now, without being asked."""
+        """The records that the controller would make for duties now, unasked."""
         return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:
-        """Let the controller do what it does automatically until nothing is left. Joined shards are waited for."""
-        gathered_at = -1  # the revision at which the wait was over
+        """Let the controller do its automatic work until nothing is left. Waits for shards that have joined."""
+        gathered_at = -1  # the revision at which the wait ended
         for _ in range(PIECES):
             facts = self.distributor.next_facts(self.state, self.now_ms)
             facts = facts or self._scheduler.next_steps(self.state, CAPS, self.now_ms)
@@ -112,7 +112,7 @@ class DutyWorld:
         self.do(ChangePallets([PalletChange(update=Pallet(id=id_, **fields))]))  # type: ignore[arg-type]
 
     def create(self, pallet: str, ids: Iterable[str], **fields: object) -> None:
-        """Create duties that are alike."""
+        """Create equal duties."""
         specs = [DutySpec(pallet=pallet, id=id_, **fields) for id_ in ids]  # type: ignore[arg-type]
         self.do(ChangeDuties([DutyChange(create=spec) for spec in specs]))
 
@@ -126,7 +126,7 @@ class DutyWorld:
         self.do(ChangeDuties([DutyChange(pin=pin)]))
 
     def rebalance(self, pallet: str) -> int:
-        """Begin the moves that the balancer wants; returns how many there are."""
+        """Begin the moves that the balancer wants; returns their number."""
         plan = plan_rebalance(self.state, PlanRebalanceRequest(pallet=pallet), self.now_ms)
         if plan.moves:
             self.do(BalancePallet(plan))
@@ -165,7 +165,7 @@ class DutyWorld:
         self.do(LeaveShard(name, self.processes[name].incarnation))
 
     def work(self, process: Process) -> bool:
-        """Do what the rows tell the process; returns whether that changed anything."""
+        """Do what the rows tell the process; returns True if that changed anything."""
         report = ShardReport()
         for one in list(self.duties.on_shard.get(process.name, {}).values()):
             holding = Holding(duty=one.duty, epoch=one.epoch)
@@ -235,16 +235,16 @@ class DutyWorld:
         return row
 
     def where(self, id_: str, pallet: str = "feeds") -> str:
-        """The shard that has the duty; "" for none."""
+        """The shard that has the duty; "" if none."""
         holder = self.duties.holder(self.row(id_, pallet).number)
         return "" if holder is None else holder.shard
 
     def why_unplaced(self, id_: str, pallet: str = "feeds") -> str:
-        """Why no shard has the duty, for people."""
+        """The reason why no shard has the duty, for people."""
         return describe_unplaced(self.state, self.distributor, self.row(id_, pallet), self.now_ms)
 
     def counts(self, pallet: str = "feeds") -> dict[str, int]:
-        """How many duties of the pallet each registered shard has."""
+        """The number of the pallet's duties on each registered shard."""
         return {name: self.duties.load(name, pallet).duties for name in sorted(self.processes)}
 
     def check_held_once(self) -> None:
@@ -258,7 +258,7 @@ class DutyWorld:
                     holders[number] = process.name
 
     def check_tables(self) -> None:
-        """Check that the indexes equal those computed from the rows, and that a snapshot restores all of it."""
+        """Check that the indexes equal those computed from the rows, and that a snapshot restores all of them."""
         restored = State.from_snapshot(self.state.to_snapshot())
         assert restored == self.state
         for index in ("numbers", "deleting", "pinned", "suspected", "takes"):

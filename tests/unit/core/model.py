@@ -1,4 +1,4 @@
-"""The controller and its state on their own: commands go in, and records are applied at once, as from a committed
+"""The controller and its state alone: commands go in, and records are applied at once, as from a committed
 log.
 """
 
@@ -41,7 +41,7 @@ def changed(partition: Partition, change: Callable[[Partition], None]) -> Partit
 
 
 def check_indexes(state: State) -> None:
-    """Check that what is found by the rows' content is what a look at all rows finds."""
+    """Check that the indexes by the rows' content find what a look at all rows finds."""
     rows = state.partitions
     fresh = Partitions.of_encoded(rows.encoded())
     for row in state.tombstones.values():
@@ -107,7 +107,7 @@ class Controller:
             yield from (NotifyNode(effect.node, id_) for id_ in ids)
 
     def replace_controller(self) -> None:
-        """Replace the controller by another one that has only the records, and takes up the work."""
+        """Replace the controller with another one that has only the records, and continues the work."""
         fresh = State()
         for batch in self.log:
             fresh.apply_batch(RecordBatch.FromString(batch))
@@ -142,7 +142,7 @@ class Controller:
             self.take_out_absent()
 
     def deliver(self, unreachable: Sequence[str] = ()) -> None:
-        """Tell the nodes their rows and take their answers, until each node that is up knows all of its rows."""
+        """Send the nodes their rows and take their answers, until each node that is up knows all of its rows."""
 
         def reaches(effect: NotifyNode) -> bool:
             return effect.node not in unreachable and is_up(self.state.nodes.get(effect.node))
@@ -160,7 +160,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader asks for it. `eligible`: by default all others that have everything."""
+        """Change the in-sync set, as the leader requests. `eligible`: by default all others that have everything."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -171,7 +171,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let leaders that are up take nodes out of in-sync sets that are gone by the table."""
+        """Let leaders that are up remove nodes from in-sync sets that are gone by the table."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):
@@ -189,7 +189,7 @@ class Controller:
                 self.alter_isr(row, [*row.isr, *behind])
 
     def hand_over(self, partition_id: int) -> None:
-        """Hand over as the leader asks, which it does once its successor has everything."""
+        """Hand over as the leader requests once its successor has everything."""
         row = self.state.partitions[partition_id]
         self.run(HandOver(row.leader, row.id, row.partition_epoch, row.successor))
 
@@ -263,7 +263,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes, one of which has come back: the other one leads the partitions that it should lead by preference."""
+    """Two nodes, one of which has come back: the other leads the partitions that this one should lead by preference."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

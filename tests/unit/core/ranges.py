@@ -61,7 +61,7 @@ def propose(c: Controller, row: Partition, key: bytes, *, node: str = "", genera
 
 
 def finish_merges(c: Controller) -> None:
-    """Let the leader of each merge report that one partition has all that the other one has."""
+    """Let the leader of each merge report that one partition has everything of the other one."""
     for row in list(c.state.partitions.values()):
         right = c.state.partitions.get(row.merge_from)
         if right is not None and row.leader and row.leader == right.leader:

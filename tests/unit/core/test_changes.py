@@ -12,7 +12,7 @@ from tests.unit.core.ranges import by_ranges, finish, merge, rows_of, split
 
 
 def busy_cluster() -> tuple[Controller, dict[int, PartitionTable]]:
-    """A cluster in which nodes come and go, and partitions are made, moved, split and merged; and its table at each
+    """A cluster in which nodes come and go, and partitions are made, moved, split and merged; with its table at each
     version.
     """
     c = Controller()

@@ -1,4 +1,4 @@
-"""The code that CONTRIBUTING.md shows works."""
+"""The code shown in CONTRIBUTING.md works."""
 
 import re
 import sys

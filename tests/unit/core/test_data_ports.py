@@ -1,4 +1,4 @@
-"""Whose data ports count as dead, by what those who watch them say."""
+"""Data ports that count as dead, by the reports of the nodes that watch them."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_each_node_watches_itself_and_the_three_before_it() -> None:
     assert watched("abc", "x") == "", "it is in no table yet"
 
 
-def test_each_node_is_watched_by_itself_and_three_others() -> None:
+def test_each_node_watches_itself_and_three_others_watch_it() -> None:
     names = "abcdefgh"
     for name in names:
         assert sum(name in watched(names, own) for own in names) == 4
@@ -71,7 +71,7 @@ def test_most_of_those_who_watch_a_port_judge_it() -> None:
     )
 
 
-def test_a_node_that_does_not_reach_its_own_address_is_not_judged_by_itself() -> None:
+def test_a_node_that_does_not_reach_its_own_address_is_not_its_own_judge() -> None:
     judge = Judge(nodes("abc"))
     judge.say("a", "a")
     assert judge.withheld() == ""
@@ -101,7 +101,7 @@ def test_a_watcher_that_is_gone_does_not_count() -> None:
 def test_a_node_that_does_not_reach_its_own_address_is_not_failed_and_registered_in_turns(
     names: str, by: str, silent: str
 ) -> None:
-    """Its own word, which is missing once it has failed, tips no balance."""
+    """Its own report, which is missing once it has failed, tips no balance."""
     judge = Judge(nodes(names))
     judge.say("a", f"a{by}")
     assert judge.judge.unanswered("a") is not None if silent else judge.withheld() == ""
@@ -124,7 +124,7 @@ def test_while_most_of_the_cluster_is_silent_nobody_is_judged() -> None:
     assert judge.withheld() == "ab"
     judge.say("abc", "abcd")
     assert judge.withheld() == ""
-    assert judge.judge.unanswered("c") is not None, "status names it all the same"
+    assert judge.judge.unanswered("c") is not None, "status names it nevertheless"
 
 
 def test_what_was_said_of_the_process_before_does_not_count() -> None:
@@ -148,7 +148,7 @@ def test_it_is_known_since_when() -> None:
 
 
 def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
-    """It sends no heartbeats, so its own last word doesn't count."""
+    """It sends no heartbeats, so its own last report doesn't count."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")
@@ -158,7 +158,7 @@ def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
 
 
 def test_a_node_has_given_up_its_clearance_when_it_has_taken_all_answers_that_brought_one() -> None:
-    """Its heartbeats don't wait for the answers to those before: a clearance may still be on its way."""
+    """Its heartbeats don't wait for the answers to earlier ones: a clearance may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

@@ -111,7 +111,7 @@ def test_duties_are_placed_and_move_when_a_shard_joins(world: DutyWorld) -> None
 
 
 def test_no_more_is_on_its_way_to_a_shard_than_the_pallet_says(world: DutyWorld) -> None:
-    """Duties that the shard was given and has yet to attach count."""
+    """Duties that the shard was given but has yet to attach count."""
     world.change_pallet("feeds", moves_per_shard=2, balancer=Balancer(kind=BalancerKind.BALANCER_KIND_ROUND_ROBIN))
     source = world.join("s1")
     world.create("feeds", TEN)
@@ -284,7 +284,7 @@ def test_what_does_not_fit_is_placed_as_soon_as_there_is_room() -> None:
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_pallet_that_was_deleted_and_is_created_again_is_a_new_one(is_seen: bool) -> None:
-    """What was known about the old one's room and duties says nothing about the new one's."""
+    """The old one's room and duties say nothing about the new one's."""
     world = DutyWorld()
     world.pallet("feeds")
     world.join("s1", capacity=10)

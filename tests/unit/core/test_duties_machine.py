@@ -1,4 +1,4 @@
-"""Whatever clients and shards do, and however they fail: no duty is held twice, and at the end each one that fits has a
+"""Whatever clients and shards do, and however they fail: no duty is held twice, and in the end each one that fits has a
 shard.
 """
 

@@ -1,4 +1,4 @@
-"""The samples of the seed's page, and what people are told."""
+"""The examples of the seed's page, and the explanations to people."""
 
 from dataclasses import replace
 
@@ -187,7 +187,7 @@ def test_no_more_is_moved_than_brings_the_one_that_is_off_within_1_percent() -> 
 
 
 def test_the_share_is_of_what_fixed_duties_leave() -> None:
-    """One shard has more than the mean in any case; the others are within 5 % of what they can have."""
+    """One shard exceeds the mean in any case; the others are within 5 % of what they can have."""
     shards = shards_of(a=10_000, b=10_000, c=10_000)
     fixed = [replace(duty, is_fixed=True) for duty in duties_of([5000], "a")]
     duties = fixed + duties_of([1] * 103, "b", first=1) + duties_of([1] * 97, "c", first=200)
@@ -197,7 +197,7 @@ def test_the_share_is_of_what_fixed_duties_leave() -> None:
 
 @pytest.mark.parametrize("balancer", [FAIR, CAPACITY], ids=lambda balancer: str(balancer.name))
 def test_a_weight_that_goes_up_and_down_moves_one_duty_at_most(balancer: object) -> None:
-    """There are few heavy duties, so that 5 % is less than one of them: a duty that moved once does not move back."""
+    """There are few heavy duties, so 5 % is less than one of them: a duty that moved once does not move back."""
     shards, duties = shards_of(a=1000, b=1000), duties_of([50] * 4, "a") + duties_of([50] * 4, "b", first=4)
     moves = 0
     for weight in (60, 50, 74, 50, 80, 50, 80, 50):

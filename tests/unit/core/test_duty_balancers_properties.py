@@ -68,7 +68,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, settings:
 @every_balancer
 @given(case=anything(), settings=settings_of)
 def test_a_plan_respects_what_it_is_told(name: str, case: Case, settings: BalancerSettings) -> None:
-    """Fixed duties stay, no duty goes where it must not be, and no limit is exceeded because of a move."""
+    """Fixed duties stay, no duty goes where it must not be, and no move exceeds a limit."""
     duties, shards = case
     by_name, by_number_of = {shard.name: shard for shard in shards}, {duty.number: duty for duty in duties}
     new = [duty for duty in duties if not duty.shard]
@@ -151,7 +151,7 @@ def test_round_robin_keeps_its_bound_with_the_fewest_moves(case: Case, differenc
 
 
 def fewest_given(has: Sequence[int], homeless: int, difference: int) -> int:
-    """The fewest duties that must leave their shards so that each has from `low` to `low + difference` at the end."""
+    """The smallest number of duties that must leave their shards so that each ends with `low` to `low + difference`."""
     total, best = sum(has) + homeless, sum(has)
     for low in range(total // len(has) + 1):
         if (low + difference) * len(has) >= total:
@@ -202,7 +202,7 @@ def test_spill_over_keeps_its_bound_when_shards_are_small(found: list[int], shar
 
 
 def check_filled(after: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> None:
-    """Check that no duty is further on in the order than it must be."""
+    """Check that no duty is further on in the order than necessary."""
     by_count = by_number("spill_over", settings)
     total = (counts if by_count else weights)(after, shards)
     named = [n for n in settings.shard_order if n in total]
@@ -269,7 +269,7 @@ def test_a_small_change_of_weights_moves_nothing(name: str, case: Case, data: st
     balanced = applied(heavy, BALANCERS[name].rebalance(heavy, roomy, DEFAULTS))
     shares = {shard.name: shard.ideal for shard in BALANCERS[name].rebalance(balanced, roomy, DEFAULTS).shards}
     if any(abs(weight - shares[n]) > 0.01 * shares[n] for n, weight in weights(balanced, roomy).items()):
-        return  # a few heavy duties can't be so even
+        return  # a few heavy duties can't be that even
     grown = [
         PlacedDuty(d.number, d.name, d.weight + data.draw(st.integers(0, 3)) * d.weight // 100, d.created_ms, d.shard)
         for d in balanced

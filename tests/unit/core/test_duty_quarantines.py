@@ -16,7 +16,7 @@ ROUNDS = 10 * MANY
 
 
 def world_of(shards: int, version: Callable[[int], str] = lambda _: "1") -> DutyWorld:
-    """A world with so many shards, whose names tell their version."""
+    """A world with this number of shards, whose names tell their version."""
     world = DutyWorld()
     world.pallet("feeds")
     for number in range(shards):
@@ -31,7 +31,7 @@ def assigned(world: DutyWorld) -> list[str]:
 
 
 def fail_everywhere(world: DutyWorld, reason: str = "ValueError: no") -> list[str]:
-    """Let each shard that is given the duty fail, until none is; returns these shards."""
+    """Let each shard that gets the duty fail, until none gets it; returns these shards."""
     tried: list[str] = []
     for _ in range(ROUNDS):
         world.follow()

@@ -1,4 +1,4 @@
-"""What follows from the reports of shards, when these are large, and when weights change."""
+"""The effects of shards' reports, when these are large, and when weights change."""
 
 from collections.abc import Callable
 

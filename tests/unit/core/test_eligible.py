@@ -1,5 +1,5 @@
-"""Who left an in-sync set that refused writes already, and leads if nobody in the set can; and losses that a person
-accepts.
+"""Replicas that left an in-sync set which refused writes already, and that lead if none in the set can; and losses that
+a person accepts.
 """
 
 import pytest
@@ -65,7 +65,7 @@ def test_an_eligible_replica_leads_if_nobody_in_sync_can() -> None:
     c.register("b", incarnation="2")
     after = row(c)
     assert (after.leader, after.leader_epoch, after.unclean_elections) == ("b", before.leader_epoch + 1, 0)
-    assert sorted(after.isr) == ["a", "b"], "each of them has everything; the leader takes out who is gone"
+    assert sorted(after.isr) == ["a", "b"], "each of them has everything; the leader takes out those that are gone"
     assert eligible(c) == []
     c.replace_controller()
     c.settle()
@@ -111,7 +111,7 @@ def test_nobody_becomes_eligible_who_has_not_everything(named: str) -> None:
 
 
 def test_what_a_row_says_is_void_once_another_controller_has_changed_it() -> None:
-    """One of an older version copies the field, and lets the isr grow without a look at it."""
+    """A leader of an older version copies the field, and lets the isr grow without looking at it."""
     c, _ = alone()
     old = changed(row(c), lambda new: new.isr.append("c"))
     assert list(old.eligible) == ["b"]
@@ -224,7 +224,7 @@ def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
 
 
 def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced() -> None:
-    """It leads by the row, and serves nothing."""
+    """It leads by the row, but serves nothing."""
     c, _ = alone()
     c.register("c", incarnation="2")
     epoch = row(c).partition_epoch

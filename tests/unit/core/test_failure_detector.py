@@ -1,4 +1,4 @@
-"""Which nodes are to be failed, by what a judge has heard and when it had its turns."""
+"""Nodes that should be failed, by what a judge has heard and when it had its turns."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Judge:
             self.turn()
 
     def stand_still(self, seconds: float) -> None:
-        """Stand still: what comes meanwhile waits, and is heard after the turn that comes late."""
+        """Stop for a while: messages wait meanwhile, and are heard after the late turn."""
         self.now += seconds
         self.turn()
 
@@ -116,7 +116,7 @@ def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() ->
 
 
 def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """That is the former leader, which the voters have not heard."""
+    """It is the former leader, which the voters have not heard."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}
@@ -127,7 +127,7 @@ def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
 
 
 def test_a_judge_that_hears_little_of_the_cluster_suspects_itself_but_not_for_ever() -> None:
-    """Three of five nodes are silent; at the end they are failed together."""
+    """Three of five nodes are silent; in the end they are failed together."""
     judge = Judge("a", "b", "c", "d")
     judge.run(2.0)
     judge.quiet = {"a", "b", "c"}
@@ -151,7 +151,7 @@ def test_those_who_fall_silent_one_after_the_other_are_counted_together() -> Non
 
 
 @pytest.mark.parametrize(("others", "quiet"), [("a", "a"), ("abc", "a"), ("abcd", "ab")])
-def test_a_small_part_is_no_reason_to_wait(others: str, quiet: str) -> None:
+def test_a_small_part_is_not_waited_for(others: str, quiet: str) -> None:
     """A small part is the other node of two, or two of five."""
     judge = Judge(*others)
     judge.run(2.0)

@@ -1,4 +1,4 @@
-"""Plans of many partitions on many nodes: the fewest moves, and work that grows with the table and not with its square.
+"""Plans of many partitions on many nodes: the fewest moves, and work that grows with the table, not with its square.
 The seconds are in `benchmarks/placement.py`.
 """
 
@@ -46,7 +46,7 @@ def planned(state: State, *drain: str) -> Plan:
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """How many lines the planners execute."""
+    """The number of lines that the planners execute."""
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -72,7 +72,7 @@ def test_new_nodes_get_their_share_with_the_fewest_moves(zones: int) -> None:
     has = {n.node: n.partitions_after for n in plan.nodes}
     moved = [m for m in plan.moves if set(m.replicas) != set(m.target_replicas)]
     assert set(has.values()) == {share, share + 1}
-    # Whatever the plan, so much has to come to the new nodes; and nothing else moves.
+    # Every plan has to bring this much to the new nodes; and nothing else moves.
     assert len(moved) == plan.minimum_moves == sum(has[f"n{i:04}"] for i in range(100, 108)) <= 8 * (share + 1)
     assert not plan.notes
 
@@ -108,7 +108,7 @@ def test_the_work_does_not_grow_with_the_number_of_keyspaces() -> None:
 
 
 def test_leaders_of_many_partitions_are_spread_in_a_few_looks_at_the_table() -> None:
-    """On each of the first nodes is the preferred leader of all partitions that it has."""
+    """Each of the first nodes has the preferred leader of all its partitions."""
 
     def work(size: int) -> int:
         state = a_table(20 * size, 1000 * size)
@@ -125,7 +125,7 @@ def test_leaders_of_many_partitions_are_spread_in_a_few_looks_at_the_table() -> 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An element for each plan that is made as a drain begins."""
+    """An element for each plan that is made when a drain begins."""
 
     def planner(*args: Any) -> Plan:
         plans.append(1)

@@ -1,4 +1,4 @@
-"""Leaderships that go elsewhere are looked for a part at a time, however many a node has that nobody else can lead."""
+"""Leaderships to hand over are looked for a part at a time, however many of them nobody else can lead."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ ALONE, TWICE = 30, 6  # partitions, with one replica and with two
 
 @pytest.fixture
 def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A node that stops leads partitions that only it has, and others."""
+    """A node that is stopping leads partitions that only it has, and others."""
     monkeypatch.setattr(leaderships, "LOOK", LOOK)
     made = Controller()
     made.register("a")
@@ -32,7 +32,7 @@ def c(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many rows are read."""
+    """The number of rows that are read."""
     counted = Counter[str]()
     read = Partitions.__getitem__
 

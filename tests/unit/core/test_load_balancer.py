@@ -1,4 +1,4 @@
-"""Partitions that move because of their load: which one moves, when, and how that is recorded."""
+"""Moves of partitions because of their load: which one moves, when, and how the move is recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -88,7 +88,7 @@ def test_moved_until_it_is_even() -> None:
 
 
 def test_a_copy_where_there_is_no_replica() -> None:
-    """The smaller of two partitions that help as much is copied."""
+    """The smaller of two partitions that help equally is copied."""
     c = cluster(replicas=1)
     assert {row.leader for row in c.state.partitions.values()} == set(NODES)
     mine = sorted(row.id for row in c.state.partitions.values() if row.leader == "athens")

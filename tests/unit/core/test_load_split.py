@@ -1,4 +1,4 @@
-"""The key at which a partition that is too busy is split, by the requests to it."""
+"""The key at which a partition that is too busy is split, by its requests."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -44,7 +44,7 @@ def test_even_load_is_halved() -> None:
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_zipf(exponent: float, in_order: bool) -> None:
-    """The share of the most popular key bounds the error, even if the popular keys lie side by side."""
+    """The share of the most popular key bounds the error, even if the popular keys are adjacent."""
     rng = Random(1)
     keys = KEYS if in_order else rng.sample(KEYS, len(KEYS))
     asked = zipf(rng, keys, exponent)

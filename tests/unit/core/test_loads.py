@@ -1,4 +1,4 @@
-"""Loads in the replicated state: what is decided, and that all pieces of a commit are recorded or none."""
+"""Loads in the replicated state: decisions, and all pieces of a commit are recorded or none."""
 
 import pytest
 
@@ -204,7 +204,7 @@ def test_no_split_begins_while_a_load_is_taken_in() -> None:
     key = b"a"
     error = refused(state, ProposeSplit(row.leader, row.id, row.generation, key), Code.SPLIT_REFUSED)
     assert "load one is being taken in" in error.message
-    run(state, Split("ranged", [key], "test", ""))  # as an operation it waits
+    run(state, Split("ranged", [key], "test", ""))  # it waits like an operation
     finish(state, load_of(state, "one"), [file.partition_id for file in files])
     split(state, row.id, key)
 

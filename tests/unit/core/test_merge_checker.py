@@ -1,4 +1,4 @@
-"""Automatic merges join partitions that stay small and cold, and that won't soon be split again."""
+"""Automatic merges join partitions that stay small and cold, and won't soon be split again."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_pairs_after_a_while() -> None:
     assert cold.keys(AFTER) == [], "one operation at a time"
     finish(cold.c)
     assert [row.end_key for row in rows_of(cold.c)] == [b"d", b""]
-    assert cold.keys() == [], "what has been merged is looked at again"
+    assert cold.keys() == [], "a merged partition is looked at again"
     assert cold.keys(AFTER) == [b"d"]
 
 
@@ -78,7 +78,7 @@ def test_the_time_begins_anew() -> None:
     assert cold.keys(10) == [b"d"], "the first pair was too busy"
     assert cold.keys(AFTER) == [b"b", b"f"]
     cold.cold = MergeChecker()
-    assert cold.keys(AFTER) == [], "another controller begins to count again"
+    assert cold.keys(AFTER) == [], "another controller starts counting again"
 
 
 def test_what_a_person_chose_stays() -> None:

@@ -150,7 +150,7 @@ def test_who_was_fenced_at_another_epoch_does_not_count() -> None:
     assert refusal.value.code is Code.STALE_EPOCH
     c.settle()
     finish(c)
-    c.run(old)  # asked again, since the answer was lost
+    c.run(old)  # asked again because the answer was lost
     assert len(rows_of(c)) == 1
 
 
@@ -187,7 +187,7 @@ def test_a_move_of_what_is_merged_meanwhile() -> None:
 
 
 def test_elections_of_what_is_merged_meanwhile() -> None:
-    """One runs, and the other one waits for it: neither is about the partition that is gone (seed 207104)."""
+    """One runs, and the other waits for it: neither is about the partition that is gone (seed 207104)."""
     c = Controller()
     c.register("athens", "byzantium")
     by_ranges(c, [b"d", b"m"], replicas=2)

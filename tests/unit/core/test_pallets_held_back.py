@@ -1,4 +1,4 @@
-"""Nothing is balanced while duties leave a shard anyway; those that stay where they are hold nothing back."""
+"""Nothing is balanced while duties are leaving a shard anyway; duties that stay hold nothing back."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def world() -> DutyWorld:
 
 
 def why_held_back(world: DutyWorld) -> str:
-    """Why nothing is balanced automatically."""
+    """The reason why nothing is balanced automatically."""
     return held_back(world.state, world.duties.pallets["feeds"], rooms(world.state, "feeds", world.now_ms))
 
 
@@ -59,7 +59,7 @@ def test_a_rebalance_does_not_wait_for_a_shard_that_is_away(world: DutyWorld) ->
     world.kill("s1")
     world.settle()
     assert not world.state.running_operations()
-    assert world.counts() == {"s2": 1}, "the one that was being released is free"
+    assert world.counts() == {"s2": 1}, "the duty that was being released is free"
     assert why_held_back(world) == ""
 
 

@@ -25,7 +25,7 @@ def world() -> DutyWorld:
 
 
 def crash(world: DutyWorld, *names: str, times: int = 1) -> None:
-    """End the processes so often, each time all at once, and restart them under their names."""
+    """End the processes this many times, each time all at once, and restart them under their names."""
     for _ in range(times):
         for name in names:
             world.kill(name)
@@ -99,7 +99,7 @@ def test_flaps_are_not_held_against_the_next_process(world: DutyWorld) -> None:
     world.leave("s1")
     world.settle()
     world.join("s1")
-    assert shard(world, "s1").penalty == 0, "it has stopped as it should"
+    assert shard(world, "s1").penalty == 0, "it has stopped gracefully"
 
 
 def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> None:
@@ -112,7 +112,7 @@ def test_a_process_that_was_about_to_stop_has_not_crashed(world: DutyWorld) -> N
 
 
 def test_a_shard_that_a_new_controller_never_heard_has_not_crashed(world: DutyWorld) -> None:
-    """Its node may have lost the controller, as each time that the controller changes."""
+    """Its node may have lost the controller, as after each change of the controller."""
     for number in range(3):
         world.create("feeds", [f"new{number}"])
         world.follow()
@@ -123,7 +123,7 @@ def test_a_shard_that_a_new_controller_never_heard_has_not_crashed(world: DutyWo
             world.join(name)
     world.settle()
     assert all(shard(world, name).state == ShardState.SHARD_STATE_LIVE for name in TWO)
-    assert not world.duties.suspected, "what they were attaching isn't to blame"
+    assert not world.duties.suspected, "the duties that they were attaching aren't to blame"
 
 
 def test_crashes_are_forgotten_in_time(world: DutyWorld) -> None:

@@ -110,7 +110,7 @@ def test_what_can_not_be_split() -> None:
     with pytest.raises(MinkaError) as refusal:
         c.run(Split("authors", [b"x"], "tester", "test"))
     assert refusal.value.code is Code.OPERATION_RUNNING
-    c.run(Split("authors", [b"m"], "tester", "test"))  # it is split there already, so there is nothing to do
+    c.run(Split("authors", [b"m"], "tester", "test"))  # it is split there already, so nothing is done
     finish(c)
     before = len(c.log)
     c.run(Split("authors", [b"m"], "tester", "test"))
@@ -155,7 +155,7 @@ def test_not_too_many_at_once_nor_on_a_node(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_people_are_told_what_a_split_is_refused_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text also says what helps, and names what would keep the leader, though not a person, from splitting."""
+    """The text also has the remedy, and names what would keep the leader, though not a person, from splitting."""
     c = three(points=[b"d", b"m"])
     row = rows_of(c)[0]
     assert split_blockers(c.state, row.id) == GetSplitBlockersResponse()

@@ -19,7 +19,7 @@ PROBES = [b"", *(bytes([byte]) for byte in range(0, 256, 15))]
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Ignore refusals, which are no bug."""
+    """Ignore refusals, which aren't bugs."""
     try:
         yield
     except MinkaError as refusal:
@@ -29,7 +29,7 @@ def refusals() -> Iterator[None]:
 
 
 class Splitting(RuleBasedStateMachine):
-    """Splits while nodes come and go: after every record the ranges cover all keys, and everything comes to an end."""
+    """Splits while nodes come and go: after every record the ranges cover all keys, and everything ends."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def only(c: Controller) -> Partition:
 
 
 def seen(row: Partition) -> Seen:
-    """The assigned replicas, and the leader with the in-sync set, as the protocol's table writes them."""
+    """The assigned replicas, and the leader with the in-sync set, written as in the protocol's table."""
     return "{" + ",".join(sorted(row.replicas)) + "}", f"{row.leader}/{{{','.join(sorted(row.isr))}}}"
 
 
@@ -81,7 +81,7 @@ THE_EXAMPLE = [
 
 
 def run_to_the_end(c: Controller, operation: int, between: Callable[[int], None] = lambda _: None) -> int:
-    """Let the steps happen, event by event, until the operation ends; returns how many there were. `between` gets the
+    """Let the steps happen, event by event, until the operation ends; returns the number of events. `between` gets the
     number of each.
     """
     events = 0
@@ -257,7 +257,7 @@ def test_cancel_is_refused_where_oar_is_no_longer_alive() -> None:
     assert refusal.value.code is Code.CANCEL_REFUSED
     assert only(c) == row
     c.run(CancelMigration(operation, Placed.partition(row.id), "no progress for 60 s"))
-    assert only(c) == row, "the controller does not do it either"
+    assert only(c) == row, "the controller doesn't do it either"
     c.settle()
     assert list(only(c).replicas) == ["4", "5", "6"]
     assert c.operation(operation).state == OperationState.OPERATION_STATE_SUCCEEDED

@@ -24,7 +24,7 @@ def a_cluster(nodes: int, partitions: int, replicas: int, zones: int = 0) -> Con
 
 
 def layout(c: Controller, plan: Plan) -> dict[int, list[str]]:
-    """The replicas as the plan leaves them, checked move by move: each adds one replica at most, and no node twice."""
+    """The replicas after the plan, checked move by move: each adds at most one replica, and no node twice."""
     replicas = {p.id: list(p.replicas) for p in c.state.partitions.values()}
     for move in plan.moves:
         assert list(move.replicas) == replicas[move.partition_id]
@@ -115,7 +115,7 @@ def test_nodes_have_weights_of_their_own() -> None:
     c.settle()
     c.begin(c.plan())
     c.settle()
-    assert not c.plan().moves, "it stays so"
+    assert not c.plan().moves, "the result is stable"
 
 
 def test_nobody_gets_more_than_its_capacity() -> None:
@@ -178,7 +178,7 @@ def test_an_offline_partition_keeps_no_other_from_moving() -> None:
     assert plan.notes == [
         f"1 partitions of single are OFFLINE and left alone (single/{offline.slot}); their data is on n3"
     ]
-    assert c.plan(drain=["n0"]).moves, "nor does it keep a live node from being emptied"
+    assert c.plan(drain=["n0"]).moves, "a live node can be emptied, too"
 
 
 def test_a_replica_goes_by_way_of_another_where_it_can_not_go_directly() -> None:
@@ -243,7 +243,7 @@ def test_no_more_moves_are_said_to_be_needed_than_the_plan_has(data: st.DataObje
     scope = data.draw(st.sampled_from([(), ("crews",)]))
     try:
         plan = c.plan(drain=drain, keyspaces=scope, sizes=sizes)
-    except MinkaError:  # there is no such plan
+    except MinkaError:  # such a plan doesn't exist
         return
     copied = [move for move in plan.moves if set(move.replicas) != set(move.target_replicas)]
     after = layout(c, plan)

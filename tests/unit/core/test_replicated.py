@@ -195,7 +195,7 @@ def test_a_successor_that_fails_is_none_any_more_and_the_leader_leads_on() -> No
 
 
 def test_a_migration_waits_for_who_is_in_sync_by_the_row_and_gone_by_the_table() -> None:
-    """No replica that is in sync is dropped for the migration."""
+    """No replica in sync is dropped for the migration."""
     c = Controller()
     c.register("a", "b", "c")
     c.keyspace("flights", 1, replicas=3, min_insync=2)
@@ -250,7 +250,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
 
 
 def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_that_it_names() -> None:
-    """It is an unclean election, too, and one of this partition alone."""
+    """It is an unclean election, too, of this partition alone."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)
@@ -301,7 +301,7 @@ def test_in_an_async_keyspace_a_new_process_has_to_catch_up_first() -> None:
     assert c.state.partitions[followed.id].leader == "b"
     before = {p.id: p.partition_epoch for p in rows(c)}
     c.register("a", incarnation="3")
-    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "requests on its old word are void"
+    assert all(p.partition_epoch == before[p.id] + 1 for p in rows(c)), "requests by its old rows are void"
     c.catch_up()
     assert all(sorted(p.isr) == ["a", "b", "c"] for p in rows(c))
 
@@ -391,7 +391,7 @@ def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:
 
 
 def test_a_partition_of_one_replica_is_moved_away_by_what_can_be_done() -> None:
-    """A decommission takes as many other nodes as a partition of any keyspace has replicas."""
+    """A decommission needs as many other nodes as a partition of any keyspace has replicas."""
     c = three_nodes(1)
     c.keyspace("single", 3, replicas=1)
     (alone,) = {b.remedy for some in drains.blockers(c.state, "a") for b in some if b.partition.startswith("single/")}

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the last replica in sync is never dropped, and everything comes to an end."""
+"""Whatever happens in any order: the last replica in sync is never dropped, and everything ends."""
 
 from collections.abc import Callable
 
@@ -78,7 +78,7 @@ class Cluster(RuleBasedStateMachine):
                 self.replica_states[row.id, node] = now
 
     def check_change(self, old: Partition, new: Partition) -> None:
-        """All of the in-sync set has what is acknowledged, so one node of the old set has to be in the new one."""
+        """The whole in-sync set has every acknowledged write, so one node of the old set has to be in the new one."""
         assert new.partition_epoch == old.partition_epoch + 1
         assert new.leader_epoch >= old.leader_epoch
         if new.unclean_elections == old.unclean_elections:
@@ -103,7 +103,7 @@ class Cluster(RuleBasedStateMachine):
             assert set(row.isr) <= set(row.replicas) - set(row.removing_replicas)
             assert not row.leader or is_up(self.c.state.nodes[row.leader]), "a dead node leads"
             assert row.leader or not any(self.is_up(node) for node in has_everything(row)), (
-                "a replica could lead and none does"
+                "a replica could lead, but none does"
             )
             if row.target_replicas:
                 assert Placed.partition(row.id) in self.c.state.under_way
@@ -239,7 +239,7 @@ class Cluster(RuleBasedStateMachine):
                 return
 
     def teardown(self) -> None:
-        """Once nothing fails, everything comes to an end and is in sync."""
+        """Once nothing fails, everything ends and is in sync."""
         if not self.c.state.partitions:
             return
         for node in NODES:
@@ -268,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
-    """Whether a replica that was being added when its node went away begins again."""
+    """True if a replica that was being added when its node went away begins again."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 
 

@@ -1,4 +1,4 @@
-"""Operations that touch different things run at once; one that touches the same as another is refused with its name."""
+"""Operations on different things run at once; one on the same thing as another is refused, with the other's name."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_a_plan_of_what_is_being_moved_by_now_is_refused_by_name() -> None:
 
 
 def test_a_plan_is_as_good_as_what_it_moves() -> None:
-    """The table has changed, but only other partitions have, and another node has come."""
+    """The table has changed, but only for other partitions, and another node has come."""
     c = two_keyspaces()
     plan = c.plan(keyspaces=["people"])
     c.begin(c.plan(keyspaces=["flights"]))
@@ -142,7 +142,7 @@ def test_nodes_are_drained_side_by_side() -> None:
 
 
 def test_a_node_that_is_to_get_something_is_not_emptied() -> None:
-    """The drain is refused before that has come, since it would stay there."""
+    """The drain is refused before the replica has come, since the replica would stay there."""
     c = two_keyspaces()
     first = reassign(c, "flights")
     with pytest.raises(MinkaError, match=f"operation {first} moves flights/[0-9]+ and leaves a replica on ephesus"):
@@ -176,7 +176,7 @@ def test_elections_of_different_partitions_run_at_once() -> None:
     assert all(c.state.partitions[id_].leader == "athens" for id_ in due)
 
 
-def test_a_damaged_plan_is_no_operation() -> None:
+def test_a_damaged_plan_is_not_an_operation() -> None:
     c = two_keyspaces()
     plan = c.plan()
     plan.moves[0].target = "athens"
@@ -283,7 +283,7 @@ def test_what_can_not_begin_any_more_fails_and_says_why() -> None:
 
 
 def test_a_move_that_is_not_possible_any_more_is_left_out() -> None:
-    """The operation before it was cancelled, so the partition is not where it was to be moved from."""
+    """The operation before it was cancelled, so the partition is not where the move begins."""
     c = two_keyspaces()
     row = rows(c, "flights")[0]
     c.begin(c.plan(partitions={row.id: ["ephesus"]}))

@@ -161,7 +161,7 @@ def test_a_keyspace_begins_with_partitions_that_are_new_or_have_their_first_lead
 
 
 def test_who_hears_of_a_change() -> None:
-    """That a leader has begun to lead is told to it alone. All replicas are told of a hand-over, even if the former
+    """Only the leader is told that it has begun to lead. All replicas are told of a hand-over, even if the former
     leader had yet to report that it leads.
     """
     assigned = row(PartitionState.PARTITION_STATE_ASSIGNED, 1, successor="b")

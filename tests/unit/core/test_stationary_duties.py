@@ -1,4 +1,4 @@
-"""Stationary duties are never moved to balance. Their pallet says what becomes of them when their shard fails."""
+"""Stationary duties are never moved to balance. Their pallet decides about them when their shard fails."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def world() -> DutyWorld:
 
 @pytest.fixture
 def left(world: DutyWorld) -> DutyWorld:
-    """A world with one stationary duty, which stays nowhere when its shard fails, and a second shard."""
+    """A world with one stationary duty, which goes nowhere when its shard fails, and a second shard."""
     world.change_pallet("feeds", on_failure=OnFailure.ON_FAILURE_LEAVE)
     world.create("feeds", ["a"], stationary=True)
     world.settle()

@@ -1,4 +1,4 @@
-"""A duty that ends the processes which attach it ends few of them; then it is kept away, and tried alone."""
+"""A duty that ends the processes that attach it ends few of them; then it is kept away, and tried alone."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ RETRY = DutyChange(unquarantine=DutyName(pallet="feeds", id="bad"))
 
 
 class Poisoned:
-    """A fleet whose processes end as they attach one of the `bad`, and are restarted under their names at once."""
+    """A fleet whose processes end when they attach one of the `bad`, and are restarted under their names at once."""
 
     def __init__(self, *bad: str, shards: tuple[str, ...] = FLEET, grace_ms: int = 0) -> None:
         self.world = DutyWorld()
@@ -32,13 +32,13 @@ class Poisoned:
             self.world.join(name, grace_ms=grace_ms)
 
     def told(self, process: Process) -> list[Duty]:
-        """What the process is about to attach."""
+        """The duties that the process is about to attach."""
         some = self.world.duties.on_shard.get(process.name, {}).values()
         found = [one.duty for one in some if one.state == AssignmentState.ASSIGNMENT_STATE_ASSIGNED]
         return [self.world.duties.duties[number] for number in found]
 
     def settle(self) -> None:
-        """Until nothing else happens."""
+        """Continue until nothing else happens."""
         for _ in range(ROUNDS):
             self.world.follow()
             worked = [self.step(process) for process in list(self.world.processes.values())]
@@ -47,7 +47,7 @@ class Poisoned:
         raise AssertionError("the processes come to no end")
 
     def step(self, process: Process) -> bool:
-        """Let the process attach, or die of it; returns whether there was anything to do."""
+        """Let the process attach, or die of it; returns False if there was nothing to do."""
         if self.bad.isdisjoint(row.id for row in self.told(process)):
             return self.world.work(process)
         self.died.append(process.name)
@@ -56,7 +56,7 @@ class Poisoned:
         return True
 
     def wait(self, milliseconds: int) -> int:
-        """Let time pass; returns how many processes died meanwhile."""
+        """Let time pass; returns the number of processes that died meanwhile."""
         before = len(self.died)
         self.world.now_ms += milliseconds
         self.settle()
@@ -105,7 +105,7 @@ def test_it_is_blamed_also_if_the_shard_was_told_to_release_it_after_it_had_ende
 
 
 def test_no_rebalance_takes_a_suspect_to_its_next_shard() -> None:
-    """Its shard ends, by it or not, after the rebalance has begun."""
+    """Its shard ends, because of it or not, after the rebalance has begun."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)
@@ -137,7 +137,7 @@ def test_it_is_found_among_many_that_are_attached_together(bad: int) -> None:
     assert len(fleet.died) <= 5 * bad
     assert all(fleet.world.where(name) for name in ids(MANY))
     kept = {row.id for row in fleet.world.duties.duties.values() if row.HasField("suspicion")}
-    assert kept == set(guilty), "who was attached is beyond suspicion"
+    assert kept == set(guilty), "duties that were attached are beyond suspicion"
     fleet.world.check_tables()
 
 
@@ -188,7 +188,7 @@ def test_only_the_suspect_is_blamed_for_what_happens_to_others_beside_it() -> No
 
 
 def test_a_process_that_is_killed_once_makes_no_suspects() -> None:
-    """Whoever has the power cut attaches the same duties again at once, together."""
+    """The shards that have the power cut attach the same duties again at once, together."""
     fleet = Poisoned()
     fleet.world.create("feeds", ids(20))
     fleet.world.follow()
@@ -234,7 +234,7 @@ def test_what_is_changed_while_a_process_dies_of_it_is_tried_again_at_once() -> 
 
 @pytest.mark.parametrize("grace_ms", [0, 60_000])
 def test_a_single_shard_is_not_ended_for_ever(grace_ms: int) -> None:
-    """What is kept for a shard within its grace is given to its next process at once; a suspect is not."""
+    """A duty that is kept for a shard within its grace goes to its next process at once; a suspect does not."""
     fleet = Poisoned("bad", shards=("a",), grace_ms=grace_ms)
     fleet.world.create("feeds", [*ids(5), "bad"])
     fleet.settle()

@@ -1,4 +1,4 @@
-"""Synthetic duties come to every shard that takes their pallet, however many there are of both."""
+"""Synthetic duties go to every shard that takes their pallet, however many there are of both."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def on(world: DutyWorld, id_: str) -> set[str]:
 
 
 def decide(world: DutyWorld) -> int:
-    """Let the controller decide once; returns how many assignments that makes."""
+    """Let the controller decide once; returns the number of assignments that it makes."""
     facts = world.look()
     for record in facts:
         world.state.apply(record)
@@ -46,7 +46,7 @@ def test_synthetic_duties_are_on_every_shard_also_on_later_ones(world: DutyWorld
 
 
 def test_many_come_a_piece_at_a_time_and_few_are_on_their_way(world: DutyWorld) -> None:
-    """Shards that come and go meanwhile have them all in the end, or none."""
+    """Shards that come and go meanwhile have all of them in the end, or none."""
     ids = [f"y{number}" for number in range(400)]
     for number in range(8):
         world.join(f"s{number}")

@@ -1,4 +1,4 @@
-"""Counts that follow the changes of rows are those of the whole table."""
+"""Counts that follow the changes of rows equal those of the whole table."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -42,7 +42,7 @@ def rows(draw: st.DrawFn) -> Partition:
 
 
 sizes = st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 99))
-changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, one that goes, keys and bytes, a pause
+changes = st.one_of(rows(), st.integers(1, 6), sizes, st.none())  # a row, a row that goes, keys and bytes, a pause
 
 
 def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -> TableSummary:
@@ -92,7 +92,7 @@ def shares(own: Collection[Partition]) -> list[NodeShare]:
 
 
 def without_zone(zone: str, table: Collection[Partition]) -> ZoneCounts:
-    """What would no longer be served of what is."""
+    """The counts of the served partitions that would no longer be served without the zone."""
     found = ZoneCounts(zone=zone)
     for row in table:
         least, left = KEYSPACES[row.keyspace_id].min_insync, [node for node in row.isr if ZONES[node] != zone]

@@ -56,7 +56,7 @@ def test_nothing_while_a_joint_change_is_under_way_or_all_is_well() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3], learners=[4]), nodes, {4: 1}, 1, SETTINGS, 0) is None
 
 
-def test_a_removed_node_is_no_member() -> None:
+def test_a_removed_node_is_not_a_member() -> None:
     conf = ConfState(voters=[1, 2, 3])
     change = next_membership_change(conf, [node(1), node(3)], {}, 1, SETTINGS, 0)
     assert steps(change) == [(ConfChangeType.CONF_CHANGE_REMOVE_NODE, 2)]
@@ -66,7 +66,7 @@ def test_nothing_before_the_cluster_is_created() -> None:
     assert next_membership_change(ConfState(voters=[1, 2, 3]), [], {}, 1, SETTINGS, 0) is None
 
 
-# Zones: nodes 1 to 6, as many zones as letters.
+# Zones of nodes 1 to 6: a letter for each node.
 
 
 def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
@@ -78,7 +78,7 @@ def zoned(zones: str, since: int = 0, **failed: int) -> list[Node]:
 
 
 def change(nodes: list[Node], voters: Sequence[int], match: dict[int, int] | None = None, now: int = 60_000) -> Any:
-    """The next change, with node 1 as the leader, and the voters' others as learners."""
+    """The next change, with node 1 as the leader, and the other nodes as learners."""
     learners = [n.raft_id for n in nodes if n.raft_id not in voters]
     matched = dict.fromkeys([n.raft_id for n in nodes], 100) | (match or {})
     return steps(next_membership_change(ConfState(voters=voters, learners=learners), nodes, matched, 1, SETTINGS, now))
@@ -89,8 +89,8 @@ def test_a_dead_voters_seat_goes_to_a_zone_with_few_voters() -> None:
     assert change(nodes, [1, 2, 3], {4: 100, 5: 100, 6: 95}) == [(VOTER, 6), (LEARNER, 2)], (
         "though 6 has less of the log"
     )
-    assert change(nodes, [1, 2, 3], {6: 50}) == [(VOTER, 4), (LEARNER, 2)], "6 lags far behind"
-    assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "so it is with a seat that is free"
+    assert change(nodes, [1, 2, 3], {6: 50}) == [(VOTER, 4), (LEARNER, 2)], "6 lags too far"
+    assert change(zoned("aacab"), [1, 3], {5: 99}) == [(VOTER, 5)], "the same for a free seat"
 
 
 def test_a_seat_moves_back_once_its_zones_node_has_been_there_for_long() -> None:
@@ -124,7 +124,7 @@ def test_zones_come_to_rest_evenly(zones: list[str], count: int) -> None:
         assert seats[zone] == members or seats[zone] >= max(seats.values()) - 1
 
 
-# Requests of a person: n1 leads, n4 and n5 are learners, n6 is no member yet.
+# Requests of a person: n1 leads, n4 and n5 are learners, n6 isn't a member yet.
 
 CONF = ConfState(voters=[1, 2, 3], learners=[4, 5])
 NODES = {n.id: n for n in [node(1), node(2), node(3), node(4), node(5, FAILED), node(6)]}
@@ -152,7 +152,7 @@ def test_one_voter_more_and_one_less() -> None:
     assert asked(demote=["n2"], conf=more) == [(LEARNER, 2)]
 
 
-def test_what_is_so_already_is_no_change() -> None:
+def test_a_request_for_the_present_state_changes_nothing() -> None:
     assert asked(["n2"], ["n4"]) == []
     assert asked(["n2"], conf=ConfState(voters=[1, 2, 3], voters_outgoing=[1, 3])) == []
 
@@ -197,7 +197,7 @@ def test_the_last_voter_stays_and_there_are_nine_at_most() -> None:
         asked(["n4"], conf=nine)
 
 
-def test_a_demotion_that_is_allowed_is_not_undone_by_itself() -> None:
+def test_a_demotion_that_is_allowed_is_not_undone_automatically() -> None:
     conf = ConfState(voters=[1, 3, 4], learners=[2, 5])
     assert next_membership_change(conf, [n for n in NODES.values() if n.id != "n6"], MATCH, 1, SETTINGS, 0) is None
 

@@ -49,7 +49,7 @@ def test_what_a_target_prepares_for_it_gets_when_the_source_dies(world: DutyWorl
 
 
 def _draining_warm(world: DutyWorld, moves_per_shard: int = 0) -> None:
-    """Empty the shard s1, while s2 prepares for its duties, so many at a time."""
+    """Empty the shard s1, while s2 prepares for its duties, `moves_per_shard` at a time."""
     world.change_pallet("feeds", warm=True, moves_per_shard=moves_per_shard, balancer=ROUND_ROBIN)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
     world.join("s1", node="athens")

@@ -1,4 +1,4 @@
-"""What comes on a connection is the same frames, however the network has cut it."""
+"""The bytes on a connection make the same frames, however the network splits them."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A shard with a session, as the tests of its state machine share it."""
+"""A shard with a session, shared by the tests of its state machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a node does with a client's request: payloads, the way to the controller, and repetitions."""
+"""A node's handling of a client's request: payloads, the way to the controller, and repetitions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -265,7 +265,7 @@ async def test_the_payload_of_a_deleted_duty_is_deleted_later() -> None:
 
 
 class Deleting(PayloadStore):
-    """A store that notes what it deletes."""
+    """A store that notes its deletions."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", None)
@@ -276,7 +276,7 @@ class Deleting(PayloadStore):
 
 
 async def test_a_payload_stays_as_long_as_a_row_names_it() -> None:
-    """A duty that is deleted is there until its shard has released it, which may take long."""
+    """A deleted duty is there until its shard has released it, which may take long."""
     store, row = Deleting(), row_of(3, b"old")
     store.delete_later([(1, b"old"), (2, b"other")])
     due = boottime() + 11

@@ -1,4 +1,4 @@
-"""What the sessions' thread has to say is written by others, so nothing of the program's can hold it up."""
+"""Others write the log lines of the sessions' thread, so nothing in the program can block it."""
 
 import asyncio
 import logging
@@ -91,7 +91,7 @@ class Fetcher(Delegate):
 async def test_a_handler_that_blocks_does_not_hold_up_the_sessions(stuck: Blocking) -> None:
     shard = Shard(Fetcher(), {"feeds": None}, ["127.0.0.1:1"])
     running = asyncio.create_task(shard.run())
-    assert await asyncio.to_thread(stuck.reached.wait, DEADLINE), "nothing was said of a node that isn't there"
+    assert await asyncio.to_thread(stuck.reached.wait, DEADLINE), "no word about a missing node"
     async with asyncio.timeout(DEADLINE / 2):
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), shards_loop()))
     shard.stop()

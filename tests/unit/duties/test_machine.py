@@ -1,4 +1,4 @@
-"""A shard's state machine: what it does at each event."""
+"""A shard's state machine: its actions at each event."""
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_a_newer_assignment_waits_until_the_older_one_is_released(world: World) 
 def test_what_is_not_here_is_reported_released(world: World) -> None:
     world.detach((7, 70))
     assert world.reported("released") == [(7, 70)]
-    world.attach(held(7, 70))  # the node had sent this before, and it comes late
+    world.attach(held(7, 70))  # the node had sent this earlier, and it comes late
     assert world.history == []
 
 
@@ -203,7 +203,7 @@ def test_everything_is_released_before_the_clearance_ends(silent: World) -> None
 
 @pytest.mark.parametrize("hundredths", range(0, 300, 7))
 def test_a_tick_at_the_moment_it_named_is_enough(hundredths: int) -> None:
-    """A sum of times can be rounded otherwise than their difference: near 128 s, where the last bit doubles, it is."""
+    """A sum of times can be rounded unlike their difference: near 128 s, where the last bit doubles, it is."""
     world = World([method for method in ALL if method is not Method.REPORT])
     world.now = 125 + hundredths / 100
     world.connect()
@@ -309,7 +309,7 @@ def test_what_hangs_again_and_again_as_it_is_released_holds_up_no_other(world: W
 
 
 def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
-    """What the library needs to release a duty is small: reports are made when the delegate has none left."""
+    """The library's memory for a released duty is small: reports are made when the delegate has none left."""
     world = World(methods=(Method.ATTACH, Method.DETACH))
     world.connect()
     count = 3 * MAX_CALL_DUTIES
@@ -328,7 +328,7 @@ def test_many_duties_are_released_before_anything_is_made_of_it() -> None:
 
 
 def test_a_detach_that_hangs_while_the_clearance_is_short_holds_up_no_other(world: World) -> None:
-    """What was released in the meantime is reported, and new duties are attached, once the clearance is back."""
+    """Duties released in the meantime are reported, and new ones attached, once the clearance is back."""
     world.attach(*(held(number, 10 + number) for number in range(3, 6)))
     world.end_calls()
     world.record()
@@ -433,7 +433,7 @@ def test_weights_are_damped() -> None:
 
 
 def test_each_weight_that_is_told_counts_for_the_controller() -> None:
-    """It isn't told again, so if it didn't count the controller would have a wrong one for ever."""
+    """It isn't told again, so if this one didn't count the controller would have a wrong weight for ever."""
     world, cluster = World(), DutyWorld()
     cluster.pallet("feeds")
     cluster.join("s1")

@@ -31,7 +31,7 @@ def test_it_ends_without_a_warning_when_its_last_report_is_answered_by_the_goodb
 def test_it_waits_calmly_for_a_delegate_that_has_not_released_all_at_the_goodbye(world: World) -> None:
     world.goodbye()
     assert world.timely()
-    world.pass_time(0.5)  # it would fail if the machine asked for one tick after the other
+    world.pass_time(0.5)  # fails if the machine asks for one tick after the other
     assert world.stopped == []
     world.end_calls()
     world.record()

@@ -1,4 +1,4 @@
-"""What a shard's state machine guarantees, whatever happens."""
+"""The guarantees of a shard's state machine, whatever happens."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -26,7 +26,7 @@ class AnyCourse(RuleBasedStateMachine):
         self.epoch = 0
         self.assigned: dict[int, int] = {}  # by duty: the epoch in the rows
         self.versions: dict[int, int] = {}
-        self.given_back: set[tuple[int, int]] = set()  # what the delegate has given back, for whatever reason
+        self.given_back: set[tuple[int, int]] = set()  # assignments that the delegate has given back, for any reason
         self.given: set[tuple[int, int]] = set()
         self.seen = 0
         self.incarnation = ""
@@ -66,7 +66,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule(duty=DUTIES)
     def say_again(self, duty: int) -> None:
-        """Assign again, as a node does that doesn't know yet that the duty was given back."""
+        """Assign again, like a node that doesn't know yet that the duty was given back."""
         if duty in self.assigned:
             self.world.attach(held(duty, self.assigned[duty], version=self.versions[duty], lazy=is_lazy(duty)))
 
@@ -93,7 +93,7 @@ class AnyCourse(RuleBasedStateMachine):
     @precondition(lambda self: self.world.connected)
     @rule()
     def record(self) -> None:
-        """Let the rows have what was reported."""
+        """Let the rows have the reported changes."""
         if not self.world.reports:
             return
         report = self.world.reports[-1]
@@ -116,13 +116,13 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS)
     def pause(self, seconds: float) -> None:
-        """Stop the process, and let it go on."""
+        """Stop the process, and let it continue."""
         self.world.now += seconds
 
     @precondition(lambda self: self.world.calls)
     @rule(fails=st.booleans(), place=st.integers(0, 1))
     def end_call(self, fails: bool, place: int) -> None:
-        if place and len(self.world.calls) > 1:  # that of another pallet, or the report
+        if place and len(self.world.calls) > 1:  # the call of another pallet, or the report
             first = next(iter(self.world.calls))
             self.world.calls[first] = self.world.calls.pop(first)
         self.world.end_call("it raises" if fails else None)
@@ -165,7 +165,7 @@ class AnyCourse(RuleBasedStateMachine):
             assert overslept or waiting <= retried | queued, waiting
 
     def teardown(self) -> None:
-        """At the end, with a delegate that does what it is told, nothing is left and all is reported."""
+        """In the end, with a delegate that does what it is told, nothing is left and everything is reported."""
         world = self.world
         if world.ended or world.stopped:
             return
@@ -184,7 +184,7 @@ class AnyCourse(RuleBasedStateMachine):
             if world.connected and world.reports and not world.machine.reports.is_empty:
                 world.say(recorded=ShardRecorded(sequence=world.reports[-1].sequence))
             world.pass_time(0.2)
-        assert world.stopped or world.ended, "it doesn't come to an end"
+        assert world.stopped or world.ended, "it doesn't end"
         if world.stopped:
             assert not world.holds
 

@@ -1,4 +1,4 @@
-"""The protos' messages about duties as dataclasses, and back: nothing is lost, and what a newer node says is read."""
+"""The protos' messages about duties as dataclasses, and back: nothing is lost, and a newer node's messages are read."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
 
-# The dataclasses in which a message's fields are, if not in that of its own name, and the fields that are left out.
+# The dataclasses that have a message's fields, if not the one of its own name, and the fields that are left out.
 OTHER_NAMES = {
     "Duty": ("DutyRow", "Duty"),
     "DutyStatus": ("DutyStatus", "Duty"),
@@ -120,7 +120,7 @@ def test_a_pallet_s_settings_there_and_back() -> None:
         pallet = Pallet("feeds", balancer, True, OnFailure.LEAVE, True, 7, Canary("2", 5))
         assert messages.pallet(messages.pallet_row(pallet)) == pallet
         assert documents.pallet(documents.pallet_settings(pallet)) == pallet
-    assert messages.pallet(rows.Pallet(id="feeds")) == Pallet("feeds"), "what is left out is the default"
+    assert messages.pallet(rows.Pallet(id="feeds")) == Pallet("feeds"), "missing fields have their defaults"
     assert messages.pallet(messages.pallet_row(Pallet("feeds"))) == Pallet("feeds")
 
 

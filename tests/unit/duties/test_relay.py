@@ -1,4 +1,4 @@
-"""What a node tells the active controller for its shards."""
+"""A node's reports to the active controller for its shards."""
 
 import asyncio
 from typing import Any
@@ -75,7 +75,7 @@ async def test_reports_wait_for_no_more_calls_than_may_be_under_way() -> None:
     assert await answers[REPORT_CALLS - 1] == REPORT_CALLS
     for _ in range(10):
         await asyncio.sleep(0)
-    assert stub.reports[-1] == [f"s{REPORT_CALLS}", f"s{REPORT_CALLS + 1}"], "those that waited go together"
+    assert stub.reports[-1] == [f"s{REPORT_CALLS}", f"s{REPORT_CALLS + 1}"], "waiting reports go together"
     for one in stub.recorded:
         if not one.done():
             one.set_result(None)

@@ -1,4 +1,4 @@
-"""The shard's end of a session: what ends it."""
+"""The shard's end of a session, and its ends."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def closed_loop() -> asyncio.AbstractEventLoop:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why the process would have ended."""
+    """The reason why the process would have ended."""
     reasons: list[str] = []
     monkeypatch.setattr("minka.duties._session.end_process", lambda shard, reason: reasons.append(reason))
     return reasons
@@ -39,7 +39,7 @@ async def run(
     *events: Event,
     methods: Mapping[Method, UserMethod] = MappingProxyType({}),
 ) -> None:
-    """Run a session after these events, on the loop of sessions: gRPC suffers when a loop that uses it is closed."""
+    """Run a session after these events, on the loop of sessions: closing a loop that uses gRPC disturbs gRPC."""
 
     async def run_here() -> None:
         session = Session(world.machine, methods, NOBODY, None, user_loop)
@@ -108,7 +108,7 @@ async def test_a_fault_of_the_session_ends_it(part: str, ended: list[str], monke
 
 
 class Racing(Record):
-    """A record of which the reader is interrupted by the sessions' thread."""
+    """A record whose reader the sessions' thread interrupts."""
 
     world: World
 

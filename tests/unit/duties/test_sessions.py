@@ -1,4 +1,4 @@
-"""Which processes a node begins a session with, and how a session ends."""
+"""The processes with which a node begins a session, and the ends of sessions."""
 
 import asyncio
 import gc
@@ -82,7 +82,7 @@ async def test_a_session_without_a_hello_is_ended() -> None:
 
 
 async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
-    """What it had yet to begin is given up without a trace."""
+    """Everything that it had yet to begin is given up without a trace."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)
@@ -107,7 +107,7 @@ async def test_a_session_that_is_cut_as_its_shard_leaves() -> None:
 
 
 async def test_a_shard_whose_last_report_comes_back_as_of_one_that_is_gone_gets_a_goodbye() -> None:
-    """The controller has recorded with that report that the shard stopped gracefully."""
+    """With that report, the controller has recorded that the shard stopped gracefully."""
     state = State()
     shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
     state.duties.put_shard(shard)

@@ -1,4 +1,4 @@
-"""What a shard can be made of, and what it tells its program."""
+"""The arguments of a shard, and its reports to its program."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Fetcher(Delegate):
 
 
 class Ducklike:
-    """A delegate that is no `Delegate`."""
+    """A delegate that isn't a `Delegate`."""
 
     async def attach(self, duties: Sequence[Duty]) -> None: ...
 
@@ -110,7 +110,7 @@ def test_a_delegate_has_the_methods_that_it_defines(make: Callable[[], Any]) -> 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> Refusal:
-    """What the cluster says to every shard, once it may."""
+    """The cluster's messages to every shard, once they are permitted."""
     refusal = Refusal()
 
     async def run(_: Session) -> None:

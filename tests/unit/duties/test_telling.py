@@ -1,4 +1,4 @@
-"""What a node tells a shard, by the rows of the table."""
+"""A node's messages to a shard, by the rows of the table."""
 
 import pytest
 
@@ -17,7 +17,7 @@ NONE = AssignmentState.ASSIGNMENT_STATE_UNSPECIFIED
 
 
 class Table:
-    """The table's rows, and what a shard is told of each change."""
+    """The table's rows, and the messages to a shard about each change."""
 
     def __init__(self, holdings: list[Holding] | None = None) -> None:
         self.rows = DutyState()
@@ -52,7 +52,7 @@ class Table:
         return found
 
     def words(self) -> list[tuple[str, int, int]]:
-        """Each word, with the duty and the epoch."""
+        """Each message, with the duty and the epoch."""
         return [
             (kind, duty.duty, duty.epoch)
             for one in self.said()

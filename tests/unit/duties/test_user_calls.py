@@ -18,7 +18,7 @@ DEADLINE = 10.0
 
 
 class Recording(Delegate):
-    """A delegate that notes on which thread it was called, and with what."""
+    """A delegate that notes the thread and the arguments of each call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str], str]] = []

@@ -64,7 +64,7 @@ class World:
         self.index = 1
         self.calls: dict[int, CallDelegate] = {}
         self.history: list[tuple[str, list[int]]] = []  # the calls
-        self.late: set[int] = set()  # calls that take longer than they may
+        self.late: set[int] = set()  # calls that take longer than permitted
         self.holds: dict[int, int] = {}  # by duty: the epoch at which the delegate acts for it
         self.said: list[ShardMessage] = []
         self.reports: list[ShardReport] = []
@@ -108,7 +108,7 @@ class World:
                 self.notes.append(instruction)
 
     def timely(self) -> list[CallDelegate]:
-        """The calls under way that haven't taken too long, and none like them."""
+        """The calls under way that haven't taken too long; no two of them may be alike."""
         return [call for number, call in self.calls.items() if number not in self.late]
 
     def begin(self, call: CallDelegate) -> None:
@@ -200,5 +200,5 @@ class World:
         self.say(goodbye=ShardGoodbye())
 
     def reported(self, what: str) -> list[tuple[int, int]]:
-        """What all reports so far have said."""
+        """The contents of all reports so far."""
         return [(one.duty, one.epoch) for report in self.reports for one in getattr(report, what)]

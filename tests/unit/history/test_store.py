@@ -31,7 +31,7 @@ def starts(store: HistoryStore, from_ms: int = 0, to_ms: int = 2**60) -> list[in
 
 
 def fill(store: HistoryStore, minutes: int, start: int = START, packed: bytes = b"") -> list[int]:
-    """Add a block for each minute; returns when each began."""
+    """Add a block for each minute; returns the time at which each began."""
     begun = [start + minute * MINUTE for minute in range(minutes)]
     for start_ms in begun:
         store.append([HistoryBlock(start_ms=start_ms, packed=packed)], start_ms + MINUTE)
@@ -105,7 +105,7 @@ def test_a_clock_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_written_in_part_costs_no_more_than_itself(tmp_path: Path) -> None:
-    """This happens on a disk that is full: the kernel takes a part of the write."""
+    """This happens on a full disk: the kernel takes a part of the write."""
     store = HistoryStore(tmp_path / "history", 24 * HOUR, 1 << 20)
     fill(store, 2)
     (file,) = files(tmp_path / "history")
@@ -140,7 +140,7 @@ def test_rows_come_out_as_they_went_in(count: int) -> None:
     assert unpack(pack(rows(count, 12)), count) == rows(count, 12)
 
 
-def test_what_is_no_rows_is_refused() -> None:
+def test_bytes_that_are_not_rows_are_refused() -> None:
     packed = pack(rows(10))
     for bad, count in ((packed[:-9], 10), (packed, 9), (b"nothing", 1), (zlib.compress(bytes(10**8)), 10)):
         with pytest.raises(MinkaError) as refused:

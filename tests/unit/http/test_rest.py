@@ -106,7 +106,7 @@ async def test_what_is_refused_and_how(method: str, path: str, named: dict[str, 
 
 
 async def test_a_bug_is_a_problem_document_too() -> None:
-    status, content_type, document = await ask("GET", "/v1/pallets")  # there is no gateway
+    status, content_type, document = await ask("GET", "/v1/pallets")  # without a gateway
     assert (status, content_type, document["code"]) == (500, MEDIA_TYPE, "INTERNAL")
 
 

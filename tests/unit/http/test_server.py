@@ -49,7 +49,7 @@ SNAPSHOT = Snapshot(
 
 
 class FakeNode:
-    """A node's health and numbers, as a test sets them."""
+    """A node's health and numbers; the test sets them."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry()
@@ -67,7 +67,7 @@ class FakeNode:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """An address at which no process listens, below the range that the system hands out to clients."""
+    """An address at which no process listens, below the range that the system gives to clients."""
     ports = random.sample(range(20_000, 32_768), 50)
     for port in ports:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:

@@ -1,5 +1,5 @@
-"""A week of synthetic load: which nodes are hot and when, how even the load is, when a disk is full, and what would
-help.
+"""A week of synthetic load: which nodes are hot and when, how even the load is, when a disk is full, and which changes
+would help.
 """
 
 import random
@@ -109,7 +109,7 @@ def test_a_week_is_few_points_and_an_hour_of_heat_is_seen() -> None:
     assert found.nodes[0].processors == pytest.approx(0.2)
 
 
-def test_a_node_that_was_down_is_no_node_without_load() -> None:
+def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
     intervals = [
         one for one in history(120, lambda *_: [row(1, 10)]) if one.node != "cyrene" or one.start_ms < START + HOUR_MS
     ]
@@ -120,7 +120,7 @@ def test_a_node_that_was_down_is_no_node_without_load() -> None:
 
 
 def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """A partition that went elsewhere is no longer reported."""
+    """A partition that moved is no longer reported."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])
@@ -130,7 +130,7 @@ def test_what_a_node_has_is_what_it_told_of_late() -> None:
     assert [point.room // GIB for point in found.nodes] == [7, 7, 7, 9, 9]
 
 
-def test_nothing_is_no_error() -> None:
+def test_an_empty_history_does_not_fail() -> None:
     found = analyse([], HOUR_MS)
     assert found == LoadAnalysis(0, 0, HOUR_MS)
     assert forecasts(found.nodes) == []
@@ -197,7 +197,7 @@ def test_too_little_history_and_a_full_disk() -> None:
 
 
 def test_the_interval_of_the_slope_is_as_wide_as_it_should_be() -> None:
-    """In 100 draws of noise, the true slope is inside in about 95."""
+    """In 100 draws of noise, the interval contains the true slope in about 95."""
     rng = random.Random(11)
     inside = 0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The gauges that a node reads off its copy of the table."""
+"""The gauges that a node derives from its copy of the table."""
 
 import asyncio
 from types import SimpleNamespace
@@ -102,7 +102,7 @@ async def test_the_counters_of_elections_do_not_fall_when_a_partition_goes() -> 
 
 
 async def test_the_table_is_known_once_the_nodes_own_row_has_come() -> None:
-    """A registration is answered before Raft has brought what was decided while the node was down."""
+    """A registration is answered before Raft has brought the decisions made while the node was down."""
     state = State()
     own = health(state)
     own._member.node.incarnation = "this process"

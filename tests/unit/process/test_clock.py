@@ -8,7 +8,7 @@ _HOUR_NS = 3_600_000 * _MS
 
 
 class Machine:
-    """The clocks of a machine, which a test sets and moves; in nanoseconds."""
+    """The clocks of a machine in nanoseconds; the test sets and moves them."""
 
     def __init__(self) -> None:
         self.wall = 50 * _HOUR_NS
@@ -16,7 +16,7 @@ class Machine:
         self.clock: SteadyClock | ClusterClock = SteadyClock(lambda: self.wall, lambda: self.boot)
 
     def go_on(self, nanoseconds: int) -> int:
-        """Let time pass. Returns how many milliseconds have passed by the steady clock."""
+        """Let time pass. Returns the milliseconds that have passed by the steady clock."""
         before = self.clock.ms()
         self.wall += nanoseconds
         self.boot += nanoseconds
@@ -67,7 +67,7 @@ class Member(Machine):
         self.cluster.told(ahead // _MS, sent)
 
     def error(self) -> int:
-        """How far its time is ahead of the right one, in milliseconds."""
+        """The difference of its time from the right one, in milliseconds."""
         return self.clock.ms() - self.right // _MS
 
 

@@ -48,7 +48,7 @@ async def test_what_was_set_aside_is_looked_at_again_once_memory_has_grown(monke
         seen = looks[0]
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert looks[0] == seen, "what clients take is not looked at"
+        assert looks[0] == seen, "clients' memory is not looked at"
         is_flooded = False
         await _until(lambda: gone() is None)
     finally:

@@ -1,4 +1,4 @@
-"""A turn of the event loop that takes long, and what the log says of it."""
+"""A long turn of the event loop, and the log's report of it."""
 
 import asyncio
 import logging

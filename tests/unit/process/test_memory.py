@@ -25,7 +25,7 @@ class Clock:
 
 
 async def turns() -> None:
-    """Give the loop turns until nothing can go on."""
+    """Give the loop turns until nothing can continue."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -80,7 +80,7 @@ async def test_who_comes_later_does_not_get_ahead_of_who_waits() -> None:
     await turns()
     assert second.fits(MIB)
     assert not second.has_room(MIB)
-    assert await second.reserve(MIB), "it need not wait, since it fits beside the first"
+    assert await second.reserve(MIB), "it doesn't wait, since it fits beside the first"
     full.give(50 * MIB)
     assert await waiting
 

@@ -1,4 +1,4 @@
-"""Each task's end is heard by its owner, and nothing in the daemon starts tasks otherwise."""
+"""The owner of each task hears of its end, and nothing in the daemon starts tasks otherwise."""
 
 import ast
 import asyncio
@@ -17,7 +17,7 @@ STARTS = {"create_task", "ensure_future"}
 
 
 class Ends:
-    """What the loop's exception handler was told."""
+    """The calls of the loop's exception handler."""
 
     def __init__(self) -> None:
         self.contexts: list[dict[str, Any]] = []
@@ -119,7 +119,7 @@ async def test_a_thread_that_dies_ends_the_node(monkeypatch: pytest.MonkeyPatch)
 
 
 def _groups(tree: ast.AST) -> set[str]:
-    """The names of the task groups, which are the owners of what they start."""
+    """The names of the task groups, which own the tasks that they start."""
     items = [item for node in ast.walk(tree) if isinstance(node, ast.AsyncWith) for item in node.items]
     return {
         ast.unparse(i.optional_vars) for i in items if i.optional_vars and "TaskGroup" in ast.unparse(i.context_expr)
@@ -137,7 +137,7 @@ def _started(file: Path) -> Iterator[str]:
 
 
 def test_nothing_else_starts_tasks() -> None:
-    """The linter refuses `asyncio.create_task`; this sees those of a loop, too."""
+    """The linter refuses `asyncio.create_task`; this finds those of a loop, too."""
     files = [file for file in MINKAD.rglob("*.py") if file != MINKAD / "process" / "tasks.py"]
     assert len(files) > 100
     assert [where for file in files for where in _started(file)] == []

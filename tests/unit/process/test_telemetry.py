@@ -1,4 +1,4 @@
-"""The histogram that everything is counted in."""
+"""The histogram that counts everything."""
 
 from bisect import bisect_left
 

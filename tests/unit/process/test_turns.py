@@ -1,4 +1,4 @@
-"""Pieces of long work take turns, and leave rounds of the loop to what comes and goes."""
+"""Pieces of long work take turns, and leave rounds of the loop to short tasks."""
 
 import asyncio
 from itertools import pairwise

@@ -18,14 +18,14 @@ Setting = object
 
 
 class GroupStorage(MemoryStorage):
-    """A storage that makes a snapshot of what is applied whenever one is asked for."""
+    """A storage that makes a snapshot of the applied entries whenever one is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.applied: tuple[int, ConfState] | None = None  # the index, and the configuration there
 
     def snapshot(self) -> Snapshot:
-        """The newest."""
+        """The newest snapshot."""
         if self.applied and self.applied[0] > super().snapshot().metadata.index:
             return self.create_snapshot(*self.applied, b"")
         return super().snapshot()
@@ -116,7 +116,7 @@ class Group:
         raise AssertionError("the group does not settle")
 
     def settle_until_leader(self, id_: int) -> None:
-        """Run until a node leads, and no further: what it sends as the leader is not delivered yet."""
+        """Run until a node leads, and no further: its messages as the leader are not delivered yet."""
         for _ in range(1_000):
             if self.role(id_) is Role.LEADER:
                 return
@@ -134,7 +134,7 @@ class Group:
         return node
 
     def elect_after_timeout(self, id_: int) -> Role:
-        """Let a node's election timeout pass, and for the others so much that the lease ends; returns its role."""
+        """Let a node's election timeout pass, and for the others enough time that the lease ends; returns its role."""
         for other in self.nodes:
             self.tick(other, 10 if other != id_ else 15)
         self.settle()
@@ -158,5 +158,5 @@ class Group:
         return self.nodes[id_].basic_status().commit
 
     def data(self, id_: int) -> list[bytes]:
-        """What a node has applied, without the empty entries."""
+        """The entries that a node has applied, without the empty ones."""
         return [entry.data for entry in self.applied[id_] if entry.data]

@@ -1,4 +1,4 @@
-"""What a leader sends before its own write is durable, and what it doesn't conclude before that."""
+"""The messages that a leader sends before its own write is durable, and the conclusions that wait for that."""
 
 from minka.v1.raft_pb2 import (
     CONF_CHANGE_ADD_LEARNER_NODE,
@@ -24,7 +24,7 @@ def proposed(group: Group) -> tuple[RawNode, Ready, int]:
 
 
 def persist(group: Group, ready: Ready) -> None:
-    """Make durable what node 1 was to write."""
+    """Make durable what node 1 was writing."""
     if ready.hard_state:
         group.storages[1].set_hard_state(ready.hard_state)
     group.storages[1].append(ready.entries)
@@ -146,7 +146,7 @@ def test_an_entry_of_the_same_index_and_another_term_is_still_to_be_written() ->
 
 
 def test_what_others_have_committed_is_applied_meanwhile() -> None:
-    """What came after the Ready waits for the next one, since nothing of it is on its way to this node's disk."""
+    """Later entries wait for the next Ready: none of them is on its way to this node's disk."""
     group = Group(3)
     leader, ready, index = proposed(group)
     leader.propose(b"y")

@@ -67,7 +67,7 @@ def test_a_learners_vote_does_not_count() -> None:
 
 
 def test_a_learner_votes_when_it_is_asked() -> None:
-    """It may have been made a voter and not know it yet."""
+    """It may have been made a voter without knowing it."""
     group = Group(2, learners=[3])
     group.nodes[3].step(vote_request(term=1, candidate=1))
     assert not vote_answer(group.nodes[3]).reject
@@ -175,7 +175,7 @@ def test_who_hears_a_leader_ignores_candidates() -> None:
 
 @pytest.mark.parametrize("says", [True, False])
 def test_a_refused_vote_says_what_is_committed(says: bool) -> None:
-    """Otherwise a node that has a committed change of the voters in its log, and doesn't know that it is committed,
+    """Otherwise a node that has a committed change of the voters in its log, but doesn't know that it is committed,
     would ask the former voters for ever.
     """
     group = Group(3, commit_by_vote=says)
@@ -251,7 +251,7 @@ def test_a_leader_with_quorum_stays() -> None:
     assert group.role(1) is Role.LEADER
 
 
-def test_learners_are_no_quorum() -> None:
+def test_learners_do_not_make_a_quorum() -> None:
     group = Group(3, learners=[4, 5, 6])
     group.elect(1)
     group.isolate(2, 3)

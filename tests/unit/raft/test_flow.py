@@ -1,4 +1,4 @@
-"""Limits on what is under way: to a node, to the application, and uncommitted."""
+"""Limits on bytes and messages under way: to a node, to the application, and uncommitted."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_batch_is_one_message_for_each_follower() -> None:
     assert group.data(1) == group.data(2) == group.data(3) == [b"%d" % number for number in range(1_000)]
 
 
-def test_no_entries_are_no_proposal() -> None:
+def test_an_empty_batch_is_not_proposed() -> None:
     group = Group(1)
     leader = group.elect(1)
     leader.propose_batch([])
@@ -208,7 +208,7 @@ def test_limit_size_keeps_at_least_one_entry() -> None:
 
 
 def progress(state: ProgressState, match: int, following: int) -> Progress:
-    """What the leader knows of a node."""
+    """The leader's knowledge of a node."""
     return Progress(next=following, inflights=Inflights(8, NO_LIMIT), match=match, state=state)
 
 
@@ -226,7 +226,7 @@ def test_the_commit_index_is_sent_when_it_can_help() -> None:
     node.sent_commit = 8
     assert not node.can_bump_commit(20)  # it can't commit beyond what it was sent
     assert node.maybe_decrease(8, 5)
-    assert node.sent_commit == 5  # it did not take what came with the higher one
+    assert node.sent_commit == 5  # it did not take the message with the higher one
     assert not node.can_bump_commit(20)
     node.sent_entries(3, 30)
     assert node.can_bump_commit(6)

@@ -56,7 +56,7 @@ def test_logs_become_equal_with_at_most_one_probe_a_term(common: list[int], one:
 
 
 def test_an_older_terms_entry_commits_only_with_one_of_the_leaders_own() -> None:
-    """Raft, figure 8: a majority has the entry, and it may still be replaced."""
+    """Raft, figure 8: a majority has the entry, but it may still be replaced."""
     group = Group(3)
     leader = group.elect(1)
     group.drop = lambda m: m.type == MSG_APP
@@ -165,7 +165,7 @@ def test_memory_storage_compacts() -> None:
 
 
 def test_a_commit_index_counts_only_up_to_what_matches() -> None:
-    """What a follower has beyond the leader's message may be another leader's."""
+    """Entries of a follower beyond the leader's message may be another leader's."""
     storage = bootstrapped([1, 2, 3])
     storage.append(stored([1, 1, 1, 1]))
     group = Group(3)

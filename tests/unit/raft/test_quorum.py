@@ -14,12 +14,12 @@ VOTES = st.dictionaries(IDS, st.booleans())
 
 
 def has_majority(config: MajorityConfig, having: set[int]) -> bool:
-    """Whether `having` are more than half."""
+    """True if `having` are more than half."""
     return 2 * len(config & having) > len(config)
 
 
 def committed(config: MajorityConfig, acked: dict[int, int]) -> int:
-    """The highest index for which one counts a majority."""
+    """The highest index for which a count finds a majority."""
     if not config:
         return UNBOUNDED
     return max(index for index in range(21) if has_majority(config, {v for v in config if acked.get(v, 0) >= index}))

@@ -228,7 +228,7 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
-    """After a restart, it may have committed, and answered for, more than its stored commit index says."""
+    """After a restart, it may have committed, and answered for, more than its stored commit index."""
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)
@@ -243,7 +243,7 @@ def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None
 
 
 def test_frugal_heartbeats() -> None:
-    """A read asks voters alone, the next heartbeat leaves them out, and goes to the learners in turn."""
+    """A read asks only voters; the next heartbeat leaves them out, and goes to the learners in turn."""
     group = Group(3, learners=[4, 5, 6], learners_a_beat=2)
     leader = group.elect(1)
     group.settle()

@@ -1,4 +1,4 @@
-"""Most voters come back without what they had acknowledged: whoever still has it refuses to follow, and keeps it."""
+"""Most voters come back without acknowledged entries: a node that still has them refuses to follow, and keeps them."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def entries(log: Log) -> list[Entry]:
 
 
 def stored(log: Log, term: int, commit: int) -> GroupStorage:
-    """What is on a disk."""
+    """The contents of a disk."""
     storage = bootstrapped([1, 2, 3])
     storage.append(entries(log))
     storage.set_hard_state(HardState(term=term, commit=commit))
@@ -123,7 +123,7 @@ def test_an_append_that_comes_late_proves_nothing() -> None:
 
 
 def test_what_a_later_term_has_committed_is_known_in_that_term_only() -> None:
-    """The leader of the node's own term need not have it, so its messages must not be held against that."""
+    """The leader of the node's own term may lack it, so that leader's messages prove no loss."""
     node = Group(3, commit_by_vote=True).start(2, stored([(3, b"a")], term=4, commit=1), applied=1)
     stale = Message(type=MSG_APP, from_id=3, to=2, term=4, index=1, log_term=1, entries=[Entry(index=2, term=4)])
     news = Message(type=MSG_PRE_VOTE, from_id=1, to=2, term=6, index=3, log_term=5, commit=2, commit_term=3)

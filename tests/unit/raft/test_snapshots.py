@@ -1,4 +1,4 @@
-"""Nodes that need a snapshot, and nodes that get one they don't need."""
+"""Nodes that need a snapshot, and nodes that get an unneeded one."""
 
 from minka.v1.raft_pb2 import MSG_APP, MSG_APP_RESP, MSG_SNAP, ConfState, Entry, Message, Snapshot, SnapshotMetadata
 from minkad.core.raft import ProgressState, SnapshotTemporarilyUnavailable
@@ -6,7 +6,7 @@ from tests.unit.raft.group import Group, GroupStorage, bootstrapped
 
 
 def behind_a_snapshot() -> Group:
-    """A group in which node 3 lacks what node 1 has compacted; nothing of that was sent to it yet."""
+    """A group in which node 3 lacks entries that node 1 has compacted; nothing of them was sent to it yet."""
     group = Group(3)
     leader = group.elect(1)
     group.isolate(3)
@@ -26,7 +26,7 @@ def snapshot_message(index: int, term: int = 1, voters: tuple[int, ...] = (1, 2,
 
 
 def answer(group: Group) -> Message:
-    """What node 1 answers."""
+    """Node 1's answers."""
     group.net = []
     group.process(1)
     (message,) = [m for m in group.net if m.type == MSG_APP_RESP]

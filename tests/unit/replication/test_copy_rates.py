@@ -1,4 +1,4 @@
-"""Whether a copy can end while its partition is written."""
+"""Can a copy end while its partition is written?"""
 
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB, of whose log 100 MB are kept by the setting; so 1 GB are."""
+    """A partition of 1 GB; the setting keeps 100 MB of its log, so 1 GB is kept."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Copied:
         self.copied = 0
 
     def run(self, seconds: int, writes: int, copies: int = 0) -> None:
-        """So many bytes are written and copied in each of these seconds."""
+        """In each of these seconds, write and copy this many bytes."""
         for _ in range(seconds):
             self.rates.look(self.copied)
             self.now += 1
@@ -64,7 +64,7 @@ def test_a_limit_that_is_not_enough_names_both_rates_and_what_helps() -> None:
 
 
 def test_a_small_partition_may_be_copied_slowly() -> None:
-    """Its log is kept up to the setting, which is more than what there is to copy."""
+    """Its log is kept up to the setting, which is more than there is to copy."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")
@@ -92,7 +92,7 @@ def test_after_a_copy_that_was_outrun_the_next_waits_for_fewer_writes_or_a_minut
 
 
 def test_one_that_the_log_outran_has_to_be_faster_than_the_writes() -> None:
-    """Also if its checkpoint is small."""
+    """Even if its checkpoint is small."""
     c = Copied(0, size=1 * MB)
     c.run(5, 40 * MB, 30 * MB)
     c.rates.note_outrun(following=True)

@@ -12,12 +12,12 @@ from tests.unit.core.replication.bench import Bench
 
 
 def slow_clock() -> float:
-    """By this clock every timer of the loop rings early, as half of uvloop's do, whose timers count milliseconds."""
+    """By this clock every timer of the loop fires early, like half of uvloop's, whose timers count milliseconds."""
     return 0.8 * time.monotonic()
 
 
 class Woken(Replicas):
-    """Notes when replicas are woken."""
+    """Notes the times at which replicas are woken."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.node)
@@ -28,7 +28,7 @@ class Woken(Replicas):
 
 
 async def test_a_timer_that_rings_early_is_set_again() -> None:
-    """Nothing would be due, and nothing would ask for another wake-up."""
+    """Nothing would be due, and nothing would request another wake-up."""
     bench = Bench()
     replicas = Woken(bench)
     executor = Executor(bench.outbox, replicas, {}, cast(Controller, None), slow_clock, lambda _: None)

@@ -1,4 +1,4 @@
-"""What a node knows of the load of its replicas."""
+"""A node's knowledge of the load of its replicas."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -10,7 +10,7 @@ from minkad.replication.replica import Replica
 
 @dataclass
 class Stub:
-    """A replica, of which only the load matters."""
+    """A replica; only its load matters."""
 
     id: int
     load: Load
@@ -49,8 +49,8 @@ def test_rates_follow_and_come_to_rest() -> None:
     assert node.stubs[1].load.reported() == (0, 0, "")
 
 
-def test_a_request_for_no_key_is_no_load() -> None:
-    """It may be all that a node has been asked since its start."""
+def test_a_request_without_keys_does_not_count_as_load() -> None:
+    """It may be the node's only request since its start."""
     node = Node(1)
     node.stubs[1].load.count([])
     assert node.second(cpu=0.5) == [1]
@@ -92,7 +92,7 @@ def test_a_page_counts_less_than_its_rows() -> None:
 
 
 def test_a_sample_is_even_and_bounded() -> None:
-    """It doesn't matter whether keys come one by one or in batches; scans count by their cost."""
+    """Keys count the same one by one and in batches; scans count by their cost."""
     sample = Sample(10)
     for i in range(1000):
         sample.add([b"batch-%d" % (i % 2)] * 9)

@@ -37,7 +37,7 @@ class Node:
             self._look_if_due(wait, late)
 
     async def copy(self, seconds: float, wait: float | None, late: float = 0.001) -> float:
-        """The bytes a second that are copied while a client's request takes `wait`; None: there are no clients."""
+        """The bytes a second that are copied while a client's request takes `wait`; None: without clients."""
         began, copied = self.now, 0
         while self.now - began < seconds:
             for part in self.pace.parts(bytes(1_000_000)):
@@ -104,7 +104,7 @@ async def test_a_copy_that_the_writes_would_outrun_does_not_give_way(node: Node)
     assert await node.copy(10, wait=0.1) == pytest.approx(LEAST_RATE, rel=0.1)
 
 
-async def test_it_looks_by_itself_until_it_is_closed() -> None:
+async def test_it_looks_automatically_until_it_is_closed() -> None:
     count = 0
 
     def waits() -> list[tuple[float, int]]:

@@ -19,14 +19,14 @@ def test_pieces_are_as_large_as_a_burst() -> None:
 
 
 def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
-    """It counts even within one chunk."""
+    """It holds even within one chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]
 
 
 async def test_a_large_chunk_takes_its_time() -> None:
-    """This holds for any limit, even if the chunk takes longer than a second."""
+    """For any limit, even if the chunk takes longer than a second."""
     loop = asyncio.get_running_loop()
     limit = RateLimit(loop.time, lambda _: Operation(rate_limit=50_000))
     started = loop.time()

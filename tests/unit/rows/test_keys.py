@@ -1,4 +1,4 @@
-"""Keys of columns: FoundationDB's published vectors, the order of the bytes, the way back, and what is refused."""
+"""Keys of columns: FoundationDB's published vectors, the order of the bytes, decoding, and refusals."""
 
 import math
 import struct
@@ -106,7 +106,7 @@ def test_vectors_of_foundationdb(columns: tuple[KeyPart, ...], key: str) -> None
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether they are equal and of the same types, with -0.0 unlike 0.0."""
+    """True if they are equal and of the same types, with -0.0 unlike 0.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
@@ -285,7 +285,7 @@ def test_tuples_are_not_too_deep() -> None:
         ("15 00", "longer than it needs to be"),
     ],
 )
-def test_what_is_no_key_of_columns_is_refused_by_its_byte(key: str, text: str) -> None:
+def test_invalid_keys_of_columns_are_refused_with_the_place(key: str, text: str) -> None:
     with pytest.raises(MinkaError, match=text) as refusal:
         decode_key(bytes.fromhex(key))
     assert refusal.value.code is Code.INVALID_ARGUMENT

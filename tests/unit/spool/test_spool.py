@@ -256,8 +256,8 @@ async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
         now += delay
 
     async def upload(for_seconds: float, limit: int, wait: float) -> float:
-        """The bytes a second that come while a client makes a hundred requests a second, each of which waits so
-        long.
+        """The bytes a second that arrive while a client makes a hundred requests a second that each wait
+        `wait` seconds.
         """
         nonlocal now, seconds, count
         began, taken = now, 0
@@ -310,7 +310,7 @@ async def test_an_upload_that_stands_still_gives_its_place_to_others(
     await asyncio.sleep(0)
     await takes_in.upload(1, of("whole"), chunks(data))
     assert [one.name for one in spool.files(1)] == ["whole"]
-    more.set()  # those that are still there go on
+    more.set()  # the remaining ones continue
     ended = await asyncio.gather(*still, return_exceptions=True)
     assert {one.code for one in ended if isinstance(one, MinkaError)} == {Code.OVERLOADED}
     await spool.close()

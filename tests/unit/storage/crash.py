@@ -1,4 +1,4 @@
-"""Copies of what a crash would leave on disk."""
+"""Copies of the disk after a crash."""
 
 import shutil
 import time

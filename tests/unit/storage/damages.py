@@ -1,4 +1,4 @@
-"""What damage does to a file or a folder."""
+"""Kinds of damage to a file or a folder."""
 
 import shutil
 from pathlib import Path

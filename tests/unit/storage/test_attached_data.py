@@ -32,8 +32,8 @@ class Halves:
         self.may_record = asyncio.Event()
         self.may_record.set()
         self.is_recording = asyncio.Event()
-        self.recorded: list[bool] = []  # whether it was still attached each time
-        self.lost: list[bool] = []  # likewise
+        self.recorded: list[bool] = []  # if it was still attached, each time
+        self.lost: list[bool] = []  # if it was still attached, each time
         self.parent.write([WriteBody(list(rows), list(rows.values()))], AT)
 
     def attach(self, at: Applied = AT) -> None:
@@ -175,7 +175,7 @@ async def test_the_parent_is_shared_with_what_comes_after_the_marker(tmp_path: P
 
 
 async def test_a_flush_ends_when_the_database_is_recorded(tmp_path: Path) -> None:
-    """Only then may the log be trimmed, which is what follows a flush."""
+    """Only then may the log be trimmed, as it is after a flush."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     child = halves.child

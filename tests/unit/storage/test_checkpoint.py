@@ -139,7 +139,7 @@ def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
 
 
 async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is not kept, though more of it was written by then."""
+    """The rest is not kept, although more of it was written by then."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abcde"]
     synced: list[int] = []
 
@@ -155,8 +155,8 @@ async def test_what_was_synced_before_a_failure_is_kept(tmp_path: Path, monkeypa
     assert incoming.finished() == dict.fromkeys("ab", zlib.crc32(bytes(2 * MIB)))
 
 
-async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither writes nor syncs go on: the folder may be removed, or used by the next try."""
+async def test_nothing_continues_after_a_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither writes nor syncs continue: the folder may be removed, or used by the next try."""
     files = [CheckpointFile(name, 2 * MIB) for name in "abc"]
     syncing, go_on = threading.Event(), threading.Event()
     synced: list[int] = []
@@ -175,7 +175,7 @@ async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypat
     with pytest.raises(asyncio.CancelledError):
         await receiving
     assert list(incoming.finished()) == ["a", "b"][: len(synced)]
-    assert synced, "the sync that was under way was waited for"
+    assert synced, "the call waited for the sync under way"
     count = len(synced)
     await incoming.discard()
     assert not (tmp_path / "in").exists()
@@ -183,7 +183,7 @@ async def test_nothing_runs_on_behind_who_is_cancelled(tmp_path: Path, monkeypat
 
 
 async def test_whoever_stops_reading_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint may be removed at once, though more of it was to be read."""
+    """The checkpoint may be removed at once, although there was more to read."""
     (tmp_path / "a").write_bytes(b"content")
     chunks = Checkpoint(tmp_path, (CheckpointFile("a", 7), CheckpointFile("removed", 7))).read(MIB)
     assert isinstance(chunks, AsyncGenerator)

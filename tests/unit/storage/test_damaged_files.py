@@ -1,5 +1,5 @@
-"""Every file of a partition's database is damaged in every way: it is right or CORRUPT_DATA, and another database can
-take its place in the same process.
+"""Every file of a partition's database is damaged in every way: reads are right or CORRUPT_DATA, and another database
+can replace it in the same process.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def make(path: Path, tables: int) -> Applied:
 
 
 async def use(data: DataDatabase, folder: Path) -> None:
-    """Do with the data all that a replica does. What fails is CORRUPT_DATA; what is read isn't wrong."""
+    """Do everything with the data that a replica does. Failures are CORRUPT_DATA, and no read is wrong."""
 
     async def checked(work: Awaitable[object]) -> None:
         try:
@@ -141,7 +141,7 @@ async def test_damage_while_it_is_open(path: Path, pattern: str, damage: Callabl
 
 
 async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path) -> None:
-    """What was raised is held while another database takes its place: a log's handler or a task may do so."""
+    """The error is held while another database replaces it: a log's handler or a task may hold it."""
     flipped(max(path.glob("*.sst")), 0.3)
     data = DataDatabase(path, Cache(MIB))
     await data.open()
@@ -155,7 +155,7 @@ async def test_whoever_keeps_an_error_does_not_keep_the_database_open(path: Path
 
 
 async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """One that is raised again and again would keep the frames of everybody who got it."""
+    """An error that is raised repeatedly would keep the frames of everybody who got it."""
     data = DataDatabase(tmp_path / "1", Cache(MIB))
     data.condemn(MinkaError(Code.CORRUPT_DATA, "no"))
     assert data.damage is not data.damage
@@ -164,7 +164,7 @@ async def test_each_refusal_of_damaged_data_is_an_error_of_its_own(tmp_path: Pat
     await data.close()
 
 
-def test_what_the_node_lacks_is_no_damage(tmp_path: Path) -> None:
+def test_a_lack_of_resources_does_not_count_as_damage(tmp_path: Path) -> None:
     for text, code in {
         "IO error: While pread offset 0 len 53: 000010.sst: Input/output error": Code.CORRUPT_DATA,
         "IO error: While open a file for random read: 000010.sst: Is a directory": Code.CORRUPT_DATA,
@@ -175,13 +175,13 @@ def test_what_the_node_lacks_is_no_damage(tmp_path: Path) -> None:
         assert data_error(Exception(text), "opening 1", tmp_path / "1").code is code, text
 
 
-def test_a_disk_that_can_not_be_used_at_all_is_no_damage_of_each_partition(tmp_path: Path) -> None:
+def test_an_unusable_disk_does_not_count_as_damage_of_each_partition(tmp_path: Path) -> None:
     text = "IO error: While open a file for random read: 000010.sst: Input/output error"
     assert data_error(Exception(text), "opening 1", tmp_path / "gone" / "1").code is Code.STORAGE_FAILED
     assert not list(tmp_path.iterdir())
 
 
-def test_the_name_of_a_folder_is_no_reason(tmp_path: Path) -> None:
+def test_the_name_of_a_folder_does_not_count_as_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "Is a directory" / "1"
     path.mkdir(parents=True)
     text = f"IO error: While open a file for random read: {path}/000010.sst: Too many open files"

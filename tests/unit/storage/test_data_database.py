@@ -41,7 +41,7 @@ async def test_without_data_there_is_no_folder(tmp_path: Path) -> None:
 
 
 async def test_writes_apply_in_order(tmp_path: Path) -> None:
-    """They do so within a batch, too; the offset is applied with them."""
+    """Within a batch, too; the offset is applied with them."""
     async with opened(tmp_path) as data:
         body = WriteBody([b"a", b"b", b"a", b"c", b"c"], [b"1", b"2", b"3", b"4", None])
         data.write([body, WriteBody([b"b"], [b""])], Applied(7, 3))
@@ -79,7 +79,7 @@ async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -
 
 
 async def test_size_is_within_ten_percent(tmp_path: Path) -> None:
-    """This holds in memory, flushed, and opened again; deletions count."""
+    """In memory, flushed, and opened again; deletions count."""
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(20_000)]
 

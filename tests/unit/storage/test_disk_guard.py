@@ -1,4 +1,4 @@
-"""The thread that ends the process when the disk does not let it end."""
+"""The thread that ends the process when the disk keeps it from ending."""
 
 import asyncio
 import queue
@@ -13,7 +13,7 @@ from minkad.storage.log_database import LogDatabase
 
 
 async def test_a_disk_that_does_not_answer_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so even if the loop stands still; a disk that answers ends nothing."""
+    """Even if the loop hangs; a disk that answers ends nothing."""
     free = threading.Event()
     ends: queue.SimpleQueue[MinkaError] = queue.SimpleQueue()
     db = LogDatabase.open(tmp_path / "log")

@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class FileSystem:
-    """A file system of 1000 MiB, less what the files in its folder take."""
+    """A file system of 1000 MiB, less the size of the files in its folder."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
@@ -31,7 +31,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSystem:
 
 
 def looked(watch: DiskWatch, disk: FileSystem, free: int) -> bool:
-    """Whether the disk is low with so many MiB free."""
+    """True if the disk is low with this many MiB free."""
     disk.free = free * MIB
     watch.check()
     return watch.is_low

@@ -1,4 +1,4 @@
-"""Epochs compared with the plain list that it stands for."""
+"""Epochs compared with the plain list that they stand for."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_a_million_entries_take_few_reads() -> None:
 
 @given(numbers, st.data())
 def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
-    """What is left is unchanged."""
+    """The rest is unchanged."""
     made = build(0, epochs)
     end = data.draw(st.integers(0, len(epochs)))
     if end < len(epochs):
@@ -72,7 +72,7 @@ def test_truncate_and_compact(epochs: list[int], data: st.DataObject) -> None:
 @given(st.data())
 def test_how_far_two_logs_are_the_same(data: st.DataObject) -> None:
     """Compared with logs written by leaders, each of which is on one of the two, one epoch after the other."""
-    logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, what was written)
+    logs: list[list[tuple[int, int]]] = [[], []]  # (epoch, its content)
     for epoch in range(1, data.draw(st.integers(1, 8))):
         leader = data.draw(st.integers(0, 1))
         if data.draw(st.booleans()):  # the other node hears of it, and truncates its log where both diverge

@@ -53,7 +53,7 @@ def test_every_bit_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", bytes(100), b"\xff"])
-def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_identities(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "identity.json").write_bytes(content)
     assert refusal(tmp_path).code is Code.CORRUPT_DATA
 
@@ -68,7 +68,7 @@ def test_one_that_is_gone_is_not_made_again(tmp_path: Path, folder: str) -> None
 
 
 def test_data_without_a_log_database(tmp_path: Path) -> None:
-    """The start that should have made the log database has made none."""
+    """The start that should have made the log database did not."""
     identity.save(tmp_path, OWN)
     (tmp_path / "partitions" / "1").mkdir(parents=True)
     assert "log is gone" in refusal(tmp_path).message

@@ -1,4 +1,4 @@
-"""Data that is in memory alone, and the database that is made of it."""
+"""Data that is only in memory, and the database that is made of it."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ async def made(path: Path, openings: Openings | None = None) -> AsyncIterator[Da
 
 
 async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
-    """What is written is there, and only in memory; a flush makes the folder."""
+    """Written rows are there, and only in memory; a flush makes the folder."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"b", b"a", b"c"], [b"2", b"1", None])], Applied(3, 2))
         assert (data.in_memory, data.is_closed, data.exists()) == (True, False, False)
@@ -49,7 +49,7 @@ async def test_a_write_makes_no_folder(tmp_path: Path) -> None:
 
 
 async def test_the_database_is_as_the_memory_was(tmp_path: Path) -> None:
-    """Also what was written and removed while it was made; it is as after a crash and an end."""
+    """Even rows that were written and removed while it was made; the same after a crash and an end."""
     rng, content = random.Random(5), dict[bytes, bytes]()
     async with made(tmp_path / "1") as data:
 
@@ -96,7 +96,7 @@ async def test_a_crash_before_the_flush_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_closed_one_is_never_opened_at_once(tmp_path: Path) -> None:
-    """What can't wait is refused; what can wait opens it."""
+    """Requests that can't wait are refused; others open it."""
     async with made(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         await data.flush()
@@ -117,7 +117,7 @@ async def test_it_is_opened_once_for_all(tmp_path: Path) -> None:
 
 
 async def test_an_end_while_it_waits_to_be_opened(tmp_path: Path) -> None:
-    """It does not wait for its turn; whoever waited for it is told."""
+    """It does not wait for its turn; tasks that waited for it are told."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data, openings.slot(lambda: 0):
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
@@ -176,7 +176,7 @@ async def test_the_most_urgent_comes_first_and_one_at_a_time() -> None:
 
 
 async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) -> None:
-    """Nothing is lost, and nobody has to open it to ask for its size."""
+    """Nothing is lost, and its size is known without opening it."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data:
         keys = [b"%03d" % number for number in range(500)]
@@ -188,7 +188,7 @@ async def test_one_at_rest_is_still_known_and_is_opened_again(tmp_path: Path) ->
         await data.rest(lambda: True)
         assert (data.is_open, data.is_closed, data.is_known, openings.open) == (False, True, True, 0)
         assert (data.size(), data.size_error(), data.applied, data.loads) == before
-        assert data.size_at_most().keys > 1000, "what a compaction would free is known, too"
+        assert data.size_at_most().keys > 1000, "the bytes that a compaction would free are known, too"
         assert (await data.count()).keys == 501
         assert (data.is_open, openings.open) == (True, 1)
         assert data.applied == Applied(3, 1)

@@ -41,7 +41,7 @@ async def test_what_is_synced_is_there_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_everything_of_a_loop_turn_shares_one_sync(tmp_path: Path) -> None:
-    """What is staged after the first call shares it, too."""
+    """Writes staged after the first call share it, too."""
     with opened(tmp_path) as db:
         futures = []
         for i in range(100):
@@ -248,7 +248,7 @@ class HeldSyncs:
 
 
 async def is_left_waiting(future: asyncio.Future[None]) -> bool:
-    """Whether the future is not done a moment later; a shorter moment could only hide a bug."""
+    """True if the future is not done a moment later; a shorter moment could only hide a bug."""
     _, left = await asyncio.wait([future], timeout=0.1)
     return bool(left)
 
@@ -260,7 +260,7 @@ async def test_nothing_is_acknowledged_while_something_has_not_been_synced_for_l
     with opened(tmp_path) as db:
         held = HeldSyncs(db, monkeypatch)
         db.put(b"first", b"1")
-        await db.write()  # acknowledged, and not synced
+        await db.write()  # acknowledged, but not synced
         held.now = 0.06
         assert db.unsynced_s() == pytest.approx(0.06)
         db.put(b"second", b"2")
@@ -309,7 +309,7 @@ async def test_what_is_written_is_synced_while_the_loop_stands_still(tmp_path: P
 async def test_a_mark_for_which_the_disk_does_not_answer_counts_as_a_disk_that_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is staged waits for it, too."""
+    """Staged writes wait for it, too."""
     goes_on, began = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:

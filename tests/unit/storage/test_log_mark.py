@@ -1,4 +1,4 @@
-"""If a log database lacks anything that was durable, it is noticed, whichever of its files had it."""
+"""A log database notices if it lacks anything that was durable, whichever of its files had it."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ from tests.unit.storage.crash import crashed_copy
 
 
 async def grown(path: Path, writes: int) -> None:
-    """Open the database, make so many writes, and stop it."""
+    """Open the database, make this many writes, and stop it."""
     db = LogDatabase.open(path / "log")
     for i in range(writes):
         db.put(b"%d/%d" % (db.starts, i), bytes(1000))

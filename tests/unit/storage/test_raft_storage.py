@@ -18,7 +18,7 @@ from tests.unit.storage.crash import crashed_copy
 def ready(
     entries: list[Entry] | None = None, hard_state: HardState | None = None, snapshot: Snapshot | None = None
 ) -> Ready:
-    """A Ready with what is to be persisted."""
+    """A Ready with data to persist."""
     return Ready(None, hard_state, [], entries or [], snapshot, [], [], [], True)
 
 

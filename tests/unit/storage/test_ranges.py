@@ -92,7 +92,7 @@ async def test_trimmed_to_a_range(tmp_path: Path, keep: KeyRange) -> None:
 
 @pytest.mark.parametrize("flush", [0, 3000])
 async def test_keys_that_divide_evenly(tmp_path: Path, flush: int) -> None:
-    """They do so whatever order the keys came in, and even if some are still in memory."""
+    """In whatever order the keys came, and even if some are still in memory."""
     rng = random.Random(3)
     keys = [b"%08x" % rng.getrandbits(32) for _ in range(10_000)]
     data = await database(tmp_path / "data", keys, flush=flush)
@@ -131,7 +131,7 @@ async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: 
 
 
 async def test_one_huge_value(tmp_path: Path) -> None:
-    """It can't be divided itself, but it can be divided from what comes before or after."""
+    """It can't be divided itself, but it can be divided from the keys before or after it."""
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
     assert await split_keys(data, 2) in ([b"b"], [b"c"])
@@ -142,7 +142,7 @@ async def test_one_huge_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_deleted_keys_in_the_way(tmp_path: Path, reverse: bool, flushed: bool) -> None:
-    """A page does not pass very many of them, and has the rows before them; once they are cleared, the scan goes on."""
+    """A page skips few of them, and has the rows before them; once they are cleared, the scan continues."""
     many = 3 * MAX_PASSED
     keys = [b"%06d" % n for n in range(many)]
     few = {0, 1, many - 2, many - 1}

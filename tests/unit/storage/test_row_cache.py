@@ -21,7 +21,7 @@ MIB = 1024 * KIB
 
 
 class Row(bytes):
-    """It is known how many of these there are."""
+    """Counts the rows that are alive."""
 
     alive = 0
 
@@ -78,7 +78,7 @@ class Model:
         self.rows |= loaded
 
     async def check(self) -> None:
-        """What is read is what is there."""
+        """Reads return the rows that are there."""
         keys = self.rng.choices(self.keys, k=self.rng.randrange(1, 30))
         expected = [self.rows.get(key) for key in keys]
         assert self.data.get(keys) == values_of(await self.data.stored_many(keys)) == expected
@@ -86,7 +86,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
-    """Whatever is written, trimmed or taken in between, also after the database was closed."""
+    """Whatever is written, trimmed or taken in between, even after the database was closed."""
     rng, cache = random.Random(seed), RowCache(16 * KIB)
     models = [Model(tmp_path / name, cache, rng) for name in ("a", "b")]
     for model in models:
@@ -104,7 +104,7 @@ async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
 
 
 def test_there_is_a_limit() -> None:
-    """It holds for all databases together, and for what is on its way out."""
+    """It holds for all databases together, including rows on their way out."""
     cache, value = RowCache(64 * KIB), bytes(100)
     databases = [CachedRows(cache) for _ in range(3)]
     most = 0
@@ -118,7 +118,7 @@ def test_there_is_a_limit() -> None:
 
 
 def test_rows_that_change_their_size_count_with_it() -> None:
-    """Else rows that grow would take any amount of memory, and rows that shrink would push out others."""
+    """Otherwise rows that grow would take any amount of memory, and rows that shrink would push out others."""
     cache = RowCache(64 * KIB)
     rows = CachedRows(cache)
     keys = [b"%03d" % number for number in range(50)]
@@ -135,7 +135,7 @@ def test_rows_that_change_their_size_count_with_it() -> None:
 
 
 def test_what_is_read_stays() -> None:
-    """What isn't makes room for it."""
+    """Rows that are not read make room for it."""
     cache = RowCache(16 * KIB)
     rows = CachedRows(cache)
     rows.keep(b"often", b"1" * 10)
@@ -147,7 +147,7 @@ def test_what_is_read_stays() -> None:
 
 
 def test_large_rows_are_not_kept() -> None:
-    """Nor is anything without memory for it."""
+    """Without memory, no row is kept."""
     rows = CachedRows(RowCache(MIB))
     rows.keep(b"a", bytes(17 * KIB))
     rows.keep(b"b", bytes(8))
@@ -159,7 +159,7 @@ def test_large_rows_are_not_kept() -> None:
 
 
 def test_a_row_counts_once() -> None:
-    """And no longer once its database has let go of it: else others would be pushed out early."""
+    """It no longer counts once its database has released it: otherwise others would be pushed out early."""
     cache = RowCache(64 * KIB)
     rows, other = CachedRows(cache), CachedRows(cache)
     rows.keep(b"here", b"1" * 10)

@@ -48,7 +48,7 @@ def test_batches_have_the_rows_of_the_range_in_arrows_layout(tmp_path: Path) -> 
     assert found == {key: value for key, value in VALUES.items() if b"00500" <= key < b"01500"}
 
 
-def test_the_record_with_the_applied_offset_is_no_row(tmp_path: Path) -> None:
+def test_the_record_with_the_applied_offset_is_not_a_row(tmp_path: Path) -> None:
     database(tmp_path, {b"\x00": head(7) + b"first"})
     (batch,) = read(tmp_path, ScanRequest("", b"", b"", "keys", batch_bytes=1))
     assert (batch.rows, batch.keys, batch.values) == (1, b"\x00", b"")

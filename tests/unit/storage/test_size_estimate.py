@@ -1,4 +1,4 @@
-"""The size of a database, as it is known without reading all of it.
+"""The size of a database, known without reading all of it.
 
 The tolerances follow from the number of samples: if 1 of s keys is looked up, and a share q of n keys was there, the
 standard error is at most sqrt(n q (1 - q) s) keys. Four of them are allowed: once in 16,000 a seed would fail.
@@ -28,7 +28,7 @@ Values = dict[bytes, bytes | None]
 
 
 class Model:
-    """A database, and what it must have."""
+    """A database, and its expected rows."""
 
     def __init__(self, path: Path) -> None:
         self.data = DataDatabase(path, Cache(MIB))
@@ -50,7 +50,7 @@ class Model:
         return Size(sum(len(key) + len(value) for key, value in self.content.items()), len(self.content))
 
     def check(self, keys: float, bytes_: float) -> None:
-        """Check that the size is off by no more than this, and by no more than its own estimate of the error."""
+        """Check that the size is off by at most this, and by at most its own estimate of the error."""
         found, size, error = self.data.size(), self.size(), self.data.size_error()
         assert abs(found.keys - size.keys) <= keys
         assert abs(found.bytes - size.bytes) <= bytes_
@@ -196,7 +196,7 @@ async def test_a_compaction_measures(tmp_path: Path) -> None:
         while not compacting.done():
             model.write(names(100, seed=len(model.content)), same(b"v" * 10, 100))
             await asyncio.sleep(0)
-        # What came before the compaction's flush began is counted twice until the next compaction.
+        # Keys from before the compaction's flush are counted twice until the next compaction.
         assert await model.data.compact() == model.size()
 
 
@@ -211,7 +211,7 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
 
 
 async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
-    """Databases of older versions have none: it is unknown how much was overwritten."""
+    """Databases of older versions have none: it is unknown how many keys were overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)
@@ -229,7 +229,7 @@ async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: 
 
 
 async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path) -> None:
-    """The estimate is at most what the tables have, and its error is stated as unknown."""
+    """The estimate is at most the total of the tables, and its error is stated as unknown."""
     async with opened(tmp_path) as model:
         model.write(names(5000), same(b"v" * 100, 5000))
         await model.data.flush()
@@ -244,8 +244,8 @@ async def test_what_was_removed_otherwise_does_not_count_for_ever(tmp_path: Path
         assert model.data.size_error() == math.inf
 
 
-def test_a_bound_that_comes_while_the_size_is_measured_is_no_change_of_the_data() -> None:
-    """A flush meanwhile tells that there is less than was estimated."""
+def test_a_bound_that_comes_while_the_size_is_measured_does_not_change_the_data() -> None:
+    """A flush meanwhile shows that there is less than was estimated."""
     estimate = SizeEstimate(Size(120, 12))
     before = estimate.copy()
     estimate.bounded(Size(110, 11))

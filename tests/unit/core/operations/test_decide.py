@@ -1,4 +1,4 @@
-"""What operations do to the rows that are there."""
+"""The effects of operations on the present rows."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ from minka.wire.stored_values import LOADED, head
 from minkad.core.operations import Decision, decide, keys_of
 
 NOW = 1_000_000
-NEW = 90  # the version of what is written
+NEW = 90  # the version of written rows
 OLD = 7
 LOADED_VERSION = 5000
 SOON = NOW + 5

@@ -50,7 +50,7 @@ def changed(was: Partition, **fields: Any) -> Partition:
 
 
 class MemoryLog:
-    """A `ReplicaLog`: what is in its tail can be read before it is stored."""
+    """A `ReplicaLog`: entries in its tail can be read before they are stored."""
 
     def __init__(self, base: int = 0, base_epoch: int = 0) -> None:
         self.base = self.end = base
@@ -144,7 +144,7 @@ class MemoryData:
     deleted_ahead: bool = False
     version_base: int = 0
     is_attached: bool = False
-    head: bytes = head(VERSION)  # of all rows
+    head: bytes = head(VERSION)  # of every row
 
     @property
     def is_known(self) -> bool:
@@ -216,7 +216,7 @@ class Bench:
         self.replicas = Replicas(self.node)
 
     def host(self, row: Partition, log: MemoryLog | None = None, data: MemoryData | None = None) -> Replica:
-        """Host a replica in the role that its row says; its log is on disk."""
+        """Host a replica in the role of its row; its log is on disk."""
         log = log or MemoryLog()
         replica = Replica(self.node, row, log, data or MemoryData())
         replica.recovered_to(log.end)
@@ -229,7 +229,7 @@ class Bench:
         self.replicas.adopt(changed(replica.row, **fields), self.now)
 
     def take(self, kind: type[InstructionT]) -> list[InstructionT]:
-        """The instructions of this kind since the last call; the others are lost."""
+        """The instructions of this kind since the last call; others are dropped."""
         return [one for one in self.outbox.take() if isinstance(one, kind)]
 
     def take_all(self) -> list[Instruction]:
@@ -276,7 +276,7 @@ class Bench:
     # Answers of followers to leaders on this node
 
     def stands(self, replica: Replica, node: str, log: MemoryLog, standing: Standing = Standing.STORED) -> Progress:
-        """Probe a follower, and let it say where it stands."""
+        """Probe a follower, and let it report the end of its log."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         progress.is_queued = False
         probe = progress.next_append(2**20)
@@ -287,7 +287,7 @@ class Bench:
         return progress
 
     def ack(self, replica: Replica, node: str, offset: int | None = None, *, attached: bool = False) -> None:
-        """Let a follower acknowledge everything up to `offset`, by default all that it was sent."""
+        """Let a follower acknowledge everything up to `offset`, by default everything sent to it."""
         leader, progress = leader_of(replica), leader_of(replica).progress[node]
         if offset is None:
             sent(progress)
@@ -304,7 +304,7 @@ class Bench:
             self.ack(replica, node)
 
     def serve_alone(self, replica: Replica) -> None:
-        """Apply everything; nobody else is in sync."""
+        """Apply everything; no other replica is in sync."""
         leader_of(replica).epoch_durable()
         self.sync(replica)
         self.apply(replica)

@@ -18,7 +18,7 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
 
 
 class Merging:
-    """Two partitions with one replica each: [b"", b"m") is to get [b"m", b"t"), too."""
+    """Two partitions with one replica each: [b"", b"m") will get [b"m", b"t"), too."""
 
     def __init__(self, *rows: bytes, is_async: bool = False) -> None:
         self.bench = Bench()
@@ -83,7 +83,7 @@ def request(left_epoch: int = 2, right_epoch: int = 2) -> FinishMergeRequest:
 
 
 def asked_to_end(*rows: bytes) -> tuple[Merging, FinishMergeRequest]:
-    """A merge in which all is copied, and the request to the controller to end it."""
+    """A merge in which all rows are copied, and the request to the controller to end it."""
     m = Merging(*rows)
     m.begin()
     [ask] = m.run()

@@ -1,4 +1,4 @@
-"""A copy is begun once: the log that follows its checkpoint is kept for it, up to a bound, and what begins again says
+"""A copy is begun once: the log that follows its checkpoint is kept for it, up to a bound; a new beginning says
 so.
 """
 
@@ -15,7 +15,7 @@ MOST = 1000
 
 
 def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
-    """A leader whose partition is to be copied to ephesus; its log begins after 2, and its data has all up to 4."""
+    """A leader whose partition will be copied to ephesus; its log begins after 2, and its data has all up to 4."""
     bench = Bench()
     bench.node.settings = replace(SETTINGS, copy_log_bytes=MOST)
     replica = bench.host(
@@ -32,7 +32,7 @@ def moving() -> tuple[Bench, Replica, Progress, SendCheckpoint]:
 
 
 def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> None:
-    """Write an entry of `size` bytes before each of so many flushes, and trim the log after them."""
+    """Write an entry of `size` bytes before each of `flushes` flushes, and trim the log after each."""
     for _ in range(flushes):
         bench.write(replica)
         bench.sync(replica)
@@ -43,7 +43,7 @@ def write_and_flush(bench: Bench, replica: Replica, flushes: int, size: int) -> 
 
 
 def test_the_log_is_kept_while_a_copy_is_sent_and_while_it_catches_up_after_that() -> None:
-    """However long that takes: it is the bytes that count."""
+    """However long that takes: only the bytes count."""
     bench, replica, progress, _ = moving()
     leader, settings = leader_of(replica), bench.node.settings
     write_and_flush(bench, replica, 8, 50)

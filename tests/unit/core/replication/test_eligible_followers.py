@@ -1,4 +1,4 @@
-"""The leader's part in who is eligible: it waits for them, and names those for whom it can wait no longer."""
+"""The leader's part in eligibility: it waits for eligible followers, and names those that it can't wait for."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def alone() -> tuple[Bench, Replica]:
 
 
 def proposed(bench: Bench) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The in-sync sets proposed since the last call, each with who is eligible beside it."""
+    """The in-sync sets proposed since the last call, each with its eligible replicas."""
     return [(proposal.isr, proposal.eligible) for proposal in bench.take(IsrProposal)]
 
 
@@ -41,7 +41,7 @@ def test_who_leaves_with_everything_is_eligible() -> None:
 
 
 def test_who_leaves_before_it_is_known_to_have_everything_is_not() -> None:
-    """This leader serves only once all that a former one may have acknowledged is committed: it can't wait."""
+    """This leader serves only once everything that a former one may have acknowledged is committed: it can't wait."""
     bench, replica = led()
     bench.view.absent = {"byzantium"}
     leader_of(replica).nodes_changed(bench.now)
@@ -75,7 +75,7 @@ def test_a_leader_that_needs_an_eligible_replica_that_is_gone_serves_without_it(
     assert [(one.isr, one.eligible) for one in taken if isinstance(one, IsrProposal)] == [(ALONE, ())]
     [warning] = [one for one in taken if isinstance(one, Report)]
     assert (warning.level, warning.names["nodes"]) == (Level.WARNING, ["byzantium"])
-    assert replica.high_watermark == 0, "nothing is committed before that is recorded"
+    assert replica.high_watermark == 0, "nothing is committed before the change is recorded"
     bench.adopt(replica, eligible=(), eligible_at=0)
     assert replica.high_watermark == 2
 

@@ -1,4 +1,4 @@
-"""What a follower answers, appends and truncates, and how old its data may be."""
+"""A follower's answers, its appends and truncations, and the age of its data."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_it_answers_a_probe_with_the_leaderships_along_its_log() -> None:
 
 
 def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
-    """Else it would be told to truncate what becomes committed after that."""
+    """Otherwise it would be told to truncate entries that are committed later."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)
@@ -63,7 +63,7 @@ def test_it_says_where_it_stands_when_all_of_its_log_is_on_its_disk() -> None:
     assert f.probe() == []
     f.bench.sync(f.replica)
     assert [(ack.offset, ack.lineage) for ack in f.answers()] == [(2, [(0, 0), (1, 1)])]
-    assert f.replica.high_watermark == 2, "what it was told on the older stream is committed meanwhile"
+    assert f.replica.high_watermark == 2, "entries of the older stream are committed meanwhile"
     f.append(2, truncate=True)
     taken = f.bench.take_all()
     assert not any(isinstance(one, Report) for one in taken), "the leader lacks nothing"
@@ -118,7 +118,7 @@ def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
-    """Applying it makes the data's folder. A power cut could leave that, and take all that says whose it is."""
+    """Applying it makes the data's folder. A power cut could leave the folder, and lose the record of its owner."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)
@@ -196,7 +196,7 @@ def test_what_is_committed_is_not_truncated_and_a_checkpoint_is_asked_for() -> N
 
 
 def test_what_was_sent_before_a_checkpoint_was_asked_for_is_ignored() -> None:
-    """It would be appended after what the log should have been truncated to. The stream goes on, since other partitions
+    """It would be appended after entries that the log should have truncated. The stream continues, as other partitions
     use it.
     """
     f = Following(log_of(1, 1, 1))
@@ -219,7 +219,7 @@ def test_what_its_data_has_is_committed_although_nobody_has_said_so_yet() -> Non
     f.bench.take_all()
     f.append(1, WRITE, truncate=True)
     f.append(2, WRITE)
-    assert f.bench.take_all() == [OpenData(1)], "before that it isn't known, and what comes waits"
+    assert f.bench.take_all() == [OpenData(1)], "before that it isn't known, and entries wait"
     f.bench.open(f.replica)
     assert f.answers() == [Ack(1, 1, Standing.NEEDS_CHECKPOINT, 3)]
     assert f.replica.log.end == 3
@@ -281,7 +281,7 @@ def test_nothing_is_acknowledged_before_the_leader_has_said_where_the_logs_part(
 
 
 def test_a_copy_that_fails_while_the_question_is_open_answers_it_with_what_is_kept() -> None:
-    """Else all files of the checkpoint that broke would be sent again."""
+    """Otherwise all files of the broken checkpoint would be sent again."""
     f = Following(log_of(1))
     f.probe()
     f.append(1, WRITE, watermark=2)

@@ -1,4 +1,4 @@
-"""How old a follower's data may be."""
+"""The age of a follower's data."""
 
 from minkad.core.replication.freshness import NEVER, Freshness
 

@@ -1,4 +1,4 @@
-"""Whether a leader takes requests at a moment."""
+"""When a leader takes requests."""
 
 import pytest
 

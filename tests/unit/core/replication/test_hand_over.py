@@ -14,7 +14,7 @@ UNKNOWN = MinkaError(Code.UNREACHABLE, "gone")
 
 
 def handing_over() -> tuple[Bench, Replica]:
-    """A leader that is to hand over to byzantium, which lacks an entry."""
+    """A leader that should hand over to byzantium, which lacks an entry."""
     bench = Bench()
     replica = bench.host(row(), log_of(1))
     bench.align(replica, "byzantium", "cyrene")
@@ -28,7 +28,7 @@ def handing_over() -> tuple[Bench, Replica]:
 
 
 def asking() -> tuple[Bench, Replica, HandOverRequest]:
-    """A leader that has asked the controller."""
+    """A leader that has sent the controller its request."""
     bench, replica = handing_over()
     bench.ack(replica, "byzantium")
     bench.ack(replica, "cyrene")
@@ -222,7 +222,7 @@ def test_after_a_newer_row_with_the_same_successor_it_is_given_up_and_begun_agai
     bench.adopt(replica)
     answer(bench, replica, request, UNKNOWN)
     bench.tick(replica, 0.05)
-    assert gate_of(replica) is Gate.OPEN  # what was asked for can no longer be recorded
+    assert gate_of(replica) is Gate.OPEN  # the request can no longer be recorded
     bench.tick(replica, 0.1)
     [ask] = bench.take(AskHandOver)
     assert ask.request.partition_epoch == 3

@@ -1,4 +1,4 @@
-"""What a leader commits: what all replicas have that are, or may be, in sync."""
+"""A leader commits the entries that all replicas have that are, or may be, in sync."""
 
 from typing import Any
 

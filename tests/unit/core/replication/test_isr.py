@@ -1,4 +1,4 @@
-"""Which replicas are proposed to join the in-sync set, and to leave it."""
+"""The replicas that are proposed to join the in-sync set, and to leave it."""
 
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.messages import Standing
@@ -49,7 +49,7 @@ def test_a_follower_that_is_far_is_not_waited_for() -> None:
     progress = bench.stands(replica, "byzantium", log_of(1))
     bench.ack(replica, "byzantium", 1)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
-    sent(progress)  # all is sent, and little of it acknowledged
+    sent(progress)  # everything is sent, and little of it acknowledged
     bench.ack(replica, "byzantium", 2)
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
     bench.ack(replica, "byzantium", 4)
@@ -62,7 +62,7 @@ def test_a_follower_that_is_near_is_waited_for_and_joins_with_all_that_is_commit
     assert replica.high_watermark == 2
     progress = bench.stands(replica, "byzantium", log_of(1))
     progress.next_append(2**20)
-    bench.ack(replica, "byzantium", 1)  # all is sent, and little of it acknowledged
+    bench.ack(replica, "byzantium", 1)  # everything is sent, and little of it acknowledged
     assert leader_of(replica).may_be_in_sync() == {"athens", "byzantium", "cyrene"}
     assert proposed(bench) == []
     bench.ack(replica, "byzantium", 2)
@@ -203,7 +203,7 @@ def test_absent_nodes_are_taken_out() -> None:
     leader_of(replica).shrink()
     assert proposed(bench) == [("athens", "cyrene")]
     leader_of(replica).shrink()
-    assert proposed(bench) == []  # that is proposed already
+    assert proposed(bench) == []  # it is proposed already
 
 
 def test_one_that_has_not_caught_up_for_long_is_taken_out() -> None:

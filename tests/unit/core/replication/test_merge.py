@@ -133,7 +133,7 @@ LARGE = bytes(40 * 1024)  # two such entries don't fit into one
 
 
 def large(m: Merging, count: int) -> None:
-    """Append so many entries to the right one's log, each of which is copied as one."""
+    """Append `count` entries to the right one's log, each of which is copied as one."""
     for _ in range(count):
         m.right.append(encode(WriteBody([b"n"], [LARGE])))
 
@@ -222,7 +222,7 @@ def test_room_that_an_earlier_merge_asked_for_says_nothing() -> None:
     m.bench.replicas.cleared(LEFT, UNKNOWN, 0.0)
     for now in (0.1, 0.1 + SETTINGS.write_pause_timeout):
         m.tick(now)
-    # The outcome is unknown: a write that is taken now may come after the merge.
+    # The outcome is unknown: a write that is accepted now may come after the merge.
     assert (gate_of(m.right), m.left.log.end) == (Gate.FROZEN, end)
 
 

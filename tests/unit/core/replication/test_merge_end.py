@@ -1,4 +1,4 @@
-"""The end of a merge: writes wait until all is copied and applied, and the outcome is known."""
+"""The end of a merge: writes wait until everything is copied and applied, and the outcome is known."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_writes_to_the_right_one_wait_from_when_little_of_its_log_is_left() -> N
         left[100 - copied] = gate_of(m.right)
     assert left == dict.fromkeys(range(98, 58, -4), Gate.OPEN)
     assert WakeAt(LEFT, SETTINGS.write_pause_timeout) in m.bench.take_all()
-    m.tick(SETTINGS.write_pause_timeout)  # the left one has four entries left to apply, and there are always more
+    m.tick(SETTINGS.write_pause_timeout)  # the left one has four entries left to apply, and new ones keep coming
     assert gate_of(m.right) is Gate.FROZEN
 
 
@@ -172,7 +172,7 @@ def test_a_leadership_that_ends_ends_it_and_the_next_begins_from_the_first_key()
 
 
 def test_the_row_of_a_partition_that_is_next_to_be_merged_does_not_begin_the_merge_again() -> None:
-    """The controller has recorded the end, and asked for the next merge into the same partition; the row of the next
+    """The controller has recorded the end, and requested the next merge into the same partition; the row of the next
     one comes first.
     """
     m, ask = asked_to_end(b"n")

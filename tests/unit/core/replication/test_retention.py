@@ -1,4 +1,4 @@
-"""How much of the log is kept."""
+"""The part of the log that is kept."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def test_while_data_is_made_again_nothing_is_trimmed() -> None:
     assert flushed(retention, 2) == [0]
 
 
-def test_so_many_bytes_of_the_newest_entries_are_kept_for_those_that_follow_changes() -> None:
+def test_the_newest_bytes_are_kept_for_those_that_follow_changes() -> None:
     retention = Retention(100)
     bases = []
     for flush in (10, 20, 30, 40):
@@ -124,7 +124,7 @@ def test_no_more_is_trimmed_than_is_flushed_nor_what_a_reader_in_time_needs(
             trimmed = retention.base(at, base, is_alone=is_alone)
             base = max(base, trimmed)
             assert trimmed <= min([at, *(needs for name, needs in needed.items() if name not in late)])
-        elif kind == "keep":  # a reader can't ask for what is trimmed
+        elif kind == "keep":  # a reader can't request trimmed entries
             needed[reader] = max(base, needed.get(reader, base)) + value
             retention.keep_for(reader, needed[reader])
         elif kind == "release":

@@ -1,4 +1,4 @@
-"""A leader is looked at again and again only while there may be something to do."""
+"""A leader is looked at repeatedly only while there may be something to do."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a split means for its leaders: the marker, the end, and one in-sync set for both halves."""
+"""A split on its leaders: the marker, the end, and one in-sync set for both halves."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def child_row(**fields: Any) -> Any:
 
 
 def made(bench: Bench, **fields: Any) -> Replica:
-    """Let this node make its child; returns that replica."""
+    """Let this node make its child; returns the child's replica."""
     return bench.host(child_row(**fields), MemoryLog(4, 1), data_at(4))
 
 
@@ -127,7 +127,7 @@ def test_one_whose_stream_is_broken_is_waited_for() -> None:
 
 
 def test_databases_of_the_child_are_waited_for() -> None:
-    """That of the leader, and those of the others in sync, which say so."""
+    """That of the leader, and those of the others in sync, which report theirs."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)
@@ -139,7 +139,7 @@ def test_databases_of_the_child_are_waited_for() -> None:
     data.is_attached = False
     bench.replicas.detached(CHILD, PARENT, 0.0)
     assert bench.take(AskFinishSplit) == []
-    bench.ack(child, "cyrene")  # it has no more than before
+    bench.ack(child, "cyrene")  # it has no more entries than before
     assert WakeAt(CHILD, 0.0) in bench.take_all()
     bench.tick(child, 0.0)
     assert bench.take(AskFinishSplit) == [AskFinishSplit(finish())]

@@ -1,4 +1,4 @@
-"""A follower in sync that has lost what is committed, and a leader whose data is damaged."""
+"""A follower in sync that has lost committed entries, and a leader whose data is damaged."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_one_that_only_lacks_what_is_not_committed_stays() -> None:
 
 
 def test_one_that_has_nothing_when_nothing_is_committed_gets_the_log_however_long_it_is() -> None:
-    """If this leader died while a checkpoint took the place of that copy, nobody could lead."""
+    """If this leader died while a checkpoint replaced that copy, nobody could lead."""
     long = log_of(1)
     long.append(1, a_write(b"k", b"v" * 300_000))
     bench = Bench()

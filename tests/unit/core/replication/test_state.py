@@ -109,8 +109,8 @@ def test_durable_is_never_more_than_what_the_disk_or_the_operating_system_has(
 ) -> None:
     """Syncs end late, in any order; entries differ by the time at which they were staged."""
     made = state(is_async=is_async)
-    log: list[int] = []  # by entry: when it was staged
-    begun: list[tuple[list[int], int]] = []  # by sync: what was staged when it began
+    log: list[int] = []  # by entry: the time at which it was staged
+    begun: list[tuple[list[int], int]] = []  # by sync: the entries that were staged when it began
     on_disk: set[int] = set()
     with_system: set[int] = set()
     barriers: set[int] = set()

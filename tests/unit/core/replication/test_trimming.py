@@ -111,7 +111,7 @@ def test_a_leader_that_is_not_ready_or_being_split_says_nothing() -> None:
 
 
 def test_what_was_foreign_stays_so_where_the_mark_of_the_merge_never_came() -> None:
-    """An unclean election lets a replica lead that had not come to it; keys of a split before are still there."""
+    """An unclean election lets a replica lead that had not come to the mark; keys of a split before are still there."""
     bench = Bench()
     replica = bench.host(row(end_key=b"t", leader="byzantium"))
     bench.adopt(replica, end_key=b"m")

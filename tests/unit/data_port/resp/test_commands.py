@@ -1,4 +1,4 @@
-"""The table of commands, answers and patterns are as Redis has them."""
+"""The table of commands, answers and patterns equal those of Redis."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from minkad.data_port.resp.key_flags import key_flags
 from minkad.data_port.resp.replies import NULL, Reply, RespError, Simple, bulk, reply
 from minkad.data_port.resp.table import COMMANDS
 
-# name: arity, first key, last key, step; what COMMAND INFO of Redis 7 says
+# name: arity, first key, last key, step; as in COMMAND INFO of Redis 7
 REDIS = {
     "GET": (2, 1, 1, 1), "SET": (-3, 1, 1, 1), "SETNX": (3, 1, 1, 1), "SETEX": (4, 1, 1, 1), "PSETEX": (4, 1, 1, 1),
     "GETSET": (3, 1, 1, 1), "GETDEL": (2, 1, 1, 1), "GETEX": (-2, 1, 1, 1), "MGET": (-2, 1, -1, 1),
@@ -139,7 +139,7 @@ def test_cursors() -> None:
 
 
 @pytest.mark.parametrize("word", [b"1" * 6000, b"nan", b"1_0", b" 1", b"", b"x"])
-def test_texts_that_are_no_floats(word: bytes) -> None:
+def test_texts_that_are_not_floats(word: bytes) -> None:
     with pytest.raises(RespError, match="value is not a valid float"):
         float_of(word)
 

@@ -1,4 +1,4 @@
-"""Whether a batch waits for the clients that were just answered."""
+"""When a batch waits for the clients that were just answered."""
 
 from minkad.data_port.resp.commit_delay import MOST, CommitDelay
 
@@ -18,7 +18,7 @@ def test_one_client_is_not_waited_for_nor_are_very_many() -> None:
 
 
 def waits(commit_delay: CommitDelay, batches: int) -> int:
-    """How many of so many batches wait, if nobody comes."""
+    """The number of `batches` that wait, if nobody comes."""
     count = 0
     for _ in range(batches):
         if commit_delay.awaited(4, 0):
@@ -40,7 +40,7 @@ def test_who_comes_again_is_waited_for_again() -> None:
     before = waits(commit_delay, 2000)
     for _ in range(20):
         commit_delay.came()
-    while not commit_delay.awaited(4, 0):  # the batches that are yet to be passed over
+    while not commit_delay.awaited(4, 0):  # the batches that are still skipped
         pass
     commit_delay.missed()
     assert [commit_delay.awaited(4, 0) for _ in range(3)] == [0, 0, 4]

@@ -1,4 +1,4 @@
-"""Times of expiry are taken and refused as Redis does it: to the millisecond that 64 bits have."""
+"""Times of expiry are accepted and refused like in Redis: to the millisecond that fits into 64 bits."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Commands are the same however the network has cut them, and none makes the node take more than the limits allow."""
+"""Commands are the same however the network splits them, and none makes the node hold more than the limits permit."""
 
 import random
 
@@ -56,7 +56,7 @@ def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes
         [before, header[:1], header[1:]],
     ):
         commands, error = fed(*pieces)
-        if commands[-1:] == [[header.strip()]]:  # as a line it is a command, and an unknown one
+        if commands[-1:] == [[header.strip()]]:  # as a line it is a command, though an unknown one
             commands.pop()
         else:
             assert error.startswith("ERR Protocol error")
@@ -66,7 +66,7 @@ def test_no_room_is_made_for_what_a_header_promises(header: bytes, before: bytes
 @pytest.mark.parametrize(
     "wrong", [b"*1\r\n:1\r\n", b"*2\r\n$3\r\nGET\r\n*1\r\n$1\r\na\r\n", b"*1\r\n$x\r\n", b"*1\r\n$-1\r\n"]
 )
-def test_what_is_no_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
+def test_anything_but_an_array_of_bulk_strings_ends_the_connection(wrong: bytes) -> None:
     commands, error = fed(encoded([b"PING"]) + wrong)
     assert commands == [[b"PING"]], "commands before it are carried out"
     assert error.startswith("ERR Protocol error")

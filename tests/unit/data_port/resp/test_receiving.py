@@ -1,4 +1,4 @@
-"""What is read from a connection, and what a command that isn't complete weighs."""
+"""Reads from a connection, and the memory of an incomplete command."""
 
 import asyncio
 import time
@@ -15,30 +15,30 @@ KIB = 1024
 
 
 class Transport(asyncio.Transport):
-    """One that nothing comes from."""
+    """A connection on which nothing comes."""
 
     is_reading_now = True
 
     def is_closing(self) -> bool:
-        """It is open."""
+        """The connection is open."""
         return False
 
     def pause_reading(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.is_reading_now = False
 
     def resume_reading(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.is_reading_now = True
 
 
 def paused(transport: Transport) -> bool:
-    """Whether nothing is read from it now."""
+    """True if nothing is read from it now."""
     return not transport.is_reading_now
 
 
 def part_of_a_command(intake: Intake, count: int) -> None:
-    """So many words of a command, which is not complete."""
+    """`count` words of a command that is not complete."""
     intake.add(b"*999999\r\n" + b"$1\r\nx\r\n" * count)
     while intake.cut():
         assert not intake.commands
@@ -73,7 +73,7 @@ async def test_a_client_from_which_nothing_is_read_is_not_stalled_soon() -> None
     others.take(1000 * KIB)
     receiving.count(intake.weight)
     assert paused(transport)
-    assert not share.is_stalled(time.monotonic() + STALLED_S + 1), "the node itself doesn't read"
+    assert not share.is_stalled(time.monotonic() + STALLED_S + 1), "the node itself isn't reading"
     assert share.is_stalled(time.monotonic() + 60), "all that wait for each other's memory would wait for ever"
     others.close()
     for _ in range(5):

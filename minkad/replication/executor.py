@@ -27,7 +27,8 @@ _TIMER_S: Final = 0.001  # uvloop counts in milliseconds
 
 
 class Executor:
-    """For the loop's thread. `carry_out` runs in the turn of the loop in which an instruction was put into the outbox.
+    """For the loop's thread. `carry_out` runs in the turn of the loop in which an instruction was put into the
+    outbox.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Counts what a node has on its disks by reading it, and finds the keys at which to split the partitions that it leads.
+"""Counts what a node has on its disks by reading it, and finds the keys at which to split the partitions that
+it leads.
 """
 
 import asyncio

@@ -29,7 +29,8 @@ class Meter:
         self.at, self._cpu_at = clock(), cpu_time()  # the last tick
 
     def tick(self) -> list[Replica]:
-        """Bring the rates up to date. Returns the replicas used lately, including those whose rate has just become 0.
+        """Bring the rates up to date. Returns the replicas used lately, including those whose rate has just
+        become 0.
         """
         now, cpu = self._clock(), self._cpu_time()
         seconds = max(1e-3, now - self.at)

@@ -51,8 +51,7 @@ class Opening:
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 
     async def wait(self, replica: Replica) -> None:
-        """Return once the replica's data was opened, or was found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN.
-        """
+        """Return when the replica's data is open, or found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN."""
         self.begin(replica)
         task = self._under_way.get(replica.id)
         if task is not None:

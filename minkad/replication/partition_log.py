@@ -77,8 +77,7 @@ class PartitionLog:
         return self._epochs.lineage()[-_MAX_LINEAGE:]
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log is the same as this one; None if what both still have has no such offset.
-        """
+        """The offset up to which another log is the same as this one; None if their remaining entries have none."""
         return self._epochs.common(self.end, theirs, their_end)
 
     def keep_tail(self, keep: bool) -> None:
@@ -100,8 +99,7 @@ class PartitionLog:
         return self.end
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, at most `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED.
-        """
+        """The entries start..end, at most `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
         assert self.base < start <= end <= self.end, f"{start} to {end} of {self.base + 1} to {self.end}"
         if start in self._tail:
             return self._read_tail(start, end, max_bytes)

@@ -138,8 +138,7 @@ class ReplicationSender:
             backoff = min(2 * backoff, longest)
 
     async def _disconnected(self, reason: str) -> None:
-        """Tell the partitions with anything sent on the stream, and new ones; while the node is away, tell each once.
-        """
+        """Tell the partitions with anything sent on the stream, and new ones; while the node is away, once each."""
         unsure, self._unsure = list(self._unsure), {}
         for number, partition_id in enumerate(unsure, 1):
             progress, replica = self._progress.get(partition_id), self._context.replicas.get(partition_id)

@@ -15,7 +15,8 @@ from minkad.replication.replication_receiver import ReplicationReceiver
 
 
 class Routing:
-    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows where to go.
+    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows
+    where to go.
     """
 
     def __init__(
@@ -62,8 +63,7 @@ class Routing:
         return replica
 
     def serves_now(self, replica: Replica, generation: int, keys: list[bytes]) -> bool:
-        """True if the replica answers a read of these keys of this generation at once; checks only what takes no time.
-        """
+        """True if the replica answers a read of these keys of this generation at once; makes only quick checks."""
         row = replica.row
         if (
             self._is_stopping

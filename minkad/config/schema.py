@@ -248,7 +248,7 @@ class Config:
 
     @property
     def serves_rest(self) -> bool:
-        """Whether pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
+        """True if pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
         if self.listen.rest == "auto":
             return is_loopback(self.listen.http) and self.certificates is None
         return self.listen.rest == "true"

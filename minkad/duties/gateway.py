@@ -239,7 +239,7 @@ def _kind(change: DutyChange) -> str | None:
 
 
 def _is_recognised(change: DutyChange) -> bool:
-    """Whether the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
+    """True if the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
     kind = _kind(change)
     return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 

@@ -163,7 +163,7 @@ def new_id(now_ms: int) -> bytes:
 
 
 def is_old(id_: bytes, now_ms: int) -> bool:
-    """Whether it was made more than an hour ago."""
+    """True if it was made more than an hour ago."""
     return int.from_bytes(id_[:_TIME_BYTES], "big") < now_ms - _SWEEP_OLDER_MS
 
 

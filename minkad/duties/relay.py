@@ -69,7 +69,7 @@ class Heard(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the shard still waits for an answer."""
+        """True if the shard still waits for an answer."""
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
         """The controller has renewed its clearance."""

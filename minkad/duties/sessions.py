@@ -241,7 +241,7 @@ class Session:
 
     @property
     def is_to_tell(self) -> bool:
-        """Whether the shard is to be told of duties with their payloads."""
+        """True if the shard is to be told of duties with their payloads."""
         return self._waiting.is_set()
 
     # Both directions

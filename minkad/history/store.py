@@ -35,7 +35,7 @@ class HistoryStore:
         self._current: Path | None = None
 
     def begins_segment(self, now_ms: int) -> bool:
-        """Whether the next block begins a segment; then it has to say how large everything is."""
+        """True if the next block begins a segment; then it has to say how large everything is."""
         current = self._current
         if current is None or not 0 <= now_ms - _start_ms(current) < _SEGMENT_MS:  # or the clock was set back
             return True

@@ -54,12 +54,12 @@ class Health:
         self._unanswered = unanswered
 
     def is_replayed(self) -> bool:
-        """Whether everything that was committed at the start is applied."""
+        """True if everything that was committed at the start is applied."""
         applied: int = self._coordinator.driver.applied_index
         return applied >= self._replay_to
 
     def knows_table(self) -> bool:
-        """Whether this node has all that was decided before it registered, and hears a controller: gRPC answers that it
+        """True if this node has all that was decided before it registered, and hears a controller: gRPC answers that it
         is registered, and its row comes by Raft, after what was decided while it was down.
         """
         own = self._member.node
@@ -68,7 +68,7 @@ class Health:
         return is_own and self.is_replayed() and self._member.registered.is_set()
 
     def is_live(self) -> bool:
-        """Whether the process works: it answers this on its event loop, and its log can be written."""
+        """True if the process works: it answers this on its event loop, and its log can be written."""
         return all(check.ok for check in self.checks() if check.needed_for_live)
 
     def checks(self) -> Sequence[Check]:
@@ -115,7 +115,7 @@ class Health:
         return [node.id if (node := self._coordinator.node_with(voter)) else "?" for voter in silent]
 
     def is_founded(self) -> bool:
-        """Whether there is a cluster: its founders have to come together once."""
+        """True if there is a cluster: its founders have to come together once."""
         return bool(self._coordinator.state.cluster.id)
 
     def _why_no_controller(self) -> str:

@@ -43,7 +43,7 @@ async def new_identity(
 
 
 async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster: str, node_id: str) -> bool:
-    """Whether a cluster that exists has had this founder, so that its raft id is used up.
+    """True if a cluster that exists has had this founder, so that its raft id is used up.
 
     A founder that lost its disk may have voted, and must not vote again under the same raft id. This is as far as the
     nodes that answer know; if none does, the cluster is taken for a new one. Raises CLUSTER_MISMATCH.

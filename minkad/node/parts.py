@@ -267,7 +267,7 @@ class Parts:
         return self.coordinator.active is not None and self.member.has_clearance()
 
     def _is_stranger(self, raft_id: int) -> bool:
-        """Whether no node is known by this raft id while all is well. A node that hears no leader may not know the next
+        """True if no node is known by this raft id while all is well. A node that hears no leader may not know the next
         one yet.
         """
         leader, members = self.driver.raw.basic_status().leader_id, self.driver.conf_state

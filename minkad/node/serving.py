@@ -295,7 +295,7 @@ class Serving:
             tasks.drop(task)
 
     def _has_quorum(self) -> bool:
-        """Whether most voters may answer: they have not left, and their data ports are not known to be silent."""
+        """True if most voters may answer: they have not left, and their data ports are not known to be silent."""
         parts, silent = self._parts, self._parts.watch.unanswered()
         nodes = (node for node in parts.coordinator.state.nodes.values() if node.id != parts.identity.node_id)
         gone = {node.raft_id for node in nodes if node.state == NodeState.NODE_STATE_LEFT or node.id in silent}

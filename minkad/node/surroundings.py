@@ -25,7 +25,7 @@ class NodeTable:
         self._disk = disk
 
     def has_clearance(self) -> bool:
-        """Whether this node may serve now."""
+        """True if this node may serve now."""
         return self._member().has_clearance()
 
     def row(self, partition_id: int) -> Partition | None:
@@ -33,7 +33,7 @@ class NodeTable:
         return self._state().row(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether the partition was merged into another one."""
+        """True if the partition was merged into another one."""
         return self._state().is_gone(partition_id)
 
     def keyspace(self, keyspace_id: int) -> Keyspace | None:
@@ -41,7 +41,7 @@ class NodeTable:
         return self._state().keyspaces.get(keyspace_id)
 
     def is_absent(self, node_id: str) -> bool:
-        """Whether a node has failed, or left."""
+        """True if a node has failed, or left."""
         return self._state().is_absent(node_id)
 
     def operation_moving(self, partition_id: int) -> Operation | None:

@@ -87,7 +87,7 @@ class ClusterClock:
         return expected if now - expected > _OFF_NS else now
 
     def is_checked(self) -> bool:
-        """Whether the time was compared with other nodes' clocks, or nobody can say whose clock is right."""
+        """True if the time was compared with other nodes' clocks, or nobody can say whose clock is right."""
         if not self._is_checked and self._first_told_ns is not None:
             self._is_checked = self._boot_ns() - self._first_told_ns > _UNCHECKED_NS
         return self._is_checked

@@ -78,7 +78,7 @@ def _without_mistakes(seldom: Seldom) -> Callable[[logging.LogRecord], bool]:
 
 
 def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether the stream goes to systemd's journal, which names its device and inode (systemd.exec(5))."""
+    """True if the stream goes to systemd's journal, which names its device and inode (systemd.exec(5))."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -89,7 +89,7 @@ class Memory:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a share waits for memory, and so comes first."""
+        """True if a share waits for memory, and so comes first."""
         return bool(self._waiting)
 
     async def wait(self, share: "Share", size: int, timeout: float | None, same_answer: Callable[[], int]) -> bool:
@@ -191,16 +191,16 @@ class Share:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether there is room for any answer: true for nearly everybody nearly always, and quickly said."""
+        """True if there is room for any answer: true for nearly everybody nearly always, and quickly said."""
         limit = self._memory.limit
         return self._memory.used * 2 <= limit and (self.held - self.held_until_answered) * 64 <= limit
 
     def has_room(self, size: int, same_answer: int = 0) -> bool:
-        """Whether it may take so many bytes more now. `same_answer`: see `fits`."""
+        """True if it may take so many bytes more now. `same_answer`: see `fits`."""
         return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, same_answer))
 
     def fits(self, size: int, same_answer: int = 0) -> bool:
-        """Whether it may take so many bytes more when it is its turn. `same_answer`: of what it holds, the bytes that
+        """True if it may take so many bytes more when it is its turn. `same_answer`: of what it holds, the bytes that
         leave together with these, and so would never make room for them.
         """
         free = self._memory.limit - self._memory.used
@@ -255,7 +255,7 @@ class Share:
         self._memory.close(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the client has taken nothing for long, or has sent nothing of the rest of a request."""
+        """True if the client has taken nothing for long, or has sent nothing of the rest of a request."""
         since = [at for at in (self.sending_since, self.receiving_since) if at is not None]
         return not self.is_revoked and any(now - at > STALLED_S for at in since)
 

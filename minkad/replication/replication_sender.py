@@ -60,7 +60,7 @@ class ReplicationSender:
 
     @property
     def is_followed(self) -> bool:
-        """Whether the node follows with any partition."""
+        """True if the node follows with any partition."""
         return bool(self._progress)
 
     def start(self, progress: Progress) -> None:

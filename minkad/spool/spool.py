@@ -72,7 +72,7 @@ class Spool:
         return file
 
     def has(self, number: int, name: str, checksum: int) -> bool:
-        """Whether this very file is here."""
+        """True if this very file is here."""
         file = self._files.get(number, {}).get(name)
         return file is not None and file.checksum == checksum
 

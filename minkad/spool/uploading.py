@@ -106,7 +106,7 @@ class Uploading:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
 
     def _is_lost(self, number: int, file: LoadFile) -> bool:
-        """Whether a partition has yet to take in this very file, so that it may be uploaded again."""
+        """True if a partition has yet to take in this very file, so that it may be uploaded again."""
         part = self._table().parts.get(number, {}).get(file.partition_id)
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 

@@ -217,7 +217,7 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all content is there."""
+        """True if all content is there."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:

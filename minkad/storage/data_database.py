@@ -116,22 +116,22 @@ class DataDatabase:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something in memory, or the database is open: then `applied` is known."""
+        """True if there is something in memory, or the database is open: then `applied` is known."""
         return self._rocks is not None or self._memory is not None
 
     @property
     def is_known(self) -> bool:
-        """Whether `applied` and `loads` are known: it is open, or was, and is at rest."""
+        """True if `applied` and `loads` are known: it is open, or was, and is at rest."""
         return self.is_open or self._known is not _UNKNOWN
 
     @property
     def in_memory(self) -> bool:
-        """Whether there is something in memory, and nothing of it in a database."""
+        """True if there is something in memory, and nothing of it in a database."""
         return self._memory is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has to be opened before it is read or written at once."""
+        """True if it has to be opened before it is read or written at once."""
         if self.is_open or self._damage is not None or self._is_shut:
             return False
         if self._has_folder is None:
@@ -140,7 +140,7 @@ class DataDatabase:
 
     @property
     def is_large(self) -> bool:
-        """Whether there is too much in memory, so that a database should be made of it."""
+        """True if there is too much in memory, so that a database should be made of it."""
         return self._memory is not None and self._memory.memory_bytes > _MEMORY_BYTES
 
     @property
@@ -160,7 +160,7 @@ class DataDatabase:
 
     @property
     def may_expire(self) -> bool:
-        """Whether there may be rows that expire, if `is_known`."""
+        """True if there may be rows that expire, if `is_known`."""
         return self.versions.may_expire
 
     @property
@@ -174,7 +174,7 @@ class DataDatabase:
         return self._known.versions if (store := self._store) is None else store.versions
 
     def exists(self) -> bool:
-        """Whether there is anything on disk."""
+        """True if there is anything on disk."""
         return self._rocks is not None or self.attachment is not None or _has_files(self._folder)
 
     @property
@@ -226,11 +226,11 @@ class DataDatabase:
 
     @property
     def is_attached(self) -> bool:
-        """Whether it would be nothing, after a crash, without its parent's data."""
+        """True if it would be nothing, after a crash, without its parent's data."""
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """Whether the entry at this offset finds it attached to its parent's data, or a child attached to it."""
+        """True if the entry at this offset finds it attached to its parent's data, or a child attached to it."""
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
@@ -315,7 +315,7 @@ class DataDatabase:
             task.exception()  # those that wait for it are told
 
     def take_used(self) -> bool:
-        """Whether it was read or written since the last call, or can't be put to rest."""
+        """True if it was read or written since the last call, or can't be put to rest."""
         was_used, self._was_used = self._was_used, False
         return was_used or self._rocks is None or self._pins > 0 or bool(self._children)
 
@@ -370,7 +370,7 @@ class DataDatabase:
     # Reading and writing at once
 
     def is_stalled(self) -> bool:
-        """Whether `write` would have to wait for the disk, or for the database that is being made."""
+        """True if `write` would have to wait for the disk, or for the database that is being made."""
         if self._rocks is not None:
             return self._rocks.is_stalled()
         memory = self._memory

@@ -36,7 +36,7 @@ class DiskWatch:
 
     @property
     def is_low(self) -> bool:
-        """Whether the node takes nothing that grows."""
+        """True if the node takes nothing that grows."""
         return self.space.is_low
 
     def check_room(self, size: int) -> None:

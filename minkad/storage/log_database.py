@@ -156,7 +156,7 @@ class LogDatabase:
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk has owed an answer for longer than a slow disk takes, so that the node can make nothing
+        """True if the disk has owed an answer for longer than a slow disk takes, so that the node can make nothing
         durable. A disk that is busy with flushes still answers, so a wait for room in memory does not count.
         """
         since = self._asked_at
@@ -375,7 +375,7 @@ class LogDatabase:
             loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
 
     def _will_be_synced_in_time(self) -> bool:
-        """Whether a write may be acknowledged before it is synced. It may not while a sync is due, nor after a sync
+        """True if a write may be acknowledged before it is synced. It may not while a sync is due, nor after a sync
         that took long: what is acknowledged meanwhile could stay unsynced for longer than promised.
         """
         since = self._unsynced_since

@@ -95,7 +95,7 @@ class RaftStorage:
     # What the driver persists
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever persisted: neither `bootstrap` nor `stage`."""
+        """True if nothing was ever persisted: neither `bootstrap` nor `stage`."""
         return not self._last and self._hard_state == HardState()
 
     def bootstrap(self, conf_state: ConfState) -> None:

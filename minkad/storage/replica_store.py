@@ -62,7 +62,7 @@ class ReplicaStore:
         return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
 
     def exists(self, partition_id: int) -> bool:
-        """Whether the partition has a folder."""
+        """True if the partition has a folder."""
         return self._path(partition_id).exists()
 
     async def remove(self, partition_id: int) -> None:

@@ -74,7 +74,7 @@ def data_error(error: Exception, what: str, path: Path) -> MinkaError:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether the disk still takes files there, as far as there is room."""
+    """True if the disk still takes files there, as far as there is room."""
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"1")
@@ -108,7 +108,7 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
 
 
 def is_stalled(db: Rdict) -> bool:
-    """Whether a write would be delayed now. Only its own writes bring a database into this state."""
+    """True if a write would be delayed now. Only its own writes bring a database into this state."""
     return bool(db.property_int_value("rocksdb.is-write-stopped")) or bool(
         db.property_int_value("rocksdb.actual-delayed-write-rate")
     )

@@ -124,7 +124,7 @@ class RocksData:
         return made
 
     def is_stalled(self) -> bool:
-        """Whether `write` would have to wait, and the GIL with it, for the disk to keep up."""
+        """True if `write` would have to wait, and the GIL with it, for the disk to keep up."""
         return is_stalled(self._opened())
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
@@ -422,7 +422,7 @@ class RocksData:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads it."""
+        """True if somebody reads it."""
         return self._readers > 0
 
     def raw(self) -> Rdict:

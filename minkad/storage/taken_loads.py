@@ -17,7 +17,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
     floor: int = 0
 
     def has(self, number: int) -> bool:
-        """Whether the load counts as taken in."""
+        """True if the load counts as taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
@@ -30,7 +30,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return TakenLoads(kept, floor)
 
     def is_in_log(self, number: int, log_base: int) -> bool:
-        """Whether the load is taken in, and its mark is still in the log, which begins after `log_base`."""
+        """True if the load is taken in, and its mark is still in the log, which begins after `log_base`."""
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:

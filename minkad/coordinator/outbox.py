@@ -18,9 +18,7 @@ log: Final = logging.getLogger(__name__)
 ROWS_A_REQUEST: Final = 256
 PAIRS_A_REQUEST: Final = 1024  # pairs of a partition's id and epoch
 REQUESTS_IN_FLIGHT: Final = 3
-_FEW: Final = (
-    4  # up to this many rows, at least one of which makes the node lead, don't wait for a turn: clients wait for them
-)
+_FEW: Final = 4  # rows; if one of them makes the node lead, they don't wait for a turn: clients wait
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE

@@ -133,7 +133,7 @@ class RaftDriver:
         self._is_away = self._goes_on = False
         self._staged_commit = raft_storage.initial_state()[
             0
-        ].commit  # the log has, or is about to have, this commit index
+        ].commit  # the commit index of the log, or of its next write
         self._snapshot_due = False
         self._snapshot_waits = False  # until the log has a commit index that covers it
         self._snapshotting: asyncio.Task[None] | None = None

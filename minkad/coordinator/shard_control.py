@@ -105,9 +105,7 @@ class ShardControl:
         self._judging: asyncio.Task[None] | None = None
         self._failing: frozenset[str] = frozenset()  # the verdict stands, and is being recorded
         self._flaps: set[asyncio.Task[None]] = set()
-        self._balanced: dict[
-            str, object
-        ] = {}  # by pallet: the state on which its balance depended when it was last balanced
+        self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when last balanced
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
         self._balancing = tasks.start(self._keep_balanced(), "balancing duties", controller.fail)
 

@@ -1,4 +1,4 @@
-"""Applies `minkad.rpc.rules` to the requests that come in. A type's rules are put together when the first one comes."""
+"""Applies `minkad.rpc.rules` to incoming requests. The rules of a type are collected when its first request comes."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from minka.errors import Code, MinkaError
 from minkad.rpc.rules import COUNTS, REQUIRED, RULES, Rule, any_value
 
-_SHOWN: Final = 200  # characters of what is wrong
+_SHOWN: Final = 200  # characters of the faulty value
 _REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again
 
 _Check = Callable[[Message], str]

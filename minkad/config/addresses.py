@@ -40,7 +40,7 @@ def is_wildcard(address: str) -> bool:
 
 
 def address_problem(value: str) -> str:
-    """Why it is no address, "" if it is one."""
+    """The reason why it isn't an address; "" if it is one."""
     host, colon, port = value.rpartition(":")
     if not colon:
         return "the port is missing"

@@ -127,7 +127,7 @@ class AdminRequests:
         damaged = [one.node_id for one in controller.reports.damaged() if one.partition_id == wanted.partition_id]
         await controller.submit(ElectUnclean(wanted.partition_id, wanted.partition_epoch, wanted.node, damaged))
         names = {"partition": wanted.partition_id, "leader": wanted.node, "reason": request.reason}
-        log.warning("a person accepts what is lost by an unclean election", extra=names | {"by": request.requested_by})
+        log.warning("a person accepts lost writes: an unclean election", extra=names | {"by": request.requested_by})
 
     async def split(self, request: SplitRequest) -> SplitResponse:
         """Begin an operation that splits partitions at the keys, if there is anything to do."""

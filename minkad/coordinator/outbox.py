@@ -156,7 +156,7 @@ class NodeOutbox:
     def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:
         """Try again later. Only the first failure and the recovery are logged."""
         if not self._tries:
-            log.warning("can't tell the node what to host, trying on", extra={"to": self.node, "reason": reason})
+            log.warning("can't send the node its rows, trying again", extra={"to": self.node, "reason": reason})
         for partition_id in partition_ids:
             self._tries[partition_id] = self._tries.get(partition_id, 0) + 1
         tries = max(self._tries[p] for p in partition_ids)
@@ -171,4 +171,4 @@ class NodeOutbox:
     def _succeeded(self, partition_ids: Iterable[int]) -> None:
         tries = [self._tries.pop(p) for p in partition_ids if p in self._tries]
         if tries and not self._tries:
-            log.info("the node knows again what to host", extra={"to": self.node, "tries": max(tries) + 1})
+            log.info("the node has its rows again", extra={"to": self.node, "tries": max(tries) + 1})

@@ -131,9 +131,7 @@ class RaftDriver:
         # `_goes_on` is True while it waits for the disk, and all earlier committed entries were passed on to be
         # applied.
         self._is_away = self._goes_on = False
-        self._staged_commit = raft_storage.initial_state()[
-            0
-        ].commit  # the commit index of the log, or of its next write
+        self._staged_commit = raft_storage.initial_state()[0].commit  # of the log, or of its next write
         self._snapshot_due = False
         self._snapshot_waits = False  # until the log has a commit index that covers it
         self._snapshotting: asyncio.Task[None] | None = None

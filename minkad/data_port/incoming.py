@@ -70,7 +70,7 @@ class Incoming:
         if hello.to_node not in ("", self._node_id):
             raise MinkaError(Code.UNREACHABLE, f"this is {self._node_id} now, not {hello.to_node[:64]}")
         if purpose is not Purpose.KV and (not hello.cluster_id or node_id_problem(hello.node_id)):
-            raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes says of which cluster and node it is")
+            raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes must name its cluster and node")
         return purpose
 
     def refused(self, error: MinkaError) -> None:

@@ -15,9 +15,7 @@ _BACKLOG: Final = 1024
 _FIRST_BYTE_S: Final = 10.0  # a connection silent for this long is a Redis client's, or is closed
 _HANDSHAKE_S: Final = 10.0
 _MOST_SILENT: Final = 128  # silent connections; with more, the oldest wait at most:
-_LEAST_WAIT_S: Final = (
-    1.0  # what came on a connection is read only after all connections of the same moment are accepted
-)
+_LEAST_WAIT_S: Final = 1.0  # a connection is read only after all of the same moment are accepted
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]

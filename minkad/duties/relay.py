@@ -185,7 +185,7 @@ class Relay:
             _answer(waiting, lambda _: refusal)
             return
         fenced = set(response.fenced)
-        text = "the cluster has taken its process for dead"
+        text = "the cluster counts its process as dead"
         _answer(waiting, lambda one: MinkaError(Code.SHARD_FENCED, text) if one.shard in fenced else response.index)
 
     async def leave(self, shard: Shard) -> None:

@@ -349,7 +349,7 @@ class Session:
 
     async def _hello_again(self, shard: Shard) -> None:
         if (shard.name, shard.incarnation) != (self._shard.name, self._shard.incarnation):
-            raise MinkaError(Code.INVALID_ARGUMENT, "a session is of one process")
+            raise MinkaError(Code.INVALID_ARGUMENT, "a session belongs to one process")
         self._shard = shard
         await self._sessions.register(shard)
 

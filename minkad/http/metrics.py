@@ -186,10 +186,10 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_cluster_partitions", "Partitions in this node's copy of the table.", "state", now.partitions)
     yield _by_label("minka_cluster_shards", "Shards in this node's copy of the table.", "state", now.shards)
     yield _by_label("minka_cluster_duties", "Duties in this node's copy of the table.", "pallet", now.duties)
-    yield _by_label("minka_cluster_duties_nowhere", "Those that no shard has.", "pallet", now.duties_nowhere)
+    yield _by_label("minka_cluster_duties_nowhere", "Duties that no shard has.", "pallet", now.duties_nowhere)
     yield GaugeMetricFamily(
         "minka_cluster_under_replicated_partitions",
-        "Partitions in this node's copy of the table of whose replicas some are not in sync.",
+        "Partitions in this node's copy of the table with replicas that are not in sync.",
         value=now.under_replicated,
     )
     yield GaugeMetricFamily(
@@ -205,7 +205,7 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     elections = CounterMetricFamily(
         "minka_cluster_leader_elections_total",
         "Elections of leaders of partitions, by this node's copy of the table; unclean: the leader was not in sync. "
-        "After a start it begins with those of the partitions that there are.",
+        "After a start it begins with those of the existing partitions.",
         labels=["kind"],
     )
     elections.add_metric(["clean"], now.elections - now.unclean_elections)
@@ -222,7 +222,7 @@ def _of_followers(now: Snapshot) -> Iterator[Metric]:
     )
     yield _by_label(
         "minka_follower_lag_seconds",
-        "Since when a follower of this node has not had all that there was, in the partition where it is longest.",
+        "Seconds since a follower of this node last had everything, in the partition where that is longest.",
         "follower",
         {node: lag.seconds for node, lag in now.lags.items()},
     )
@@ -237,7 +237,7 @@ def _of_disk(now: Snapshot) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "minka_disk_low",
-        "1 where that is below the low-water mark: only deletes are taken.",
+        "1 while the free space is below the low-water mark: only deletes are taken.",
         value=int(now.is_disk_low),
     )
     yield GaugeMetricFamily(
@@ -251,7 +251,7 @@ def _of_replicas(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(
         "minka_replicas_damaged",
-        "Replicas on this node of which nothing is served, since their data is damaged.",
+        "Replicas on this node that serve nothing, since their data is damaged.",
         value=now.damaged,
     )
     yield GaugeMetricFamily(
@@ -271,7 +271,7 @@ def _of_loop_and_log(counted: Telemetry) -> Iterator[Metric]:
 
     late, work = counted.loop_late, counted.loop_work
     yield _histogram("minka_loop_late_seconds", "By how much the event loop was late, every 40 ms.", late)
-    yield _histogram("minka_loop_work_seconds", "What of it was the loop's own processor time.", work)
+    yield _histogram("minka_loop_work_seconds", "The loop's own processor time in its turns.", work)
     yield GaugeMetricFamily("minka_loop_late_max_seconds", "The most since the start.", value=late.most)
     yield GaugeMetricFamily("minka_loop_work_max_seconds", "The most since the start.", value=work.most)
 
@@ -294,7 +294,7 @@ def _of_clients(counted: Telemetry) -> Iterator[Metric]:
     yield seconds
 
     rows = CounterMetricFamily(
-        "minka_row_cache_rows_total", "Rows that were to be read, by whether they were in memory.", labels=["outcome"]
+        "minka_row_cache_rows_total", "Rows to read, by whether they were in memory.", labels=["outcome"]
     )
     rows.add_metric(["hit"], counted.row_cache.looked_up - counted.row_cache.missed)
     rows.add_metric(["miss"], counted.row_cache.missed)

@@ -86,7 +86,7 @@ def _of_http(error: web.HTTPException) -> web.Response:
         status=error.status,
         detail=error.text or error.reason,
         code="INVALID_ARGUMENT",
-        remedy="GET /v1/openapi.json describes what there is.",
+        remedy="GET /v1/openapi.json describes the interface.",
         retriable=False,
     )
     allow = error.headers.get("Allow")

@@ -45,7 +45,7 @@ _FLAG: Final = {"type": "boolean", "default": False}
 _LISTING: Final = (
     Query("pallet", "Only those of this pallet."),
     Query("shard", "Only those that this shard has."),
-    Query("unplaced", "Only those that are nowhere.", _FLAG),
+    Query("unplaced", "Only those that no shard has.", _FLAG),
     Query("quarantined", "Only those that are kept from shards: attaching them failed, or ended processes.", _FLAG),
     Query("payloads", "With their payloads; then fewer may come than `limit`.", _FLAG),
     Query("after", "Only those with a greater number: `next` of the page before.", {"type": "integer"}),
@@ -290,7 +290,7 @@ class Rest:
                         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r} in the path, and not in the body")
                 return msgspec.convert(document, kind)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"the body is not what it should be: {error}") from error
+                raise MinkaError(Code.INVALID_ARGUMENT, f"the body is not valid: {error}") from error
 
 
 async def _read(request: web.Request) -> bytes:

@@ -267,7 +267,7 @@ class Serving:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await parts.manager.drain()
         except TimeoutError:
-            log.warning("not everything that was begun could be answered", extra={"seconds": DRAIN_SECONDS})
+            log.warning("some requests could not be answered in time", extra={"seconds": DRAIN_SECONDS})
         membership.cancel()
         await asyncio.gather(membership, return_exceptions=True)
         parts.member.clearance.revoke()

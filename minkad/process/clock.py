@@ -125,8 +125,8 @@ class ClusterClock:
             self._confirmed = None
 
     def _is_believed(self, correction_ns: int, at: Reading) -> bool:
-        """True if the correction is confirmed. A correction ahead makes keys expire for good, so one answer isn't
-        enough: a new controller may know the clocks of only a few nodes.
+        """True if the correction counts. A correction ahead makes keys expire for good, so one answer isn't enough: a
+        new controller may know the clocks of only a few nodes.
         """
         time_ns = at.wall_ns - self._correction_ns
         if self._confirmed is not None:

@@ -90,6 +90,6 @@ def _check_taken(task: asyncio.Task[Any]) -> None:
 
 
 def _end_node(what: str, error: BaseException) -> None:
-    log.error("the node can't go on without what has failed", exc_info=error, extra={"failed": what})
+    log.error("the node can't go on: a part of it has failed", exc_info=error, extra={"failed": what})
     context = {"message": f"{what} failed", "exception": error, ENDS_NODE: True}
     asyncio.get_running_loop().call_exception_handler(context)

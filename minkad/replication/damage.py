@@ -63,7 +63,7 @@ class Damage:
         if is_in_log and self._from_log[partition_id] < _MOST_FROM_LOG:
             self._from_log[partition_id] += 1
             replica.copy = Copy.REBUILDING
-            log.error("a copy is damaged; it is made again of the log", extra=names)
+            log.error("a copy is damaged; it is made again from the log", extra=names)
             task = tasks.start(self._mend(replica), f"mending {partition_id}", lambda _: self._give_up(replica))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

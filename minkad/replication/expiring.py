@@ -161,7 +161,7 @@ class Expiring(BackgroundTask):
             del self._schedules[partition_id]  # the next look at all replicas starts over
             if error.code not in _EXPECTED:
                 names = {"partition": replica.id, "reason": str(error)}
-                log.warning("what has expired is not removed for now", extra=names)
+                log.warning("expired keys are not removed for now", extra=names)
         await turn()
 
     async def _sweep(self, replica: Replica, schedule: _Schedule, start: bytes) -> None:

@@ -390,7 +390,7 @@ class Ingesting:
             try:
                 await self._tell_controller(request)
             except MinkaError as error:
-                log.info("what was taken in of loads is told again", extra={"reason": str(error)})
+                log.info("taken-in parts of loads are reported again", extra={"reason": str(error)})
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 continue

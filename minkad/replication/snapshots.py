@@ -145,7 +145,7 @@ class Snapshots:
 
     def _check_room(self) -> None:
         if self._disk.is_low:
-            raise MinkaError(Code.DISK_LOW, "a snapshot keeps what would be freed, and the disk is low")
+            raise MinkaError(Code.DISK_LOW, "a snapshot keeps files that would be freed, and the disk is low")
         if len(self._kept) >= _MAX_SNAPSHOTS:
             raise MinkaError(Code.OVERLOADED, f"this node keeps {_MAX_SNAPSHOTS} snapshots")
 

@@ -105,7 +105,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if method.startswith(_BETWEEN_NODES) and method != _JOINING:
             node = metadata.get(NODE_METADATA)
             if cluster is None or not isinstance(node, str) or node_id_problem(node):
-                raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes says of which cluster and node it is")
+                raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes must name its cluster and node")
 
     async def counted(self, method: str, size: int, context: "_Context", answer: Callable[[], Awaitable[Any]]) -> Any:
         """The result of `answer`; it counts as memory until gRPC has sent it. Raises OVERLOADED without memory."""

@@ -80,7 +80,7 @@ def _rule_of(full: str, one: FieldDescriptor) -> Rule:
         if full in RULES:
             return RULES[full]
         known = one.enum_type.values_by_number
-        return lambda value: "" if value in known else f"{value} is none that is known here"
+        return lambda value: "" if value in known else f"{value} is not a known value"
     rule = RULES[full] if full in RULES else RULES[one.name]
     return _remembering(rule) if one.type == FieldDescriptor.TYPE_STRING else rule
 

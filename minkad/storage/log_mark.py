@@ -90,7 +90,7 @@ class LogMark:
         if size < slot.size:
             raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has {size} bytes, {slot.size} were written")
         if _checksum(manifest, 0, slot.size, 0) != slot.checksum:
-            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} is not what was written")
+            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has other content than was written")
 
     def check_sequence(self, folder: Path, sequence: int, suspects: str) -> None:
         """Raises CORRUPT_DATA if the database, now open, ends before the last durable write. `sequence`: RocksDB's

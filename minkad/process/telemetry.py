@@ -57,7 +57,7 @@ class RowCacheUse:
     missed: int = 0
     """Rows that were not in memory."""
     bytes: int = 0
-    """Most memory of the rows, in bytes."""
+    """An upper bound of the memory of the rows."""
 
 
 def _latency() -> Histogram:

@@ -24,7 +24,7 @@ TIMEOUT_MS: Final = 5000
 """The longest time that a request waits before it is answered with an error."""
 
 SEVERAL_BYTES: Final = 4 * 1024 * 1024
-"""Most values in one answer; more are asked for in parts."""
+"""Most bytes of several values in one answer; more are asked for in parts."""
 
 READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 """Operations that may be repeated, and wait for the memory of their answers. Writes don't wait: other writes wait for

@@ -38,7 +38,7 @@ class View(ABC):
         self.name: Final = keyspace.name
         self.state = state
         self.answer_bytes = 64
-        """About the bytes of other nodes' answers for a key."""
+        """About the size of other nodes' answers for a key."""
 
     def learn_size(self, size: int) -> None:
         """A key was answered with `size` bytes. The expected size grows at once, and shrinks slowly."""

@@ -17,7 +17,7 @@ SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 after an orderly stop, 1 after a failure, 2 for a mistake in the configuration, 3 when the
+    """The exit status: 0 after an orderly stop, 1 after a failure, 2 for a mistake in the configuration, 3 if the
     cluster or the data directory refuses the node for good.
     """
     parser = argparse.ArgumentParser(prog="minkad", description="One node of a Minka cluster.")
@@ -34,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MinkaError as error:
         return complain(error, status_of(error))
     if options.validate_config:
-        print("\n".join(configuration.describe(config)))  # noqa: T201  # what was asked for
+        print("\n".join(configuration.describe(config)))  # noqa: T201  # the requested output
         return 0
     return _run(config, options.config)
 
 
 def _run(config: configuration.Config, path: Path) -> int:
-    # Else gRPC writes lines of its own form for each refused handshake, and for an address that is taken; INFO in the
+    # Otherwise gRPC writes lines in its own form for each refused handshake, and for a taken address; INFO in the
     # environment shows them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import uvloop
@@ -48,7 +48,7 @@ def _run(config: configuration.Config, path: Path) -> int:
     from minkad.node.daemon import Daemon
     from minkad.process import logs
 
-    faulthandler.enable()  # what runs when native code crashes, the log tells
+    faulthandler.enable()  # the log tells what runs when native code crashes
     sys.setswitchinterval(SWITCH_INTERVAL)
     logs.setup(config.log.level, config.log.format, config.node.id)
     try:

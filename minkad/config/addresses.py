@@ -22,7 +22,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can dial it."""
+    """True if only this machine can dial it."""
     host, _ = split_address(address)
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -31,7 +31,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_wildcard(address: str) -> bool:
-    """Whether it names every interface of this machine, so that no other machine can dial it."""
+    """True if it names every interface of this machine, so that no other machine can dial it."""
     host, _ = split_address(address)
     try:
         return ipaddress.ip_address(host).is_unspecified
@@ -40,7 +40,7 @@ def is_wildcard(address: str) -> bool:
 
 
 def address_problem(value: str) -> str:
-    """Why it is no address, "" if it is one."""
+    """The reason why it isn't an address; "" if it is one."""
     host, colon, port = value.rpartition(":")
     if not colon:
         return "the port is missing"

@@ -1,4 +1,4 @@
-"""The configuration that is in force: how it is shown, and what a reload changes of it."""
+"""The configuration in force: its display, and its changes by a reload."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ RELOADABLE = frozenset(key for key in KEYS if key.startswith(_RELOADED))
 
 
 def diff(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """What differs, as "key: old → new": first what a reload can change, then what needs a restart."""
+    """The differences, as "key: old → new": first those that a reload can apply, then those that need a restart."""
     reloaded: list[str] = []
     restart: list[str] = []
     for key in KEYS:
@@ -37,7 +37,7 @@ def apply_reload(old: Config, new: Config) -> Config:
 
 
 def describe(config: Config) -> list[str]:
-    """The effective configuration, a line a key, each with where its value came from."""
+    """The effective configuration, a line a key, each with the origin of its value."""
     lines = [(f"{key}: {_shown(config.value(key))}", config.origins.get(key, DEFAULT)) for key in KEYS]
     width = max(len(line) for line, _ in lines if len(line) <= 60)
     return [f"{line:<{width}}  # {origin}" for line, origin in lines]

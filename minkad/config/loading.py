@@ -1,6 +1,6 @@
 """Reading the configuration: a YAML file and the environment in, a checked `Config` out.
 
-`load` reports every mistake at once, each as `FILE:LINE: KEY: what is wrong`, so that one look corrects them all.
+`load` reports all mistakes at once, each as `FILE:LINE: KEY: what is wrong`, so that they can be corrected together.
 """
 
 import difflib
@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 20
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """The configuration in `path`, overridden by the MINKAD_… variables of `environ`.
 
-    Raises MinkaError INVALID_CONFIG with one line for each mistake, those of the file in the order of its lines.
+    Raises MinkaError INVALID_CONFIG with one line for each mistake, in the order of the file's lines.
     """
     loader = _Loader(path)
     loader.read_file()
@@ -54,7 +54,7 @@ class _Loader:
         self.wrong: set[str] = set()
 
     def read_file(self) -> None:
-        """Take the values of the file. Raises MinkaError at once if it can't be read as YAML at all."""
+        """Take the values of the file. Raises MinkaError at once if it can't be read as YAML."""
         root = _compose(self.path)
         if root is None:
             return
@@ -104,7 +104,7 @@ class _Loader:
                 self._mistake(where, f"{key.name}: {problem}")
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """Take the values of the MINKAD_… variables, over those of the file."""
+        """Take the values of the MINKAD_… variables, which override the file's."""
         for name in sorted(environ):
             if not name.startswith(_PREFIX) or _is_orchestrators(name):
                 continue
@@ -126,7 +126,7 @@ class _Loader:
                 self.mistakes.append((_AFTER_FILE, f"{name}: {key.name}: {problem}"))
 
     def build(self) -> Config:
-        """The configuration. It may be used only if no mistake was found."""
+        """The configuration. Use it only if no mistake was found."""
         for name, key in KEYS.items():
             if name not in self.origins and key.default is MISSING:
                 self.wrong.add(name)
@@ -154,7 +154,7 @@ class _Loader:
 
 
 _AFTER_FILE = 1 << 30
-"""The line by which mistakes without a line in the file are sorted: after all others."""
+"""The line number for mistakes without a line in the file, which sorts them last."""
 
 
 def _compose(path: Path) -> yaml.Node | None:
@@ -181,7 +181,7 @@ def _compose(path: Path) -> yaml.Node | None:
 
 
 def _environment_node(key: Key, value: str) -> yaml.Node:
-    """A variable's value as the node that the same text in the file would be."""
+    """A variable's value as the node of the same text in the file."""
     mark = yaml.Mark(variable(key.name), 0, 0, 0, None, 0)
     bare = yaml.ScalarNode("tag:yaml.org,2002:str", value, mark, mark)
     if not isinstance(key.parser, ListOf):
@@ -195,7 +195,7 @@ def _environment_node(key: Key, value: str) -> yaml.Node:
 
 
 def _is_orchestrators(name: str) -> bool:
-    """Kubernetes sets these in every container of a namespace that has a service named minkad."""
+    """True for variables that Kubernetes sets in every container of a namespace with a service named minkad."""
     return name == "MINKAD_PORT" or name.startswith(("MINKAD_PORT_", "MINKAD_SERVICE_"))
 
 
@@ -207,8 +207,8 @@ def _suggestion(name: str) -> str:
 
 
 def _assemble(values: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
-    """A Config of the values, with defaults for the others. None stands for a required one that is missing, which has
-    been noted as a mistake.
+    """A Config of the values, with defaults for the others. None stands for a missing required value, which has been
+    noted as a mistake.
     """
 
     def value(name: str) -> Any:

@@ -127,4 +127,4 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("listen.data", "listen.grpc", "listen.http"), _third_port),
     *(((f"tls.{name}", *_TLS), rule(name)) for name in _TLS_FILES for rule in (_all_of_tls, _tls_file)),
 )
-"""Each rule with the keys it needs, the blamed one first; it returns what is wrong, or None."""
+"""Each rule with the keys it needs, the blamed one first; it returns the fault, or None."""

@@ -37,7 +37,7 @@ def _by(parser: Parser) -> dict[str, Parser]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What this node is."""
+    """The node itself."""
 
     id: str = field(metadata=_by(identifier))
     zone: str = field(default="", metadata=_by(text))
@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster that the node belongs to, and how the node finds it."""
+    """The cluster of the node, and how the node finds it."""
 
     name: str = field(default="minka", metadata=_by(identifier))
     min_nodes: int = field(default=1, metadata=_by(Integer(1, 1000)))
@@ -116,21 +116,21 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the cluster takes in. The configuration of the node that is the active controller counts."""
+    """The limits of the cluster. The configuration of the active controller's node counts."""
 
     replicas_per_node: int = field(default=30_000, metadata=_by(Integer(1, 1_000_000)))
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What clients may take of the node."""
+    """The limits of clients at the node."""
 
     memory_mib: int = field(default=256, metadata=_by(Integer(128, 1_048_576)))
 
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """How many partitions move at once, and when a move that stands still is given up."""
+    """The number of partitions that move at once, and the time after which a move that stands still is given up."""
 
     per_node: int = field(default=1, metadata=_by(Integer(1, 1000)))
     cluster: int = field(default=32, metadata=_by(Integer(1, 10_000)))
@@ -174,7 +174,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is kept of the partitions' load."""
+    """The history of the partitions' load."""
 
     interval_s: int = field(default=60, metadata=_by(Integer(1, 3600)))
     retention_h: int = field(default=168, metadata=_by(Integer(1, 87_600)))
@@ -183,7 +183,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is logged and how."""
+    """The log's content and form."""
 
     level: str = field(default="info", metadata=_by(choice("debug", "info", "warning", "error")))
     format: str = field(default="human", metadata=_by(choice("human", "json")))
@@ -191,7 +191,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration, checked. `origins` says for each dotted key where its value came from."""
+    """The whole configuration, checked. `origins` has the origin of each dotted key's value."""
 
     node: Node
     data_dir: Path = field(metadata=_by(absolute_path))
@@ -215,7 +215,7 @@ class Config:
 
     @property
     def grpc_address(self) -> str:
-        """The address at which others reach it: advertise.grpc, else its own entry in cluster.bootstrap, else
+        """The address at which others reach the node: advertise.grpc, else its own entry in cluster.bootstrap, else
         listen.grpc.
         """
         own = next((peer.address for peer in self.cluster.bootstrap if peer.id == self.node.id), "")
@@ -223,14 +223,14 @@ class Config:
 
     @property
     def http_address(self) -> str:
-        """The address at which metrics and health are reached from other machines."""
+        """The address at which other machines reach metrics and health."""
         if self.advertise.http or not is_wildcard(self.listen.http):
             return self.advertise.http or self.listen.http
         return join_address(split_address(self.grpc_address)[0], split_address(self.listen.http)[1])
 
     @property
     def data_listen(self) -> str:
-        """The address of the data port: listen.data, else listen.grpc with a port that is higher by 2."""
+        """The address of the data port: listen.data, else listen.grpc with its port plus 2."""
         host, port = split_address(self.listen.grpc)
         return self.listen.data or join_address(host, port + 2)
 
@@ -243,12 +243,12 @@ class Config:
 
     @property
     def advertised_hosts(self) -> tuple[str, ...]:
-        """The hosts of the addresses at which clients and other nodes reach it."""
+        """The hosts of the addresses at which clients and other nodes reach the node."""
         return tuple(dict.fromkeys(split_address(at)[0] for at in (self.grpc_address, self.data_address)))
 
     @property
     def serves_rest(self) -> bool:
-        """Whether pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
+        """True if pallets and duties can be changed over HTTP, which has neither TLS nor authentication."""
         if self.listen.rest == "auto":
             return is_loopback(self.listen.http) and self.certificates is None
         return self.listen.rest == "true"

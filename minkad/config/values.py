@@ -1,7 +1,7 @@
 """Parsers of configuration values: a YAML node in, a checked value out, or `Refused` with every mistake in it.
 
 Text is taken as written, whatever YAML 1.1 would make of it (`zone: no` is the text "no", not false), and a number is
-decimal digits, so no value can mean something else than it looks like.
+decimal digits, so every value means what it looks like.
 """
 
 import re
@@ -23,7 +23,7 @@ _MAX_LIST = 1000
 
 
 class Refused(Exception):
-    """A value that is not what its key takes: each mistake with the node where it is."""
+    """A value that its key doesn't accept: each mistake with its YAML node."""
 
     def __init__(self, *mistakes: tuple[yaml.Node, str]) -> None:
         super().__init__(*mistakes)
@@ -50,7 +50,7 @@ def _scalar(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         kind = "list" if isinstance(node, yaml.SequenceNode) else "mapping"
         raise Refused((node, f"must be one value, not a {kind}"))
-    # An unquoted nothing, `~` or `null`: the line was most likely left unfinished.
+    # An unquoted empty value, `~` or `null`: most likely an unfinished line.
     if node.style is None and node.tag == "tag:yaml.org,2002:null":
         raise Refused((node, "has no value; remove the line to use the default"))
     return str(node.value)
@@ -61,7 +61,7 @@ def _cut(value: str) -> str:
 
 
 def text(node: yaml.Node) -> str:
-    """Up to 63 printable ASCII characters without blanks."""
+    """At most 63 printable ASCII characters without blanks."""
     value = _scalar(node)
     if not _TEXT.fullmatch(value):
         raise Refused((node, f"must be up to 63 printable ASCII characters without blanks, not {_cut(value)!r}"))
@@ -93,7 +93,7 @@ class Integer:
 
 
 def choice(*allowed: str) -> Parser:
-    """A parser of one word out of a few."""
+    """A parser of one word from a short list."""
 
     def parse(node: yaml.Node) -> str:
         value = _scalar(node)
@@ -105,7 +105,7 @@ def choice(*allowed: str) -> Parser:
 
 
 def absolute_path(node: yaml.Node) -> Path:
-    """A path that means the same wherever the daemon was started."""
+    """A path with the same meaning wherever the daemon was started."""
     value = _scalar(node)
     if not value.startswith("/") or "\0" in value:
         raise Refused((node, f"must be an absolute path, not {_cut(value)!r}"))
@@ -146,7 +146,7 @@ def optional_peer_address(node: yaml.Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A parser of lists, up to 1,000 long."""
+    """A parser of lists with at most 1,000 elements."""
 
     item: Parser
 

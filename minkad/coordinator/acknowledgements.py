@@ -1,5 +1,5 @@
-"""Records what nodes answer to the rows that they were sent. What comes in while other commands have their turn, or are
-being committed, is recorded together.
+"""Records nodes' answers to the rows that they were sent. Answers that come while other commands have their turn, or
+are being committed, are recorded together.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from minkad.core.controller import ReportReplicas
 from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.state import slices
 
-ROWS_AT_ONCE: Final = 1000  # then other commands have their turn
+ROWS_AT_ONCE: Final = 1000  # rows in one command, after which other commands have their turn
 
 
 class Acknowledgements:
-    """`record` records some of them, in their order."""
+    """`record` records some of the answers, in order."""
 
     def __init__(self, record: Callable[[Sequence[ReportReplicas]], Awaitable[None]]) -> None:
         self._record = record
@@ -45,7 +45,7 @@ class Acknowledgements:
 
 
 def pieces_of(report: ReportReplicas) -> Iterator[ReportReplicas]:
-    """The same report in pieces that are decided at once."""
+    """The same report in pieces, each decided in one step."""
     for hosted in slices(report.hosted, ROWS_A_RECORD):
         yield ReportReplicas(report.node_id, hosted)
     for deleted in slices(report.deleted, ROWS_A_RECORD):

@@ -1,6 +1,6 @@
-"""The controller while this node is the Raft leader: it decides, proposes, and fails nodes that are silent.
+"""The controller while this node is the Raft leader: it decides, proposes, and fails silent nodes.
 
-It decides on the state as it will be once all that it has proposed is committed, as Kafka's QuorumController does.
+It decides on the state that follows when all of its proposals are committed, as Kafka's QuorumController does.
 """
 
 import asyncio
@@ -63,16 +63,16 @@ log: Final = logging.getLogger(__name__)
 
 _Row = TypeVar("_Row", Pallet, Duty)
 
-SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause so many times as long
+SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause twice as long
 TICK: Final = 0.05  # seconds between looks at the failure detector
-LOOK_INTERVAL_S: Final = 2 * TICK  # between looks at what has stalled, waits or is out of balance
+LOOK_INTERVAL_S: Final = 2 * TICK  # between looks for stalled, waiting and unbalanced things
 CLOCKS_INTERVAL_S: Final = 0.5  # between looks at the clocks of all nodes
 CONFIRM_INTERVAL_S: Final = 2 * TICK  # between confirmations of the leadership, unless a verdict may be near
-FORMER_LEADER_CHANCE: Final = 0.15  # seconds for a leader that was no longer heard to find the new one
+FORMER_LEADER_CHANCE: Final = 0.15  # seconds in which the former leader, heard no longer, may find the new one
 
 
 class ActiveController:
-    """The active controller for one term; thrown away when the leadership is lost."""
+    """The active controller for one term; discarded when the leadership is lost."""
 
     def __init__(
         self,
@@ -94,8 +94,7 @@ class ActiveController:
         in_thread: InThread,
     ) -> None:
         """`raft_id` is this node's. Since `unconfirmed_since`, in seconds of `now`, no quorum has confirmed a former
-        leader's leadership, and none of the voters that elected this one has heard from `former_leader` (a raft id; 0:
-        unknown).
+        leader, and no voter that elected this one has heard from `former_leader` (a raft id; 0: unknown).
         """
         self.decided = committed.copy()
         self.failed = False
@@ -113,11 +112,11 @@ class ActiveController:
         self._confirm_leadership = confirm_leadership
         self._logged = logged
         self._before_tick = before_tick
-        self._hand_over = hand_over  # called with the reason, again and again, while this node serves nothing
+        self._hand_over = hand_over  # called with the reason, repeatedly, while this node serves nothing
         self._now = now
         self._last_proposal: asyncio.Future[None] | None = None
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
-        self._turn = asyncio.Lock()  # held by a caller that changes the table
+        self._turn = asyncio.Lock()  # held by the caller that changes the table
         self._is_closed = False
         self._scheduler = Scheduler()
         self._schedule_due = self._schedule_missed = False  # missed: another caller had the turn
@@ -137,7 +136,7 @@ class ActiveController:
         ]
 
     def _new_detector(self, former_leader: int, unconfirmed_since: float) -> FailureDetector:
-        """A detector for which all nodes were heard just now; the former leader fails after FORMER_LEADER_CHANCE."""
+        """A detector for which all nodes were just heard; the former leader fails after FORMER_LEADER_CHANCE."""
         settings, now = self.settings, self._now()
         granted_until = unconfirmed_since + settings.clearance * CLOCK_RATIO
         detector = FailureDetector(settings.failure_timeout, now, granted_until, TICK)
@@ -159,13 +158,13 @@ class ActiveController:
         return tasks.start(work, name, self.fail)
 
     def fail(self, _error: BaseException) -> None:
-        """After a bug this controller ends, and the next one begins with what is committed."""
+        """After a bug this controller ends, and the next one begins with the committed state."""
         self.failed = True
 
     # Deciding
 
     async def submit(self, command: Command) -> None:
-        """Decide and wait until the records are committed and applied here. Raises MinkaError."""
+        """Decide, and wait until the records are committed and applied here. Raises MinkaError."""
         if isinstance(command, CreateKeyspace):
             await self._create(command)
         elif isinstance(command, CommitLoad):
@@ -174,7 +173,7 @@ class ActiveController:
             await self._committed_by(lambda: self._perform(command))
 
     async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        """The same for a command that is made when its turn has come, from what is known then; None for none."""
+        """The same for a command that is made in its turn, from what is known then; None: no command."""
 
         async def perform() -> asyncio.Future[None] | None:
             made = command()
@@ -183,8 +182,8 @@ class ActiveController:
         await self._committed_by(perform)
 
     async def begin(self, command: Command) -> Operation | None:
-        """The same for a command that begins an operation. Returns the operation, or None if there was nothing to
-        do.
+        """The same for a command that begins an operation. Returns the operation, or None if there was nothing
+        to do.
         """
         begun: list[int] = []
 
@@ -199,7 +198,7 @@ class ActiveController:
 
     async def register(self, node: Node, log_unchecked: bool = False) -> None:
         """Register a process. Raises MinkaError, NODE_ID_TAKEN while another may hold the node's clearance, NOT_SERVING
-        while the process can't be reached for which the node has just failed.
+        while the process for which the node has just failed can't be reached.
         """
         self.data_ports.refuse_unserving(node)
 
@@ -222,8 +221,8 @@ class ActiveController:
         logged: bool,
     ) -> list[_Row]:
         """Decide changes of pallets or duties, and wait until they are committed and applied here; if `logged`, only
-        until they are in this node's own log. Returns the rows that `rows_of` finds, as they were decided, and the last
-        row of what was deleted: another command may have changed them since. Raises MinkaError.
+        until they are in this node's own log. Returns the rows that `rows_of` finds, as decided, and the last row of
+        each deletion: another command may have changed them since. Raises MinkaError.
         """
         rows: list[_Row] = []
 
@@ -263,9 +262,7 @@ class ActiveController:
             self.shards.registering(shard.name, -1)
 
     async def alter_isr(self, request: AlterIsrRequest) -> AlterIsrResponse:
-        """Record or refuse each change on its own. The response has the rows as they are afterwards. Raises
-        NOT_REGISTERED.
-        """
+        """Record or refuse each change on its own. The response has the new rows. Raises NOT_REGISTERED."""
         refusals: list[Code | None] = []
 
         async def perform() -> asyncio.Future[None] | None:
@@ -291,7 +288,7 @@ class ActiveController:
         )
 
     async def _create(self, command: CreateKeyspace) -> None:
-        """Create a keyspace; most of the work is done before the turn is taken, so other commands don't wait for it."""
+        """Create a keyspace. Most of the work is done before the turn is taken, so other commands don't wait for it."""
         limit, low_disks = self.settings.max_replicas_per_node, self.reports.low_disks()
         creation = Creation(self.decided, replace(command, max_replicas_per_node=limit, low_disks=low_disks))
         for _ in creation.prepare():
@@ -299,9 +296,9 @@ class ActiveController:
         await self._committed_by(lambda: self._record_creation(creation))
 
     async def _committed_by(self, perform: Callable[[], Coroutine[Any, Any, asyncio.Future[None] | None]]) -> None:
-        """Perform a command when it is its turn, and wait until its records are committed. A command whose caller is
-        cancelled while it waits for its turn isn't performed; one that has begun is finished. A command that changes
-        nothing still waits for the records by which there is nothing to change, and a refusal for the rows that it is
+        """Perform a command in its turn, and wait until its records are committed. A command whose caller is cancelled
+        while it waits for its turn isn't performed; a command that has begun is finished. A command that changes
+        nothing still waits for the records because of which nothing changes. A refusal waits for the rows that it is
         based on and carries: a leader that acted on a row that is never recorded would acknowledge writes that the next
         leader lacks.
         """
@@ -313,7 +310,7 @@ class ActiveController:
                 finally:
                     if not under_way.done():
                         await asyncio.wait([under_way])
-                        under_way.exception()  # nobody else asks for it
+                        under_way.exception()  # nobody else retrieves it
             self._schedule_if_missed()
         except MinkaError:
             await self.all_recorded()
@@ -322,12 +319,12 @@ class ActiveController:
             await asyncio.shield(proposal)
 
     async def all_recorded(self) -> None:
-        """Wait until all that was decided by now is committed. Raises what the last proposal failed with."""
+        """Wait until everything decided so far is committed. Raises the error of the last proposal."""
         if self._last_proposal is not None:
             await asyncio.shield(self._last_proposal)
 
     async def _perform(self, command: Command) -> asyncio.Future[None] | None:
-        """Record what follows from the command, in pieces if that is much, and return the last proposal, if there is
+        """Record the effects of the command, in pieces if they are large, and return the last proposal, if there is
         any. The caller has to hold the turn.
         """
         self._check_active()
@@ -364,7 +361,9 @@ class ActiveController:
         return await self._record_at_once([record] for record in commit.records(self.decided, unix_ms()))
 
     async def _record_at_once(self, pieces: Iterable[Sequence[Record]]) -> asyncio.Future[None] | None:
-        """Propose all pieces in one Raft entry, so that all are committed or none; they are applied one by one."""
+        """Propose all pieces in one Raft entry, so that either all are committed or none; they are applied one
+        by one.
+        """
         batches: list[bytes] = []
         for piece in pieces:
             for record in piece:
@@ -376,7 +375,7 @@ class ActiveController:
         return self._propose_together(batches) if batches else self._last_proposal
 
     def _check_active(self) -> None:
-        """Raises NOT_CONTROLLER if this controller is no longer active; the caller asks the next one."""
+        """Raises NOT_CONTROLLER if this controller is no longer active; the caller then asks the next one."""
         if self._is_closed or self.failed:
             raise MinkaError(Code.NOT_CONTROLLER, "this node is no longer the active controller")
 
@@ -385,7 +384,7 @@ class ActiveController:
         return facts(self.decided, command, unix_ms())
 
     def _act(self, command: Command) -> bool:
-        """Decide and record at once. True if anything follows from the command. Raises MinkaError."""
+        """Decide and record at once. True if the command has any effect. Raises MinkaError."""
         records = list(self._decide(command))
         self._record(records)
         return bool(records)
@@ -405,7 +404,7 @@ class ActiveController:
         return self._last_proposal
 
     def _proposed(self, proposal: asyncio.Future[None]) -> None:
-        """If the proposal failed, `decided` has records that are not committed: this controller has to end."""
+        """If the proposal failed, `decided` has uncommitted records: this controller has to end."""
         if not proposal.cancelled() and (error := proposal.exception()) is not None:
             log.info("a proposal failed", extra={"reason": str(error)})
             self.failed = True
@@ -431,7 +430,7 @@ class ActiveController:
 
     @failpoint("controller.schedule")
     def _record_next_steps(self) -> bool:
-        """Record the next steps of the operations that are under way. True if there were any."""
+        """Record the next steps of running operations. True if there were any."""
         if moves := self._scheduler.next_steps(self.decided, self.settings.caps, unix_ms(), self.reports.low_disks()):
             self._record(moves)
         if facts := self.shards.distributor.next_facts(self.decided, unix_ms()):
@@ -445,7 +444,7 @@ class ActiveController:
         async def perform() -> asyncio.Future[None] | None:
             self._check_active()
             records: list[Record] = []
-            decided: set[int] = set()  # the partitions that these are about
+            decided: set[int] = set()  # the partitions of these
             for piece in chain.from_iterable(map(pieces_of, reports)):
                 concerned = {*piece.deleted, *(id_ for id_, _ in piece.hosted)}
                 if decided & concerned or len(decided) >= ROWS_A_RECORD:
@@ -466,8 +465,8 @@ class ActiveController:
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Renew the clearance of the present process of a node that is up; NOT_REGISTERED for any other.
 
-        A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this node leads, so
-        it can't outlast this term by more, and the next controller waits that long.
+        A clearance ends at most `settings.clearance` after a quorum last confirmed that this node leads, so it can't
+        outlast this term by more, and the next controller waits that long.
         """
         node = self.decided.nodes.get(request.node_id)
         if node is None or not is_up(node) or node.incarnation != request.incarnation:
@@ -509,7 +508,7 @@ class ActiveController:
     # Periodic work
 
     async def _keep_leading(self) -> None:
-        """Confirm the leadership again and again. This never waits for the turn, so clearances are renewed in time."""
+        """Confirm the leadership repeatedly. This never waits for the turn, so clearances are renewed in time."""
         asked_at = float("-inf")
         while True:
             now = self._now()
@@ -534,8 +533,8 @@ class ActiveController:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _confirmed(self, asked_at: float) -> None:
-        """A quorum has confirmed that this node led at `asked_at`, so nodes could be heard until then: fail those that
-        were silent until that time.
+        """A quorum has confirmed that this node led at `asked_at`, so nodes could be heard until then: fail the nodes
+        that were silent until then.
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
         self._judge_soon()
@@ -546,12 +545,12 @@ class ActiveController:
             self._judging = self._begin_task(self._fail_silent_nodes(), "failing nodes")
 
     def suspects_itself(self) -> bool:
-        """Whether so many nodes are silent that the fault may be here."""
+        """True if the number of silent nodes suggests that the fault is here."""
         return self.detector.suspects_itself(self._others(), self._now())
 
     def _silent_nodes(self) -> list[str]:
         """The nodes to fail. Never this one, which hears itself as long as it can do anything, and none whose
-        registration is yet to be recorded: it can't send a heartbeat before that.
+        registration isn't recorded yet: it can't send a heartbeat before that.
         """
         others = self._others()
         silent = dict.fromkeys(self.detector.silent(others, self.confirmed_at))
@@ -579,12 +578,12 @@ class ActiveController:
             await self._perform(FailNodes(reasons))
 
     def data_port_problem(self, node: str) -> tuple[str, float]:
-        """What those who watch the node's data port say, and for how many seconds; "" while it answers."""
+        """The report of those who watch the node's data port, and its age in seconds; "" while the port answers."""
         found = self.data_ports.unanswered(node)
         return ("", 0.0) if found is None else (found.reason, self._now() - found.since)
 
     def behind(self, node: str) -> float:
-        """For how many seconds the node's copy of the table has stood still although there is more to apply."""
+        """The seconds since the node's copy of the table stood still although there is more to apply."""
         return self.table_lags.behind(node, self._now())
 
     def silence(self, node: str) -> float:

@@ -1,4 +1,4 @@
-"""The requests of people to the active controller: each becomes a command, and its outcome the response."""
+"""People's requests to the active controller: each becomes a command, and its outcome the response."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ _PLANS_AT_ONCE: Final = 2  # each has a copy of the table
 
 
 class AdminRequests:
-    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    """Handles requests if this node is the active controller. A change of the table is answered when it is recorded.
     Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
@@ -88,12 +88,12 @@ class AdminRequests:
         return CreateKeyspaceResponse(keyspace=self._coordinator.state.keyspace_named(request.name))
 
     async def plan_reassign(self, request: PlanReassignRequest) -> Plan:
-        """Make a plan; nothing is changed."""
+        """Make a plan; changes nothing."""
         plan, _ = await self._plan(self._coordinator.controller(), request)
         return plan
 
     async def _plan(self, controller: ActiveController, request: PlanReassignRequest) -> tuple[Plan, dict[int, int]]:
-        """The plan, and the sizes of partitions by which it was made. It is made in a thread, from a copy: with many
+        """The plan, and the sizes of partitions that it is based on. It is made in a thread, from a copy: with many
         partitions it takes seconds, and heartbeats must not wait for it.
         """
         async with self._planning:
@@ -108,8 +108,8 @@ class AdminRequests:
         return ApplyPlanResponse(operation=await self._coordinator.controller().begin(command))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Begin an operation that makes preferred leaders lead, if there is anything to do. The response says which
-        partitions it leaves out, and why. An unclean election is done at once.
+        """Begin an operation that makes preferred leaders lead, if there is anything to do. The response names the
+        partitions that it leaves out, with the reasons. An unclean election is done at once.
         """
         controller = self._coordinator.controller()
         if request.HasField("unclean"):
@@ -127,7 +127,7 @@ class AdminRequests:
         damaged = [one.node_id for one in controller.reports.damaged() if one.partition_id == wanted.partition_id]
         await controller.submit(ElectUnclean(wanted.partition_id, wanted.partition_epoch, wanted.node, damaged))
         names = {"partition": wanted.partition_id, "leader": wanted.node, "reason": request.reason}
-        log.warning("a person accepts what is lost by an unclean election", extra=names | {"by": request.requested_by})
+        log.warning("a person accepts lost writes: an unclean election", extra=names | {"by": request.requested_by})
 
     async def split(self, request: SplitRequest) -> SplitResponse:
         """Begin an operation that splits partitions at the keys, if there is anything to do."""
@@ -151,7 +151,7 @@ class AdminRequests:
         """Begin the drain of a node."""
         controller, plan, sizes = self._coordinator.controller(), None, dict[int, int]()
         if request.decommission:
-            with contextlib.suppress(MinkaError):  # what keeps it from being planned now counts when it is to begin
+            with contextlib.suppress(MinkaError):  # an obstacle counts only when the drain begins
                 plan, sizes = await self._plan(controller, PlanReassignRequest(drain=[request.node]))
         command = DrainNode(
             request.node,
@@ -176,15 +176,15 @@ class AdminRequests:
         return await self._change(request.id, PauseOperation(request.id, True))
 
     async def resume_operation(self, request: ResumeOperationRequest) -> OperationResponse:
-        """Go on with an operation that was paused."""
+        """Continue a paused operation."""
         return await self._change(request.id, PauseOperation(request.id, False))
 
     async def cancel_operation(self, request: CancelOperationRequest) -> OperationResponse:
-        """Cancel the operation; the response has its row as it is then."""
+        """Cancel the operation; the response has its new row."""
         return await self._change(request.id, CancelOperation(request.id, request.requested_by, request.reason))
 
     async def limit_operation(self, request: LimitOperationRequest) -> OperationResponse:
-        """Change how many bytes a second the operation may send from each node; 0: no limit."""
+        """Change the limit of bytes a second that the operation may send from each node; 0: no limit."""
         return await self._change(request.id, LimitOperation(request.id, request.rate_limit))
 
     async def _change(self, operation_id: int, command: Command) -> OperationResponse:
@@ -198,7 +198,7 @@ class AdminRequests:
 
 
 async def _sizes(controller: ActiveController) -> dict[int, int]:
-    """Bytes by partition id, as the leaders last reported. The loop gets its turn after each piece."""
+    """Bytes by partition id, as the leaders last reported. Other tasks run after each piece."""
     sizes: dict[int, int] = {}
     for some in slices(controller.reports.each_leaders_stats(), ROWS_A_PIECE):
         sizes.update((stats.partition_id, stats.bytes) for stats in some)

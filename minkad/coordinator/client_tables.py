@@ -1,5 +1,5 @@
-"""What clients are told of the table: the rows of the keyspaces that they use, and of large ones by hash only those
-that they ask for.
+"""The table for clients: the rows of the keyspaces that they use; of large keyspaces by hash, only the rows that they
+ask for.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from minkad.core.state import ROWS_A_PIECE, State, slices
 from minkad.process.turns import turn
 
 _COMPRESSED_BYTES: Final = 64 * 1024
-_LEVEL: Final = 3  # a table is a tenth as large then, after 4 ms a megabyte; at level 6 it would be 12
+_LEVEL: Final = 3  # reduces a table to a tenth, at 4 ms a megabyte; level 6 would take 12 ms
 
 _Slots = frozenset[int] | None  # None: all
 
@@ -26,14 +26,16 @@ class ClientTables:
     """Answers GetTable from this node's copy of the table."""
 
     def __init__(self, coordinator: Coordinator, is_replayed: Callable[[], bool] = lambda: True) -> None:
-        """`is_replayed`: whether this node has its table again since it was started."""
+        """`is_replayed`: True if this node has its table again after its start."""
         self._coordinator = coordinator
         self._is_replayed = is_replayed
-        # By keyspace by hash: the ids of its partitions by slot. They are what they are for ever.
+        # By keyspace by hash: the ids of its partitions by slot. They never change.
         self._ids: Final[dict[int, array[int]]] = {}
 
     async def answer(self, request: GetTableRequest) -> GetTableResponse:
-        """What the caller lacks, compressed if it is much and the caller accepts that. Raises NO_CONTROLLER."""
+        """The rows that the caller lacks, compressed if they are many and the caller accepts that. Raises
+        NO_CONTROLLER.
+        """
         if not self._is_replayed():
             raise MinkaError(Code.NO_CONTROLLER, "this node has just started, and reads its table: ask again")
         response = await self._rows(request)
@@ -42,8 +44,8 @@ class ClientTables:
         return GetTableResponse(zlib=await asyncio.to_thread(_compressed, response))
 
     async def _rows(self, request: GetTableRequest) -> GetTableResponse:
-        """What the caller lacks: what has changed since its version if that is remembered, else all that it wants, or
-        nothing when it has the present version.
+        """The rows that the caller lacks: the changes since its version if they are remembered, else all rows that it
+        wants, or nothing if it has the present version.
         """
         state, response = self._coordinator.state, GetTableResponse()
         if request.known_version and request.known_version == state.version:
@@ -73,7 +75,7 @@ class ClientTables:
         return response
 
     async def _of_slots(self, state: State, wanted: Mapping[int, _Slots]) -> list[Partition]:
-        """The rows of these slots, without a look at the others."""
+        """The rows of these slots, without looking at the others."""
         rows = []
         for keyspace_id, slots in wanted.items():
             if slots:
@@ -96,9 +98,7 @@ def _compressed(response: GetTableResponse) -> bytes:
 
 
 def _wanted(state: State, request: GetTableRequest) -> Mapping[int, _Slots] | None:
-    """The slots that the caller wants, by keyspace; None if it wants all of all. Names that are not known are left
-    out.
-    """
+    """The slots that the caller wants, by keyspace; None if it wants everything. Leaves out unknown names."""
     if not request.keyspaces:
         return None
     by_name = {one.name: one for one in state.keyspaces.values() if one.id not in state.incomplete}

@@ -1,6 +1,6 @@
-"""Messages that only say how far the log is committed. Whoever waited for that often proposes the next command at once,
-and its entry says the same: so such a message waits for it a few rounds of the loop, which take far less than the
-message itself, its answer, and what both cost the nodes.
+"""Messages that only tell how far the log is committed. Whoever waited for that often proposes the next command at
+once, and its entry tells the same. So such a message waits for the entry for a few rounds of the loop, which take far
+less than the message itself, its answer, and the cost of both to the nodes.
 """
 
 import asyncio
@@ -9,20 +9,20 @@ from typing import Final
 
 from minka.v1.raft_pb2 import MSG_APP, Message
 
-# In the first what is committed is applied, in the second the proposer is answered and proposes, in the third that
-# comes to Raft, perhaps after these messages have had their round.
+# In the first round, committed entries are applied; in the second, the proposer is answered and proposes; in the third,
+# the proposal comes to Raft, perhaps after these messages in that round.
 _ROUNDS: Final = 4
 
 
 class CommitNews:
-    """Those that wait, one at most to a node: Raft bears it that a message is lost when a later one says more."""
+    """The waiting messages, at most one to a node: Raft tolerates the loss of a message if a later one tells more."""
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
         self._waiting: dict[int, Message] = {}
 
     def without(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages that are to be sent now; the others are sent later, unless entries follow."""
+        """The messages to send now; the others are sent later, unless entries follow."""
         others = []
         for message in messages:
             if message.type != MSG_APP:

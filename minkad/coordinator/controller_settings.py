@@ -14,7 +14,7 @@ class ControllerSettings:
     failure_timeout: float
     stall_timeout: float
     caps: MigrationCaps
-    max_replicas_per_node: int = 0  # a new keyspace may bring no node to more in all; 0: no limit
-    merge_after: float = 0.0  # neighbours that are small and cold for so long are merged; 0: never
-    abandon_loads_after: float = 0.0  # a load that nobody has touched for so long is aborted; 0: never
+    max_replicas_per_node: int = 0  # a new keyspace may bring no node above this total; 0: no limit
+    merge_after: float = 0.0  # neighbours that are small and cold for this long are merged; 0: never
+    abandon_loads_after: float = 0.0  # a load that nobody has touched for this long is aborted; 0: never
     shards: ShardSettings = field(default_factory=ShardSettings)

@@ -35,12 +35,12 @@ from minkad.process.turns import InThread
 log: Final = logging.getLogger(__name__)
 
 _MEMBERS_INTERVAL_S: Final = 0.1  # between looks at the Raft configuration
-_MEMBERS_S_A_NODE: Final = 0.001  # more between them, for each node; a look takes a 500th of that
+_MEMBERS_S_A_NODE: Final = 0.001  # added for each node; a look takes a 500th of that
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The first content of a new cluster's table, by the configuration: the cluster and its first voters."""
+    """The first content of a new cluster's table, from the configuration: the cluster and its first voters."""
 
     cluster: Cluster
     voters: Sequence[Node]
@@ -100,11 +100,11 @@ class Coordinator:
 
     @staticmethod
     def decode(snapshot: bytes) -> State:
-        """The state that a snapshot has; the empty one for no bytes."""
+        """The state in a snapshot; the empty state for no bytes."""
         return State.from_snapshot(zlib.decompress(snapshot) if snapshot else b"")
 
     def restore(self, decoded: State) -> None:
-        """Replace the state by one from the leader; this node doesn't lead, or no longer does."""
+        """Replace the state with one from the leader; this node doesn't lead, or no longer does."""
         self.resign()
         self.state = decoded
         self.on_nodes_changed()
@@ -112,8 +112,8 @@ class Coordinator:
         self.on_restored()
 
     def capture(self) -> Callable[[], bytes]:
-        """The state for followers that lag and for the next start. Compressed, a table is a tenth as large, so it costs
-        the loop less to store and to send.
+        """The state, for followers that lag and for the next start. Compression reduces a table to a tenth, so the loop
+        spends less on storing and sending it.
         """
         assert not self.state.incomplete, "a snapshot is of whole entries"
         captured = self.state.capture()
@@ -170,8 +170,8 @@ class Coordinator:
             await active.submit(CreateCluster(self._bootstrap.cluster, self._bootstrap.voters))
 
     def _change_members(self) -> None:
-        """Ask for the next change that the Raft configuration needs; one that is dropped is asked for again. With many
-        nodes this is looked at less often.
+        """Ask for the next change that the Raft configuration needs; a dropped one is asked for again. With many nodes
+        this check is less frequent.
         """
         driver, now, nodes = self.driver, self._now(), self.state.nodes
         if now < self._members_due:
@@ -184,7 +184,7 @@ class Coordinator:
             driver.propose_conf_change(change)
 
     def seat_due(self) -> SeatMove | None:
-        """The seat that is to move to another zone; None if none is, or this isn't the active controller."""
+        """The seat that must move to another zone; None if there is none, or this isn't the active controller."""
         driver = self.driver
         if self.active is None:
             return None
@@ -196,7 +196,7 @@ class Coordinator:
         assert demote is not None, move
         return SeatMove(promote=promote.id, demote=demote.id, live_for_ms=self._voters.replace_after_ms)
 
-    # Changes of the Raft group that people ask for
+    # Changes of the Raft group on people's request
 
     def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
         """Propose the change of voters, if there is anything to change; if the proposal is lost, the caller has to ask
@@ -210,12 +210,12 @@ class Coordinator:
             driver.propose_conf_change(change)
 
     def transfer_leadership(self, node_id: str) -> None:
-        """Ask a voter to take over. It does within an election timeout, or not at all. Raises MinkaError."""
+        """Ask a voter to take over. It does so within an election timeout, or not at all. Raises MinkaError."""
         self.controller()
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def _hand_over_leadership(self, reason: str) -> None:
-        """Have a LIVE voter lead that has the most of the log and whose data port answers, if there is one."""
+        """Let the LIVE voter with the most of the log lead, among those whose data ports answer, if there is one."""
         active, driver, match = self.active, self.driver, self.driver.match()
         if active is None or driver.raw.basic_status().lead_transferee:
             return
@@ -226,7 +226,7 @@ class Coordinator:
             driver.transfer_leadership(max(able, key=lambda node: match.get(node.raft_id, 0)).raft_id)
 
     def reconfigure(self, settings: ControllerSettings) -> None:
-        """Use the settings of a configuration that was reloaded."""
+        """Use the settings of the reloaded configuration."""
         self._settings = settings
         if self.active is not None:
             self.active.settings = settings
@@ -250,7 +250,7 @@ class Coordinator:
         )
 
     def leader(self) -> Node | None:
-        """The node that leads the Raft group, as far as this one knows."""
+        """The node that leads the Raft group, as far as this node knows."""
         return self.node_with(self.driver.raw.basic_status().leader_id)
 
     def node_with(self, raft_id: int) -> Node | None:
@@ -263,9 +263,7 @@ class Coordinator:
         return self._node(node_id).address
 
     def data_address_of(self, node_id: str) -> str:
-        """The address of the node's data port. Raises UNKNOWN_NODE; UNREACHABLE while it has not registered with
-        one.
-        """
+        """The address of the node's data port. Raises UNKNOWN_NODE; UNREACHABLE until it has registered with one."""
         address = self._node(node_id).data_address
         if not address:
             raise MinkaError(Code.UNREACHABLE, f"the table has no address of the data port of {node_id}")

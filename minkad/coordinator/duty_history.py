@@ -1,4 +1,4 @@
-"""The moves of duties that this node has seen in the log: they are shown to people, and hand-overs are measured."""
+"""The moves of duties that this node has seen in the log: people can see them, and hand-overs are measured by them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from minkad.core.state import DutyState, State
 
 KEPT_MOVES: Final = 1000
 KEPT_GAPS: Final = 10_000
-# Looked up once: this is asked for each duty that moves.
+# Looked up once: used for each duty that moves.
 _NONE: Final = AssignmentState.ASSIGNMENT_STATE_UNSPECIFIED
 _ASSIGNED: Final = AssignmentState.ASSIGNMENT_STATE_ASSIGNED
 _ATTACHED: Final = AssignmentState.ASSIGNMENT_STATE_ATTACHED
@@ -25,14 +25,14 @@ class _Gap(NamedTuple):
 
 
 class DutyHistory:
-    """The moves that one node has seen. How long delegates took is known only to the active controller's node."""
+    """The moves that one node has seen. Only the active controller's node knows how long delegates took."""
 
     def __init__(self) -> None:
         self._moves: deque[DutyMoved] = deque(maxlen=KEPT_MOVES)
         self._gaps: deque[_Gap] = deque(maxlen=KEPT_GAPS)
-        self._left: dict[int, str] = {}  # by duty: the shard that had it last
-        self._released_ms: dict[int, int] = {}  # by duty: when it was released as planned; it isn't attached yet
-        self._took_ms: dict[int, int] = {}  # by duty that is about to be attached: what that took, with the report
+        self._left: dict[int, str] = {}  # by duty: the last shard that had it
+        self._released_ms: dict[int, int] = {}  # by duty that isn't attached yet: when it was released as planned
+        self._took_ms: dict[int, int] = {}  # by duty about to be attached: the duration in the report
 
     def note(self, batch: RecordBatch, before: State) -> None:
         """Note the moves in records that are about to be applied to `before`."""
@@ -80,13 +80,13 @@ class DutyHistory:
             self._forget_times(changed.duties)
 
     def _forget_times(self, duties: Iterable[int]) -> None:
-        """These duties are attached, so what that took isn't asked for again."""
+        """These duties are attached, so their times aren't asked for again."""
         if self._took_ms:
             for number in duties:
                 self._took_ms.pop(number, None)
 
     def note_times(self, duties: DutyState, reported: ShardReported) -> None:
-        """Note how long it took to attach the duties that this report attaches; a repeated one attaches none."""
+        """Note how long it took to attach the duties that this report attaches; a repeated report attaches none."""
         report, attached = reported.report, set[int]()
         for holding in report.attached if report.times else ():
             one = duties.assignment(holding.duty, reported.shard)
@@ -99,7 +99,7 @@ class DutyHistory:
         return reversed(self._moves)
 
     def hand_overs(self, pallet: str) -> HandOverTimes:
-        """How long duties of the pallet were attached to no shard in planned moves, not counting the time of
+        """The times for which duties of the pallet were attached to no shard in planned moves, without the time of
         delegates.
         """
         gaps = sorted(gap.milliseconds for gap in self._gaps if gap.pallet == pallet)

@@ -1,4 +1,4 @@
-"""The requests of clients and people to the active controller about pallets, duties and shards."""
+"""Requests of clients and people to the active controller about pallets, duties and shards."""
 
 import asyncio
 from bisect import bisect_right
@@ -53,7 +53,7 @@ from minkad.process.turns import turn
 
 _Row = TypeVar("_Row", Pallet, Duty)
 
-CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level asks for, after a majority has
+CONFIRMED_WITHIN_S: Final = 5.0  # by all members that the consistency level requires, after a majority
 _DEFAULT_LIMIT: Final = 1000
 _ROWS_A_TURN: Final = 500
 _SHOWN_UNPLACED: Final = 20
@@ -72,7 +72,7 @@ class DutyRequests:
     # Changes
 
     async def change_pallets(self, request: ChangePalletsRequest) -> ChangePalletsResponse:
-        """Change pallets. The response has their rows as they were decided; for a deleted one the last row."""
+        """Change pallets. The response has their rows as decided; for a deleted pallet, the last row."""
         if any(change.HasField("create") for change in request.changes):
             await ensure_payload_keyspace(self._coordinator)
         ids = [changes.pallet_of(change) for change in request.changes]
@@ -82,7 +82,7 @@ class DutyRequests:
         return ChangePalletsResponse(pallets=rows)
 
     async def change_duties(self, request: ChangeDutiesRequest) -> ChangeDutiesResponse:
-        """Change duties. The response has their rows as they were decided; for a deleted one the last row."""
+        """Change duties. The response has their rows as decided; for a deleted duty, the last row."""
         names = [changes.name_of(change) for change in request.changes]
         rows = await self._change(
             ChangeDuties(request.changes), lambda duties: [duties.named(*name) for name in names], request.consistency
@@ -95,7 +95,7 @@ class DutyRequests:
         rows_of: Callable[[DutyState], Sequence[_Row | None]],
         consistency: Consistency.ValueType,
     ) -> list[_Row]:
-        """The rows as this command decided them, so that the answer shows nothing less certain than the level: another
+        """The rows as this command decided them, so that everything in the answer is as certain as the level: a later
         change may be decided already, and be lost.
         """
         logged = consistency == Consistency.CONSISTENCY_LEADER
@@ -123,8 +123,8 @@ class DutyRequests:
     # Queries
 
     async def _committed(self) -> tuple[ActiveController, State]:
-        """The controller and the table with all that was decided before the call, also what only the leader's log has
-        yet.
+        """The controller, and the table with everything decided before the call, including entries that only the
+        leader's log has so far.
         """
         controller = self._coordinator.controller()
         await controller.all_recorded()
@@ -178,7 +178,7 @@ class DutyRequests:
         )
 
     async def get_duties(self, request: GetDutiesRequest) -> GetDutiesResponse:
-        """The duties in the order of their numbers, so that the next page begins after the last number. Raises
+        """The duties in order of their numbers, so that the next page begins after the last number. Raises
         UNKNOWN_DUTY, UNKNOWN_PALLET.
         """
         controller, state = await self._committed()
@@ -214,7 +214,7 @@ class DutyRequests:
         return response
 
     async def explain_duty(self, request: ExplainDutyRequest) -> ExplainDutyResponse:
-        """Why a duty is where it is, and which shards could have it. Raises UNKNOWN_DUTY."""
+        """The reasons why a duty is where it is, and the shards that could have it. Raises UNKNOWN_DUTY."""
         controller, state = await self._committed()
         row = _named(state, request.name.pallet, request.name.id)
         status = _status(controller, state, row)
@@ -227,11 +227,11 @@ class DutyRequests:
         )
 
     async def plan_rebalance(self, request: PlanRebalanceRequest) -> Plan:
-        """Plan the moves of a pallet's balancer; nothing is changed. Raises UNKNOWN_PALLET."""
+        """Plan the moves of a pallet's balancer; changes nothing. Raises UNKNOWN_PALLET."""
         return await self._coordinator.controller().shards.plan(request)
 
     async def compare_pallet(self, request: ComparePalletRequest) -> ComparePalletResponse:
-        """Compare what the balancers would do for a pallet; nothing is changed. Raises UNKNOWN_PALLET."""
+        """Compare the balancers' results for a pallet; changes nothing. Raises UNKNOWN_PALLET."""
         shards = self._coordinator.controller().shards
         state = shards.for_planning()
         response: ComparePalletResponse = await shards.in_thread(compare_pallet, state, request.pallet, unix_ms())

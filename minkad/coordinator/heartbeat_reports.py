@@ -1,4 +1,4 @@
-"""What the heartbeats of one stream say about a node's replicas: each says what has changed since the one before."""
+"""A node's reports about its replicas in the heartbeats of one stream: each has the changes since the one before."""
 
 from collections.abc import Hashable, Mapping
 from itertools import islice
@@ -13,32 +13,32 @@ V = TypeVar("V")
 
 
 class DataPlane(Protocol):
-    """What this node reports about its replicas."""
+    """The source of this node's reports about its replicas."""
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Sizes and offsets of the partitions that this node leads; with `changed_only`, of those that have changed
-        since the last call. A part of them, if they are many.
+        since the last call. Only a part of them, if they are many.
         """
 
     def migrations(self) -> list[MigrationProgress]:
-        """The progress of the migrations that this node is the source of."""
+        """The progress of the migrations from this node."""
 
     def damaged(self) -> list[DamagedReplica]:
-        """The damaged replicas, of which this node serves nothing."""
+        """The damaged replicas; this node serves nothing of them."""
 
     def stop_leading(self) -> None:
         """Other nodes may lead these partitions by now: lead nothing at the leader_epochs known so far."""
 
 
 class Told(Generic[K, V]):
-    """What the other side was told so far."""
+    """The values that the other side knows."""
 
     def __init__(self) -> None:
         self._told: dict[K, V] = {}
 
     def changes(self, now: Mapping[K, V]) -> tuple[list[V], list[K]]:
-        """The values to tell it, and the keys that are gone, some of them if they are many; from here on they count as
-        told.
+        """The values to tell it, and the keys that are gone; a part of them if they are many. From here on they count
+        as told.
         """
         if not now and not self._told:
             return [], []
@@ -52,7 +52,7 @@ class Told(Generic[K, V]):
 
 
 class HeartbeatReports:
-    """For one stream. Nothing on it is lost unless it ends, so what was sent counts as told."""
+    """The reports on one stream. Nothing on a stream is lost unless it ends, so everything sent counts as told."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
@@ -61,11 +61,11 @@ class HeartbeatReports:
         self._damaged: Told[int, DamagedReplica] = Told()
 
     def begin_again(self) -> None:
-        """The other side knows nothing of what was said so far."""
+        """The other side knows nothing of the reports so far."""
         self._begins = True
 
     def add_to(self, request: HeartbeatRequest) -> None:
-        """Add to a heartbeat, which is sent next, what has changed."""
+        """Add the changes to the heartbeat that is sent next."""
         if self._begins:
             request.from_start = True
             self._migrations, self._damaged = Told(), Told()

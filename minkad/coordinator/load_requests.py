@@ -1,4 +1,4 @@
-"""The requests of jobs, people and leaders to the active controller about loads."""
+"""Requests of jobs, people and leaders to the active controller about loads."""
 
 from minka.v1.load_api_pb2 import (
     AbortLoadRequest,
@@ -22,7 +22,7 @@ _MAX_BLOCKERS = 100
 
 
 class LoadRequests:
-    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    """Handles requests if this node is the active controller. A change of the table is answered when it is recorded.
     Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
@@ -39,7 +39,7 @@ class LoadRequests:
         return await self._change(request.load_id, TouchLoad(request.load_id))
 
     async def commit_load(self, request: CommitLoadRequest) -> LoadResponse:
-        """Commit the load with these files: the partitions take them in from then on."""
+        """Commit the load with these files: from then on the partitions take them in."""
         return await self._change(request.load_id, CommitLoad(request.load_id, list(request.files)))
 
     async def abort_load(self, request: AbortLoadRequest) -> LoadResponse:
@@ -52,7 +52,7 @@ class LoadRequests:
         return LoadResponse(load=load_with(self._coordinator.state, load_id))
 
     async def get_loads(self, request: GetLoadsRequest) -> GetLoadsResponse:
-        """The loads with these ids, or all, the newest first, with what they wait for."""
+        """The loads with these ids, or all, the newest first, with the reasons why they wait."""
         active, state = self._coordinator.controller(), self._coordinator.state
         loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
         response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())
@@ -72,7 +72,7 @@ class LoadRequests:
         return response
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> FinishLoadPartsResponse:
-        """Record which parts of loads a leader has taken in, and note which wait."""
+        """Record the parts of loads that a leader has taken in, and note the parts that wait."""
         active = self._coordinator.controller()
         active.reports.note_waiting(request.node_id, list(request.waiting))
         if request.finished:

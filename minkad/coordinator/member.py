@@ -40,14 +40,14 @@ from minkad.process.clock import ClusterClock
 log: Final = logging.getLogger(__name__)
 
 # Only the active controller of this node's own cluster answers with these. CLUSTER_MISMATCH comes from another
-# cluster's node, perhaps at the address of a former member: that is no reason to stop.
+# cluster's node, perhaps at the address of a former member: this isn't a reason to stop.
 FINAL: Final = (
     Code.NODE_ID_TAKEN,
     Code.NODE_REMOVED,
     Code.WRONG_DATA_DIRECTORY,
     Code.DATA_DIRECTORY_ROLLED_BACK,
 )
-# Answers about the process that asks: no other node can know better.
+# Answers about the calling process: no other node can know better.
 _VERDICTS: Final = (*FINAL, Code.NOT_REGISTERED, Code.NOT_SERVING)
 RETRY: Final = 0.1  # seconds between tries to register for the first time
 SHUTDOWN_POLL: Final = 0.02
@@ -55,7 +55,7 @@ _OPEN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 
 T = TypeVar("T")
 
-_ANY: Final = ""  # the address of a wait for no node in particular
+_ANY: Final = ""  # the address of a wait for any node
 
 
 class ControllerStub(Protocol):
@@ -100,30 +100,30 @@ class ControllerStub(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """How often this node sends heartbeats, and how long it waits; in seconds."""
+    """The intervals of heartbeats, and this node's timeouts; in seconds."""
 
     heartbeat_interval: float
-    silence_timeout: float  # without an answer for so long, the node looks for the controller again
-    holder_patience: float  # how long a node whose id is taken waits for its predecessor's clearance to end
+    silence_timeout: float  # without an answer for this long, the node looks for the controller again
+    holder_patience: float  # the time that a node whose id is taken waits for its predecessor's clearance to end
 
     @property
     def call_timeout(self) -> float:
-        """How long the controller may take to answer a call; it may have much to do. The wait for a silent controller
-        ends earlier, as soon as Raft names another.
+        """The time that the controller has to answer a call; it may be busy. The wait for a silent controller ends
+        earlier, as soon as Raft names another.
         """
         return max(1.0, 5 * self.heartbeat_interval)
 
     @property
     def hurry(self) -> float:
-        """The pause between two tries to reach the controller, or to be granted a clearance by one that has just begun
-        to lead.
+        """The pause between two tries to reach the controller, or to get a clearance from a controller that has just
+        begun to lead.
         """
         return self.heartbeat_interval / 4
 
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """A wait for an answer of the controller at `address`; it began when Raft named `known` as the controller's."""
+    """A wait for an answer of the controller at `address`, from when Raft named `known` as the controller's address."""
 
     address: str
     known: str | None
@@ -153,8 +153,8 @@ class Member:
         unanswered: Callable[[], Mapping[str, str]],
     ) -> None:
         """`answer_here` answers this node's heartbeats while it is the active controller itself, and `hand_over_here`
-        its requests for hand-overs, since writes wait for these; else they raise MinkaError. `unanswered` names the
-        data ports that don't answer this node, and what comes instead.
+        its requests for hand-overs, since writes wait for these; otherwise both raise MinkaError. `unanswered` returns
+        the data ports that don't answer this node, and their errors.
         """
         self.node = node
         self.clearance = Clearance()
@@ -168,9 +168,9 @@ class Member:
         self._hand_over_here = hand_over_here
         self._unheard_since: float | None = None
         self._asked = 0
-        self._is_known = False  # this process is registered, which a new controller knows, too
-        self._silent: str | None = None  # the address at which the controller did not answer the last time
-        self._waits: dict[_Wait, None] = {}  # in the order in which they began
+        self._is_known = False  # this process is registered; a new controller knows that, too
+        self._silent: str | None = None  # the address at which the controller did not answer last time
+        self._waits: dict[_Wait, None] = {}  # in the order of their beginnings
         self._look = asyncio.Event()
         self._ungranted = asyncio.Event()
         self._data_plane = data_plane
@@ -181,7 +181,7 @@ class Member:
         self._disk = disk
         self._disk_stalled = disk_stalled
         self._unanswered = unanswered
-        self.withheld = ""  # why the active controller gives no clearance
+        self.withheld = ""  # the reason why the active controller gives no clearance
         self._sequence = 0
         self._answered = 0  # the sequence number of the last answer
         self._stream = 0
@@ -189,11 +189,11 @@ class Member:
         self._problem = ""
 
     def has_clearance(self) -> bool:
-        """Whether this node may serve now."""
+        """True if this node may serve now."""
         return self.clearance.holds(self._now())
 
     def running_migrations(self) -> int:
-        """How many migrations this node is the source of."""
+        """The number of migrations from this node."""
         return len(self._data_plane.migrations())
 
     async def run(self) -> None:
@@ -214,7 +214,7 @@ class Member:
                 if error.code is Code.NOT_REGISTERED:
                     self._is_known = False
                 is_silent = error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED)
-                # This node is never silent to itself: its own table named an address that it had before it moved.
+                # This node is never silent to itself: its own table had an old address of this node.
                 self._silent = known if is_silent and asked == known != self.node.address else None
                 self._note(error)
                 if error.code is Code.NOT_SERVING:
@@ -227,16 +227,14 @@ class Member:
                 pass
 
     async def _disk_answers(self) -> None:
-        """Wait while the disk does not answer: a node that sends no heartbeats is replaced as leader as soon as
-        possible.
-        """
+        """Wait while the disk doesn't answer: a leader that sends no heartbeats is replaced as soon as possible."""
         if self._disk_stalled():
             log.warning("the disk does not answer, so this node sends no heartbeats")
             await self._until_disk_answers()
             log.warning("the disk answers again")
 
     async def _until_disk_answers(self) -> None:
-        while self._disk_stalled():  # noqa: ASYNC110 - a question of time, which sets no event
+        while self._disk_stalled():  # noqa: ASYNC110 - depends on time alone, which sets no event
             await asyncio.sleep(self._settings.hurry)
 
     def leader_changed(self) -> None:
@@ -250,8 +248,8 @@ class Member:
                 wait.limit.reschedule(asyncio.get_running_loop().time())
 
     def nodes_changed(self, row: Node | None) -> None:
-        """The table's nodes have changed; `row` is this node's. Once its registration is recorded, the answer isn't
-        waited for: it may be lost, and the controller expects heartbeats.
+        """The table's nodes have changed; `row` is this node's. As soon as the table has this node's registration, stop
+        waiting for the answer: it may be lost, and the controller expects heartbeats.
         """
         if self._is_known or row is None or row.incarnation != self.node.incarnation or not is_up(row):
             return
@@ -262,7 +260,7 @@ class Member:
 
     @asynccontextmanager
     async def _waiting(self, address: str, seconds: float) -> AsyncGenerator[None, None]:
-        """Raises TimeoutError after `seconds`, or once Raft names another leader."""
+        """Raises TimeoutError after `seconds`, or when Raft names another leader."""
         async with asyncio.timeout(seconds) as limit:
             wait = _Wait(address, self._controller_address(), limit)
             self._waits[wait] = None
@@ -294,9 +292,9 @@ class Member:
 
     def _address_to_ask(self) -> str:
         """The active controller's address. If none has been known for long, or if it doesn't answer, the addresses of
-        the other nodes in turn, since each of them may name it. Raises NO_CONTROLLER.
+        the other nodes in turn, since each may name it. Raises NO_CONTROLLER.
 
-        No leader sends to a node that was removed, so this is how such a node learns that it was.
+        No leader sends to a removed node, so this is how such a node learns of its removal.
         """
         address = self._controller_address()
         others = list(self._other_addresses())
@@ -320,7 +318,7 @@ class Member:
             # This node only has to name the controller. It may be silent, too, and the controller may answer again.
             patience = settings.heartbeat_interval
         try:
-            # The node that is asked may name a silent controller.
+            # The asked node may name a silent controller.
             async with self._waiting(_ANY, patience):
                 request = RegisterRequest(node=self.node, log_unchecked=not self._log_is_checked())
                 controller, _ = await register_patiently(
@@ -340,14 +338,14 @@ class Member:
         return controller
 
     def _begin_anew(self) -> None:
-        """The controller has taken this process for dead, so it comes back as another one: it leads nothing, and rows
-        that are still on their way are not meant for it.
+        """The controller counts this process as dead, so it comes back as another one: it leads nothing, and rows still
+        on their way are not meant for it.
         """
         self._data_plane.stop_leading()
         self.node = as_new_process(self.node)
 
     async def _send_heartbeats(self, address: str) -> None:
-        """Send heartbeats until Raft names another controller. Raises MinkaError when this one is silent, or
+        """Send heartbeats until Raft names another controller. Raises MinkaError if this controller is silent or
         refuses.
         """
         self._sent_at.clear()
@@ -373,7 +371,7 @@ class Member:
                     reports.begin_again()
         except (TimeoutError, StopAsyncIteration) as end:
             if self._disk_stalled():
-                return  # no heartbeat was sent that it could have answered
+                return  # it had no heartbeat to answer
             known = self._controller_address()
             if known not in (None, address) and self._now() - heard_at < 2 * self._settings.heartbeat_interval:
                 return  # another node leads, and no time was lost
@@ -383,7 +381,7 @@ class Member:
             await responses.aclose()
 
     def _note_withheld(self, reason: str) -> None:
-        """The controller finds that this node serves nothing. Without clearance others can take over at once."""
+        """The controller finds that this node serves nothing. Without its clearance others can take over at once."""
         if reason:
             self.clearance.revoke()
             if not self.withheld:
@@ -400,7 +398,7 @@ class Member:
     async def _heartbeats(
         self, stream: int, reports: HeartbeatReports, offset: ClockOffset
     ) -> AsyncGenerator[HeartbeatRequest, None]:
-        # gRPC goes on asking for the next heartbeat when the call has ended, and drops it: it must not get one.
+        # After the call has ended, gRPC still asks for the next heartbeat, and drops it: it must not get one.
         while stream == self._stream:
             await self._until_disk_answers()
             self._sequence += 1
@@ -427,9 +425,7 @@ class Member:
                 pass
 
     async def ask(self, call: Callable[[str, float], Awaitable[T]]) -> T:
-        """Call the active controller. When it doesn't answer in time, or Raft names another, OUTCOME_UNKNOWN is
-        raised.
-        """
+        """Call the active controller. Raises OUTCOME_UNKNOWN if it doesn't answer in time, or Raft names another."""
         address, seconds = self._address(), self._settings.call_timeout
         try:
             async with self._waiting(address, seconds):
@@ -469,11 +465,13 @@ class Member:
         return list(response.partitions)
 
     async def finish_load_parts(self, request: FinishLoadPartsRequest) -> None:
-        """Tell the active controller which parts of loads were taken in. It may be told more than once."""
+        """Tell the active controller which parts of loads were taken in. Repeating this does no harm."""
         await self.ask(lambda address, seconds: self._stub.finish_load_parts(address, request, seconds))
 
     async def shut_down(self, timeout: float) -> None:
-        """Have other nodes lead what this node leads, while it goes on serving, for at most `timeout` seconds."""
+        """Let other nodes lead this node's partitions, which it goes on serving meanwhile, for at most `timeout`
+        seconds.
+        """
         request = ControlledShutdownRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
             async with asyncio.timeout(timeout):
@@ -492,7 +490,7 @@ class Member:
 
     async def leave(self, timeout: float) -> None:
         """Tell the controller that this process has stopped serving. If that fails for `timeout` seconds, the
-        controller finds out when heartbeats are missing.
+        controller finds out by missing heartbeats.
         """
         request = LeaveRequest(node_id=self.node.id, incarnation=self.node.incarnation)
         try:
@@ -502,8 +500,8 @@ class Member:
                         await self.ask(lambda address, seconds: self._stub.leave(address, request, seconds))
                         return
                     except MinkaError as error:
-                        # The next controller may have been elected a moment ago, and not be active yet. A goodbye that
-                        # may have been recorded already can be said again.
+                        # The next controller may have just been elected, and not be active yet. A goodbye that may be
+                        # recorded already can be repeated.
                         if not error.code.info.retriable and error.code not in _OPEN:
                             log.info("could not say goodbye", extra={"reason": str(error)})
                             return
@@ -513,7 +511,7 @@ class Member:
 
 
 def as_new_process(node: Node) -> Node:
-    """The node's row for a process that the controller has taken for dead."""
+    """The node's row for a new process after the controller counted the last one as dead."""
     row = Node()
     row.CopyFrom(node)
     first, _, number = node.incarnation.partition(".")
@@ -531,8 +529,8 @@ async def register_patiently(
 ) -> tuple[str, RegisterResponse]:
     """Register at the active controller, which any of `addresses` may name. Returns its address and its response.
 
-    A node whose former process has just died has to wait until that one's clearance is over: NODE_ID_TAKEN is
-    final only after `holder_patience` seconds, or at once if the holder has another data directory.
+    A node whose former process has just died has to wait until that process's clearance ends: NODE_ID_TAKEN is final
+    only after `holder_patience` seconds, or at once if the holder has another data directory.
     """
     give_up = now() + holder_patience
     candidates = list(addresses)

@@ -1,4 +1,4 @@
-"""What the nodes have reported in their heartbeats since this node became the active controller."""
+"""The nodes' reports in their heartbeats since this node became the active controller."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ _FEW_GONE: Final = 1000
 
 
 class NodeReports:
-    """`committed` is the table as it is recorded, `decided` as it will be."""
+    """`committed` is the recorded table, `decided` the table after all proposals."""
 
     def __init__(self, committed: State, decided: State) -> None:
         self._committed = committed
@@ -29,7 +29,7 @@ class NodeReports:
         self._waiting_parts: dict[str, Sequence[WaitingPart]] = {}
 
     def note(self, node: Node, request: HeartbeatRequest) -> bool:
-        """Keep what a heartbeat of the node says. False if it only says what has changed since others, which came
+        """Keep the reports in a node's heartbeat. False if it only has changes since earlier heartbeats, which came
         before this node became the active controller.
         """
         self.applied[node.id] = request.applied_index
@@ -42,7 +42,7 @@ class NodeReports:
             self._low_disks.pop(node.id, None)
         led = self._committed.partitions.led.get(node.id, {})
         for stats in request.replicas:
-            if stats.partition_id in led:  # a former leader may not know it yet
+            if stats.partition_id in led:  # a former leader may not know yet that another one leads
                 self._stats[stats.partition_id] = stats
                 self._fresh.add(stats.partition_id)
         is_known = node.id in self._progress or request.from_start
@@ -53,7 +53,7 @@ class NodeReports:
         return is_known
 
     def clocks_of_most(self) -> int | None:
-        """How far the clocks of most nodes that are up are ahead; None if that isn't known."""
+        """How far the clocks of most nodes that are up are ahead, in milliseconds; None if unknown."""
         nodes = self._committed.nodes
         known = [ms for node, ms in self.clocks_ms.items() if is_up(nodes.get(node))]
         return of_most(known, sum(map(is_up, nodes.values())))
@@ -70,20 +70,20 @@ class NodeReports:
             damaged.pop(partition_id, None)
 
     def note_waiting(self, node: str, parts: Sequence[WaitingPart]) -> None:
-        """Keep which parts of loads a node can't take in yet, and why."""
+        """Keep the parts of loads that a node can't take in yet, with the reasons."""
         self._waiting_parts[node] = parts
 
     def forget_gone(self) -> None:
-        """Drop the reports about partitions that were merged into others, before they are many."""
+        """Drop the reports about merged partitions before they are many."""
         if len(self._stats) > len(self._decided.partitions) + _FEW_GONE:
             self._stats = {id_: stats for id_, stats in self._stats.items() if id_ in self._decided.partitions}
 
     def progress(self) -> list[MigrationProgress]:
-        """What the sources of running migrations last reported."""
+        """The last reports of the sources of running migrations."""
         return [migration for reported in self._progress.values() for migration in reported.values()]
 
     def damaged(self) -> list[DamagedReplica]:
-        """The damaged replicas that their nodes last reported, in the order of the partitions."""
+        """The damaged replicas that their nodes last reported, ordered by partition."""
         found = [
             DamagedReplica(partition_id=one.partition_id, reason=one.reason, node_id=node)
             for node, damaged in self._damaged.items()
@@ -102,29 +102,29 @@ class NodeReports:
         return {stats.partition_id: stats.bytes for stats in self.each_leaders_stats()}
 
     def size(self, partition_id: int) -> int:
-        """Bytes of a partition, as its leader last reported; 0 if it has not."""
+        """Bytes of a partition, as its leader last reported; 0 without a report."""
         stats = self._stats.get(partition_id)
         return 0 if stats is None else stats.bytes
 
     def low_disks(self) -> list[str]:
-        """The nodes that have last said that their disks are low."""
+        """The nodes that last reported a low disk."""
         return [node_id for node_id in self._low_disks if node_id in self._decided.nodes]
 
     def leader_stats(self) -> list[ReplicaStats]:
-        """What the leader of each partition last reported about it."""
+        """The last report of each partition's leader."""
         return list(self.each_leaders_stats())
 
     def each_leaders_stats(self) -> Iterator[ReplicaStats]:
-        """The same, one by one. What a former leader reported counts until the new one has."""
+        """The same, one by one. A former leader's report counts until the new leader has reported."""
         for partition_id, stats in list(self._stats.items()):
             if partition_id in self._committed.partitions:
                 yield stats
 
     def of(self, partition_id: int) -> ReplicaStats | None:
-        """What the partition's leader last reported about it."""
+        """The last report of the partition's leader."""
         return self._stats.get(partition_id)
 
     def take_fresh(self) -> set[int]:
-        """The partitions about which something was reported since the last call."""
+        """The partitions with reports since the last call."""
         fresh, self._fresh = self._fresh, set()
         return fresh

@@ -1,4 +1,4 @@
-"""The requests of nodes to the active controller: each becomes a command, and its outcome the response."""
+"""Nodes' requests to the active controller: each becomes a command, and its outcome the response."""
 
 from minka.v1.coordinator_pb2 import (
     AlterIsrRequest,
@@ -37,7 +37,7 @@ from minkad.process.turns import turn
 
 
 class NodeRequests:
-    """Handles requests if this node is the active controller. A change of the table is answered once it is recorded.
+    """Handles requests if this node is the active controller. A change of the table is answered when it is recorded.
     Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
@@ -55,7 +55,7 @@ class NodeRequests:
         return RegisterResponse(cluster_id=state.cluster.id, raft_id=state.nodes[request.node.id].raft_id)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Renew the clearance of a process, and keep what it reports."""
+        """Renew the clearance of a process, and keep its reports."""
         return self._coordinator.controller().heartbeat(request)
 
     async def hand_over(self, request: HandOverRequest) -> HandOverResponse:
@@ -99,7 +99,7 @@ class NodeRequests:
         return FinishMergeResponse(partitions=merges.rows_after(self._coordinator.state, command))
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Have other nodes lead what this process leads. The response says how many leaderships are left to move."""
+        """Let other nodes lead this process's partitions. The response has the number of leaderships left to move."""
         await self._coordinator.controller().submit(ControlledShutdown(request.node_id, request.incarnation))
         state = self._coordinator.state
         remaining = 0

@@ -1,4 +1,4 @@
-"""Sends a node the rows of its partitions, until it has acknowledged them."""
+"""Sends a node the rows of its partitions, until the node has acknowledged them."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ from minkad.process.turns import turn
 log: Final = logging.getLogger(__name__)
 
 ROWS_A_REQUEST: Final = 256
-PAIRS_A_REQUEST: Final = 1024  # each of a partition's id and its epoch
+PAIRS_A_REQUEST: Final = 1024  # pairs of a partition's id and epoch
 REQUESTS_IN_FLIGHT: Final = 3
-_FEW: Final = 4  # rows, of which one says that the node is to lead, don't wait for a turn: clients wait for them
+_FEW: Final = 4  # rows; if one of them makes the node lead, they don't wait for a turn: clients wait
 BACKOFF_FIRST: Final = 0.02  # seconds
 BACKOFF_CAP: Final = 2.0
 _ONLINE: Final = PartitionState.PARTITION_STATE_ONLINE
@@ -28,8 +28,8 @@ Report = Callable[[ReportReplicas], None]
 
 
 class NodeOutbox:
-    """The rows that one process of a node has yet to acknowledge. Rows are read when they are sent, so only the newest
-    are sent. For rows that the process may have already, only ids and epochs are sent.
+    """The rows that one process of a node has yet to acknowledge. Rows are read at the time of sending, so only the
+    newest are sent. For rows that the process may already have, only ids and epochs are sent.
 
     Several requests may be under way: a node ignores a row that is older than the one it has, and a slow deletion
     must not hold up a hand-over.
@@ -54,16 +54,16 @@ class NodeOutbox:
         self._send = send
         self._report = report
         self._jitter = jitter
-        self._pending: dict[int, bool] = {}  # by partition: whether the node may know the row already
+        self._pending: dict[int, bool] = {}  # by partition: True if the node may know the row already
         self._wake = asyncio.Event()
-        self._in_flight: dict[asyncio.Task[None], None] = {}  # in the order in which they were sent
+        self._in_flight: dict[asyncio.Task[None], None] = {}  # in the order of sending
         self._tries: dict[int, int] = {}  # by partition: failed tries since the last success
         self._retries: list[asyncio.TimerHandle] = []
         self._task = tasks.start(self._run(), f"outbox of {node}", failed)
 
     @property
     def unacknowledged(self) -> int:
-        """How many partitions wait to be sent; those that are being sent don't count."""
+        """The number of partitions that wait to be sent; those being sent don't count."""
         return len(self._pending)
 
     def add(self, partition_ids: Iterable[int]) -> None:
@@ -94,7 +94,7 @@ class NodeOutbox:
                 task.add_done_callback(self._delivered)
 
     def _take(self) -> dict[int, bool]:
-        """Take as many pending partitions as go into one request."""
+        """Take as many pending partitions as fit into one request."""
         batch: dict[int, bool] = {}
         free = PAIRS_A_REQUEST
         for partition_id, may_know in self._pending.items():
@@ -140,14 +140,14 @@ class NodeOutbox:
         self._succeeded(id_ for id_ in request.known_ids if id_ not in unknown)
         if unknown:
             self.add(unknown)
-        # Nothing follows from the answers of followers. A row that has changed meanwhile is sent again.
+        # The answers of followers have no effect. A row that has changed meanwhile is sent again.
         hosted = zip(response.hosted_ids, response.hosted_epochs, strict=True)
         confirmed = [(id_, epoch) for id_, epoch in hosted if awaited.get(id_) == epoch]
         if confirmed or response.deleted_ids:
             self._report(ReportReplicas(self.node, confirmed, list(response.deleted_ids)))
 
     def _is_awaited(self, row: Partition) -> bool:
-        """Whether the controller waits for the node's answer to the row."""
+        """True if the controller waits for the node's answer to the row."""
         return self._is_to_lead(row) or self.node in row.removing_replicas
 
     def _is_to_lead(self, row: Partition) -> bool:
@@ -156,7 +156,7 @@ class NodeOutbox:
     def _failed(self, partition_ids: Mapping[int, bool], reason: str) -> None:
         """Try again later. Only the first failure and the recovery are logged."""
         if not self._tries:
-            log.warning("can't tell the node what to host, trying on", extra={"to": self.node, "reason": reason})
+            log.warning("can't send the node its rows, trying again", extra={"to": self.node, "reason": reason})
         for partition_id in partition_ids:
             self._tries[partition_id] = self._tries.get(partition_id, 0) + 1
         tries = max(self._tries[p] for p in partition_ids)
@@ -171,4 +171,4 @@ class NodeOutbox:
     def _succeeded(self, partition_ids: Iterable[int]) -> None:
         tries = [self._tries.pop(p) for p in partition_ids if p in self._tries]
         if tries and not self._tries:
-            log.info("the node knows again what to host", extra={"to": self.node, "tries": max(tries) + 1})
+            log.info("the node has its rows again", extra={"to": self.node, "tries": max(tries) + 1})

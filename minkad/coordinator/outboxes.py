@@ -1,4 +1,4 @@
-"""Sends the nodes the rows that concern them, with an outbox for each process that is up."""
+"""Sends the nodes their rows, with an outbox for each process that is up."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection
@@ -13,7 +13,7 @@ UpdateReplicas = Callable[[str, UpdateReplicasRequest], Awaitable[UpdateReplicas
 
 
 class Outboxes:
-    """The outboxes of one term. `report` is called with what follows from a node's answers."""
+    """The outboxes of one term. `report` is called with the effects of a node's answers."""
 
     def __init__(
         self,
@@ -33,7 +33,9 @@ class Outboxes:
         self._of: dict[str, NodeOutbox] = {}
 
     async def ask_all(self) -> None:
-        """Ask each node that is up which of its rows it knows: a new controller doesn't know what they were told."""
+        """Ask each node that is up which of its rows it knows: a new controller doesn't know what the nodes
+        were told.
+        """
         for name, partition_ids in list(self._committed.partitions.copies.items()):
             if is_up(self._committed.nodes.get(name)):
                 self._outbox(name).ask(partition_ids)
@@ -56,8 +58,8 @@ class Outboxes:
                     self._outbox(name).ask(self._committed.partitions.copies.get(name, ()))
 
     def _outbox(self, node: str) -> NodeOutbox:
-        """The outbox of the node's process that is registered now. A process that isn't registered yet is sent nothing:
-        by the time it registers, other nodes lead what its predecessor led.
+        """The outbox of the node's present registered process. A process that isn't registered yet gets nothing: by the
+        time it registers, other nodes lead its predecessor's partitions.
         """
         if node not in self._of:
             self._of[node] = NodeOutbox(

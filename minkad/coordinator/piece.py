@@ -1,22 +1,22 @@
-"""How many committed commands are applied before other tasks of the loop get a turn."""
+"""The number of committed commands that are applied before other tasks of the loop get a turn."""
 
 from collections.abc import Callable
 from typing import Final
 
-PIECE_BYTES: Final = 24 * 1024  # a piece has so many bytes of commands at least,
-PIECE_S: Final = 0.002  # and ends no sooner than after such a time
-PAUSE_S: Final = 0.002  # what is applied after such a pause is a piece of its own
-LEAST_BYTES: Final = 2 * 1024  # a command counts as at least so many: some do much in few bytes
+PIECE_BYTES: Final = 24 * 1024  # a piece has at least this many bytes of commands,
+PIECE_S: Final = 0.002  # and takes at least this long
+PAUSE_S: Final = 0.002  # after such a pause a new piece begins
+LEAST_BYTES: Final = 2 * 1024  # a command counts as at least this much: some do much in few bytes
 
 
 class Piece:
     """The commands that are applied now."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
-        """`seconds`: see `PIECE_S`; with 0, which the simulation has, only the bytes count."""
+        """`seconds`: see `PIECE_S`; with 0, as in the simulation, only the bytes count."""
         self._clock = clock
         self._seconds = seconds
-        self._bytes = 0  # since it began, or since its time was looked at
+        self._bytes = 0  # since it began, or since its time was last checked
         self._began = self._paused_at = clock()
 
     def add(self, command: bytes) -> None:
@@ -24,7 +24,7 @@ class Piece:
         self._bytes += max(len(command), LEAST_BYTES)
 
     def is_over(self) -> bool:
-        """Whether other tasks get a turn before the next command."""
+        """True if other tasks get a turn before the next command."""
         if self._bytes < PIECE_BYTES:
             return False
         self._bytes = 0
@@ -39,6 +39,6 @@ class Piece:
         self._paused_at = self._clock()
 
     def go_on(self) -> None:
-        """There is something again."""
+        """There is a command to apply again."""
         if self._clock() - self._paused_at >= PAUSE_S:
             self.begin()

@@ -1,4 +1,4 @@
-"""Commands that are proposed to Raft, and the futures of those who wait until they are applied."""
+"""Commands proposed to Raft, and the futures of those who wait until they are applied."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from minka.errors import MinkaError
 
-MAX_ENTRY_BYTES: Final = 256 * 1024  # commands that share an entry have no more; a single one may
+MAX_ENTRY_BYTES: Final = 256 * 1024  # of commands that share an entry; a single one may have more
 
 Proposals = list[tuple[Sequence[bytes], asyncio.Future[None]]]
 
@@ -26,7 +26,7 @@ def shares_of(proposals: Proposals) -> list[Proposals]:
 
 
 def answer(proposals: Proposals, error: MinkaError | None) -> None:
-    """Tell those who wait: the commands are applied, or why they are not."""
+    """Tell those who wait that the commands are applied, or why they are not."""
     for _, future in proposals:
         if future.done():
             continue

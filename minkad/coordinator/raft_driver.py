@@ -1,4 +1,4 @@
-"""The Ready loop around core/raft: persist, send, apply, as etcd/raft asks of its user."""
+"""The Ready loop around core/raft: persist, send, apply, as etcd/raft expects."""
 
 import asyncio
 import logging
@@ -45,29 +45,29 @@ from minkad.storage.raft_storage import RaftStorage
 
 log: Final = logging.getLogger(__name__)
 
-MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats what is lost
+MAX_QUEUED_MESSAGES: Final = 4096  # Raft repeats lost ones
 MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # between the campaigns of two voters when the leader has died
-MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed, it is applied before more is taken
+MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed bytes, all are applied before more are taken
 
-_SENT_AHEAD: Final = 2  # entries that are under way at a leader which sends one ahead of its disk
+_SENT_AHEAD: Final = 2  # most entries under way at a leader that sends one ahead of its disk
 _HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
 
 
 class StateMachine(Protocol):
-    """What the committed entries are applied to."""
+    """The target of committed entries."""
 
     def apply(self, data: bytes) -> None:
         """Apply a committed command."""
 
     def capture(self) -> Callable[[], bytes]:
-        """Everything as of the last applied entry. What is returned encodes it as a snapshot, on a thread."""
+        """Everything as of the last applied entry. The returned function encodes it as a snapshot, on a thread."""
 
     def decode(self, snapshot: bytes) -> Any:
-        """What a snapshot says; called on a thread."""
+        """The content of a snapshot; called on a thread."""
 
     def restore(self, decoded: Any) -> None:
-        """Replace everything by that."""
+        """Replace everything with the decoded content."""
 
 
 class Transport(Protocol):
@@ -80,8 +80,8 @@ class Transport(Protocol):
 class RaftDriver:
     """Owns the RawNode. Everything happens on the event loop; only the fsync runs elsewhere.
 
-    Two tasks: one persists and sends, the other applies what is committed, in pieces. So votes, heartbeats and
-    proposals never wait until thousands of rows are applied.
+    Two tasks: one persists and sends, the other applies committed entries in pieces. So votes, heartbeats and proposals
+    never wait until thousands of rows are applied.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RaftDriver:
         in_thread: InThread = asyncio.to_thread,
         piece_seconds: float = PIECE_S,
     ) -> None:
-        """`piece_seconds`: for how long committed commands are applied before other tasks get a turn."""
+        """`piece_seconds`: the time to apply committed commands before other tasks get a turn."""
         self.raw = raw
         self.conf_state = conf_state
         self.applied_index = raft_storage.snapshot().metadata.index
@@ -127,12 +127,13 @@ class RaftDriver:
         self._gave_up_term = 0
         self._log_is_checked = False
         self._tick_due = self._is_applying = False
-        # Between `ready` and `advance` it waits for the disk, or until all is applied. It goes on while that is for the
-        # disk, and all that was committed before is passed on to be applied.
+        # Between `ready` and `advance`, `_is_away` is True while it waits for the disk, or until all is applied.
+        # `_goes_on` is True while it waits for the disk, and all earlier committed entries were passed on to be
+        # applied.
         self._is_away = self._goes_on = False
-        self._staged_commit = raft_storage.initial_state()[0].commit  # the log says, or is about to, what is committed
+        self._staged_commit = raft_storage.initial_state()[0].commit  # of the log, or of its next write
         self._snapshot_due = False
-        self._snapshot_waits = False  # until the log says that what it is of is committed
+        self._snapshot_waits = False  # until the log has a commit index that covers it
         self._snapshotting: asyncio.Task[None] | None = None
         self._in_thread = in_thread
         self._wake = asyncio.Event()
@@ -148,7 +149,7 @@ class RaftDriver:
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages of other nodes have arrived.
 
-        A node that came back with an empty disk has a new raft id: messages to the old one must not reach it.
+        A node that came back with an empty disk has a new raft id: messages to its old id must not reach it.
         """
         own = self.raw.raft.id
         for message in messages:
@@ -166,10 +167,10 @@ class RaftDriver:
         """A future that is done when the commands are applied here, one after the other; either all are committed, or
         none.
 
-        All that is proposed in one turn of the loop shares entries.
+        Everything proposed in one turn of the loop shares entries.
 
-        It fails with NOT_CONTROLLER if nothing was appended, with OVERLOADED if too many wait, and with OUTCOME_UNKNOWN
-        if the leadership was lost meanwhile.
+        The future fails with NOT_CONTROLLER if nothing was appended, with OVERLOADED if too many wait, and with
+        OUTCOME_UNKNOWN if the leadership was lost meanwhile.
         """
         future = asyncio.get_running_loop().create_future()
         if len(self._proposals) >= MAX_QUEUED_PROPOSALS:
@@ -182,8 +183,8 @@ class RaftDriver:
         return future
 
     def propose_conf_change(self, change: ConfChangeV2) -> None:
-        """Propose a change of voters or learners. It is dropped when another one is under way: propose it again
-        then.
+        """Propose a change of voters or learners. It is dropped while another one is under way: then propose it
+        again.
         """
         try:
             self.raw.propose_conf_change(change)
@@ -192,7 +193,7 @@ class RaftDriver:
         self._wake.set()
 
     def confirm_leadership(self, now: float, confirmed: Callable[[float], None]) -> None:
-        """Call `confirmed(now)` once a quorum has acknowledged, after `now`, that this node leads (ReadIndex)."""
+        """Call `confirmed(now)` when a quorum has acknowledged, after `now`, that this node leads (ReadIndex)."""
         self._silence.asks(self._clock())
         self._confirmation_number += 1
         context = self._confirmation_number.to_bytes(8, "big")
@@ -215,10 +216,10 @@ class RaftDriver:
         return self.raw.match()
 
     async def logged_by(self, raft_ids: Collection[int]) -> None:
-        """Wait until each of these members has all that has been proposed here by now in its log, synced. That may be
-        never.
+        """Wait until each of these members has everything proposed here so far in its log, synced. That may never
+        happen.
 
-        Raises OUTCOME_UNKNOWN once this node no longer leads: it isn't told then what the members have.
+        Raises OUTCOME_UNKNOWN when this node no longer leads: then it isn't told what the members have.
         """
         term = self.raw.basic_status().term
         while self._proposals:
@@ -237,7 +238,7 @@ class RaftDriver:
         await self._turns[-1]
 
     def report_snapshot(self, raft_id: int, ok: bool) -> None:
-        """The transport has sent a snapshot, or could not."""
+        """The transport has sent a snapshot, or has failed to."""
         self.raw.report_snapshot(raft_id, ok)
         self._wake.set()
 
@@ -257,33 +258,35 @@ class RaftDriver:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads, as far as it knows."""
+        """True if this node leads, as far as it knows."""
         return self.raw.raft.role is Role.LEADER
 
     @property
     def log_is_checked(self) -> bool:
-        """Whether it is known that this log lacks nothing that a leader knew it to have: by a heartbeat, or since this
-        node leads.
+        """True if this log is known to lack nothing that a leader knew it to have: by a heartbeat, or because this node
+        leads.
         """
         return self._log_is_checked or self.is_leader
 
     @property
     def leads_with_applied_term(self) -> bool:
-        """Whether this node leads and has applied an entry of its own term, and so everything before that."""
+        """True if this node leads and has applied an entry of its own term, and so everything before it."""
         status = self.raw.basic_status()
         return status.role is Role.LEADER and self._applied_term == status.term
 
     @property
     def former_leader(self) -> tuple[int, float]:
         """The raft id of the last leader that this leader has heard from, 0 if there was none; and the time, by this
-        node's clock, since which no earlier leader can have had its leadership confirmed.
+        node's clock, since which no earlier leader can have been confirmed.
         """
         now = self._clock()
         return self._silence.leader, self._silence.proven_since(self.raw.basic_status().term, now)
 
     @property
     def proposals_under_way(self) -> int:
-        """How many proposals have neither been applied nor failed, plus the committed entries that are not applied."""
+        """The number of proposals that have neither been applied nor failed, plus the committed entries that are not
+        applied.
+        """
         return len(self._proposals) + self._waiting_count + len(self._committed) + self._is_applying
 
     # The loop
@@ -331,7 +334,7 @@ class RaftDriver:
 
     def _go_on_without_disk(self) -> None:
         """Heartbeats don't wait for the disk: a slow disk costs neither the leadership nor clearances. A leader whose
-        disk does not answer at all loses both.
+        disk doesn't answer at all loses both.
         """
         self._send(self.raw.heartbeats())
         self._confirm(self.raw.confirmed_reads())
@@ -343,12 +346,12 @@ class RaftDriver:
             self._pass_on(self.raw.committed_meanwhile())
 
     def _is_answer(self, message: Message) -> bool:
-        """Whether a leader takes the message in while its own disk works: a quorum of others may commit without it."""
+        """True if a leader takes the message in while its own disk works: a quorum of others may commit without it."""
         return message.type == MSG_APP_RESP and self._goes_on and self.is_leader
 
     def _propose_without_disk(self) -> None:
-        """Let others write what was proposed while this leader's disk works on an entry before it. One entry at most is
-        sent ahead: all else that comes meanwhile shares the next.
+        """Let others write proposals while this leader's disk works on an earlier entry. At most one entry is sent
+        ahead: all later proposals share the next one.
         """
         may_send = self._goes_on and self.is_leader and not self._is_stalled_leader
         if may_send and self._proposals and len(self._waiting) < _SENT_AHEAD:
@@ -357,7 +360,7 @@ class RaftDriver:
 
     @property
     def _is_stalled_leader(self) -> bool:
-        """Whether this node leads and its disk does not answer, so that another leader is to be elected."""
+        """True if this node leads and its disk doesn't answer, so that another leader must be elected."""
         return self.is_leader and self._log_db.stalled
 
     def _send(self, messages: Sequence[Message]) -> None:
@@ -381,7 +384,7 @@ class RaftDriver:
             self.raw.tick()
         while self._inbox:
             self._step(self._inbox.popleft())
-        while self._gone:  # after the last messages of those nodes
+        while self._gone:  # after the last messages of the nodes that are gone
             self._give_up(self._gone.pop())
         if self._proposals:
             self._propose_queued()
@@ -454,7 +457,7 @@ class RaftDriver:
             self._confirmations.clear()
 
     async def _restore(self, snapshot: Snapshot) -> None:
-        """Nothing is applied until it is restored."""
+        """Restore a snapshot; until that is done, nothing is applied."""
         metadata = snapshot.metadata
         self._committed.clear()
         self._committed_bytes = 0
@@ -478,8 +481,8 @@ class RaftDriver:
             self._apply_wake.set()
 
     async def _let_apply(self, entries: Sequence[Entry], passed_on: int) -> None:
-        """Have committed entries applied; so many of them were passed on before. A change of the configuration is
-        applied before the core is told so, since the core then allows the next one.
+        """Have committed entries applied; the first `passed_on` were passed on earlier. A change of the configuration
+        is applied before the core hears of it, since the core then allows the next one.
         """
         if not entries:
             return
@@ -528,7 +531,7 @@ class RaftDriver:
                 answer(proposals, MinkaError(Code.OUTCOME_UNKNOWN, "another controller took the entry's place"))
 
     async def _apply_commands(self, entry: Entry) -> bool:
-        """Apply an entry's commands in pieces; the first goes on with the last entry's piece. False if a snapshot has
+        """Apply an entry's commands in pieces; the first one continues the last entry's piece. False if a snapshot has
         replaced everything meanwhile.
         """
         restores = self._restores
@@ -549,28 +552,28 @@ class RaftDriver:
 
     def _snapshot_if_due(self) -> None:
         # A new member refuses a snapshot from before it became one, so each change of the configuration needs a new
-        # one.
+        # snapshot.
         if not self._snapshot_due and self.applied_index - self.snapshot_index < self._snapshot_entries:
             return
         if self.applied_index < self._log.first_index():
-            return  # a snapshot of the leader's has taken the log's place, and is about to be restored
+            return  # a snapshot from the leader has replaced the log, and is about to be restored
         self._snapshot_waits = self.applied_index > self._staged_commit  # see `_go_on_without_disk`
         if self._snapshot_waits:
             return
         if self._snapshotting is not None and not self._snapshotting.done():
-            return  # this is asked again when it ends
+            return  # this is checked again when it ends
         self._snapshot_due = False
         snapshot = self._snapshot(self.applied_index, self.conf_state, self._machine.capture())
         self._snapshotting = tasks.start(snapshot, "snapshot")
         self._snapshotting.add_done_callback(lambda _: self._apply_wake.set())
 
     async def _snapshot(self, index: int, conf_state: ConfState, encode: Callable[[], bytes]) -> None:
-        """Keep what was captured at the index as the log's beginning. Entries are applied meanwhile."""
+        """Keep the captured state of the index as the log's beginning. Entries are applied meanwhile."""
         data = await self._in_thread(encode)
         if index < max(self._log.first_index(), self.snapshot_index):
             return  # the same has happened meanwhile
         self._log.stage_snapshot(index, self._log.term(index), conf_state, data)
-        # Followers that lag by less than this are sent entries, not the snapshot.
+        # Followers that lag by less than this get entries, not the snapshot.
         last_removed = min(index - self._snapshot_entries // 2, self.raw.compactable())
         if last_removed >= self._log.first_index():
             self._log.compact(last_removed)
@@ -578,8 +581,8 @@ class RaftDriver:
 
 
 def _durable_before(ready: Ready) -> int:
-    """How many of the committed entries need not wait for the sync: an earlier round has written them. Those from a
-    change of the configuration on wait, since nothing else goes on until that is applied.
+    """The number of committed entries that need not wait for the sync: an earlier round has written them. From the
+    first change of the configuration on, all wait, since nothing else goes on until it is applied.
     """
     first_new = ready.entries[0].index if ready.entries else None
     for number, entry in enumerate(ready.committed_entries):

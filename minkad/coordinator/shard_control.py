@@ -33,8 +33,8 @@ from minkad.process.turns import InThread
 log: Final = logging.getLogger(__name__)
 
 BALANCE_INTERVAL_S: Final = 0.5
-SETTLED_S: Final = 1.0  # nothing changes for so long before a pallet is balanced: shards come and go together
-FLAP_SHARE: Final = 0.8  # of the clearance; a heartbeat after a longer silence came nearly too late
+SETTLED_S: Final = 1.0  # without changes before a pallet is balanced: shards come and go together
+FLAP_SHARE: Final = 0.8  # of the clearance; a heartbeat after a longer silence was nearly too late
 CHANCE_SHARE: Final = 2 / 3  # of the clearance, in which a shard finds a new active controller
 
 
@@ -47,27 +47,27 @@ class ShardSettings:
 
 
 class Controller(Protocol):
-    """What this module needs from the active controller."""
+    """The parts of the active controller that this module needs."""
 
     @property
     def decided(self) -> State:
-        """The table as it will be once all that was proposed is committed."""
+        """The table after all proposals are committed."""
 
     @property
     def confirmed_at(self) -> float:
-        """When a quorum last confirmed that this node leads."""
+        """The time when a quorum last confirmed that this node leads."""
 
     def fail(self, error: BaseException, /) -> None:
-        """A task has ended by a bug."""
+        """A task has ended with a bug."""
 
     def suspects_itself(self) -> bool:
-        """Whether much of the cluster is silent, so that the fault may be here."""
+        """True if much of the cluster is silent, so that the fault may be here."""
 
     async def submit(self, command: Command) -> None:
         """Decide and record."""
 
     async def submit_when_due(self, command: Callable[[], Command | None]) -> None:
-        """The same for a command that is made when its turn has come; None for none."""
+        """The same for a command that is made in its turn; None: no command."""
 
     async def begin(self, command: Command) -> Operation | None:
         """The same for a command that begins an operation; None if there was nothing to do."""
@@ -91,8 +91,8 @@ class ShardControl:
         self._controller = controller
         self._now = now
         self.in_thread = in_thread
-        # Silent shards are no reason for this node to suspect itself, so `patience` is 1; silent nodes are. When all is
-        # over that former controllers granted, a shard that was not heard yet has released everything, if it lives.
+        # Silent shards don't make this node suspect itself, so `patience` is 1; silent nodes do. After all grants of
+        # former controllers have ended, a shard that was not heard yet has released everything, if it lives.
         self.detector = FailureDetector(
             settings.failure_timeout,
             now(),
@@ -105,7 +105,7 @@ class ShardControl:
         self._judging: asyncio.Task[None] | None = None
         self._failing: frozenset[str] = frozenset()  # the verdict stands, and is being recorded
         self._flaps: set[asyncio.Task[None]] = set()
-        self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when it was last balanced
+        self._balanced: dict[str, object] = {}  # by pallet: what its balance depended on when last balanced
         self._seen: dict[str, tuple[object, float]] = {}  # by pallet: the same, and when it was last seen to change
         self._balancing = tasks.start(self._keep_balanced(), "balancing duties", controller.fail)
 
@@ -119,7 +119,7 @@ class ShardControl:
     # Clearances
 
     def registering(self, shard: str, more: int) -> None:
-        """One more process (1) or one less (-1) of this name waits until its registration is recorded."""
+        """One more process (1) or one fewer (-1) of this name waits until its registration is recorded."""
         self._registering[shard] = self._registering.get(shard, 0) + more
         if not self._registering[shard]:
             del self._registering[shard]
@@ -129,7 +129,7 @@ class ShardControl:
         self.detector.heard(shard, self._now())
 
     def is_alive(self, shard: str) -> bool:
-        """Whether the shard may hold a clearance."""
+        """True if the shard may hold a clearance."""
         return self.detector.is_alive(shard, self._now())
 
     def silence(self, shard: str) -> float:
@@ -137,8 +137,8 @@ class ShardControl:
         return self.detector.silence(shard, self._now())
 
     def heartbeats(self, request: ShardHeartbeatsRequest) -> ShardHeartbeatsResponse:
-        """Renew clearances. A clearance ends at the latest `settings.clearance` after a quorum last confirmed that this
-        node leads, so it can't outlast this term by more.
+        """Renew clearances. A clearance ends at most `settings.clearance` after a quorum last confirmed that this node
+        leads, so it can't outlast this term by more.
         """
         now, shards = self._now(), self._controller.decided.duties.shards
         refused = []
@@ -170,7 +170,7 @@ class ShardControl:
             log.info("a command was not recorded", extra={"command": type(command).__name__, "reason": str(error)})
 
     def turn(self) -> None:
-        """Note that the loop runs; to be called each tick."""
+        """Note that the loop runs; call this each tick."""
         self.detector.turn(self._now())
 
     def judge(self) -> None:
@@ -194,9 +194,8 @@ class ShardControl:
             self._failing = frozenset()
 
     def _verdict(self) -> FailShards | None:
-        """The shards that are silent when the verdict is to be recorded, without those that were heard while other
-        commands had their turns. None of them gets a clearance from now on: recording may take several turns of the
-        loop.
+        """The shards that are silent when the verdict is recorded, without those heard during other commands' turns.
+        From now on none of them gets a clearance: recording may take several turns of the loop.
         """
         now = self._now()
         reasons = {name: f"no heartbeat for {self.detector.silence(name, now):.1f} s" for name in self._silent()}
@@ -221,11 +220,11 @@ class ShardControl:
                 self._balanced[pallet] = counted
 
     def _counted(self, pallet: str, emptied: frozenset[str]) -> object:
-        """A value that changes with everything that may make the pallet's balance worse."""
+        """A value that changes with everything that may worsen the pallet's balance."""
         return self._controller.decided.duties.balance.get(pallet, 0), emptied
 
     def _emptied(self) -> frozenset[str]:
-        """The nodes whose shards are given no duties."""
+        """The nodes whose shards get no duties."""
         return frozenset(node.id for node in self._controller.decided.nodes.values() if node.emptied)
 
     def _due(self) -> list[str]:
@@ -247,7 +246,7 @@ class ShardControl:
         return due
 
     def _waits(self, state: State, pallet: str) -> bool:
-        """Whether duties of the pallet are yet to be placed or are held back: that comes before balancing."""
+        """True if duties of the pallet have yet to be placed, or are held back: this comes before balancing."""
         if self.distributor.is_waited_for(state, pallet):
             return True
         return bool(held_back(state, state.duties.pallets[pallet], rooms(state, pallet, unix_ms())))
@@ -260,7 +259,7 @@ class ShardControl:
                 log.info("balancing a pallet", extra={"pallet": pallet, "moves": len(plan.moves)})
 
     async def plan(self, request: PlanRebalanceRequest) -> Plan:
-        """The moves that the pallet's balancer would make. Raises UNKNOWN_PALLET."""
+        """The moves of the pallet's balancer. Raises UNKNOWN_PALLET."""
         state = self.for_planning()
         if request.pallet not in state.duties.pallets:
             raise MinkaError(Code.UNKNOWN_PALLET, f"there is no pallet {request.pallet}", pallet=request.pallet)

@@ -1,4 +1,4 @@
-"""The requests of nodes to the active controller for the shards that have sessions with them."""
+"""Nodes' requests to the active controller for the shards that have sessions with them."""
 
 from minka.v1.shards_pb2 import (
     LeaveShardRequest,
@@ -15,7 +15,7 @@ from minkad.core.controller import LeaveShard, ReportShards, is_process
 
 
 class ShardRequests:
-    """Handles requests if this node is the active controller. A change of the tables is answered once it is recorded.
+    """Handles requests if this node is the active controller. A change of the tables is answered when it is recorded.
     Methods raise MinkaError, with NOT_CONTROLLER or NO_CONTROLLER if another node has to be asked.
     """
 
@@ -32,7 +32,7 @@ class ShardRequests:
         return self._coordinator.controller().shards.heartbeats(request)
 
     async def report_shards(self, request: ReportShardsRequest) -> ReportShardsResponse:
-        """Record what shards report about their duties. The response says which of them are fenced."""
+        """Record shards' reports about their duties. The response names the shards that are fenced."""
         controller = self._coordinator.controller()
         for one in request.reports:
             self._coordinator.history.note_times(controller.decided.duties, one)

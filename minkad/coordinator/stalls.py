@@ -10,7 +10,7 @@ from minkad.core.controller import CancelMigration, what_blocks
 from minkad.core.controller.movers import mover_of
 from minkad.core.state import Placed, State
 
-WAITING_A_LOOK: Final = 200  # migrations that have not begun; with 10,000 of them each is looked at every five seconds
+WAITING_A_LOOK: Final = 200  # migrations that have not begun; with 10,000 of them, each is looked at every five seconds
 
 _Shown = dict[tuple[str, str], tuple[object, ...]]  # the progress of a thing's migrations, by source and target
 _Place = tuple[int, Placed, int]  # an operation, a thing, and the migration's place among the thing's
@@ -20,19 +20,19 @@ class Stalls:
     """Times are seconds of the active controller's clock."""
 
     def __init__(self) -> None:
-        # The progress that the migrations of a thing last showed, and since when they have shown it.
+        # The last progress of a thing's migrations, and the time when it was first seen.
         self._advanced: dict[Placed, tuple[_Shown, float]] = {}
-        # Migrations that can't begin, and since when that was so at each look. The looks go round.
+        # Migrations that can't begin, each with the time since which every look has found that. The looks go round.
         self._blocked: dict[_Place, float] = {}
         self._round: Iterator[_Place] = iter(())
-        self._met: set[_Place] = set()  # those of `_blocked` that were looked at in this round
+        self._met: set[_Place] = set()  # those of `_blocked` that this round has looked at
 
     def note(self, source: str, migrations: Iterable[MigrationProgress], now: float) -> None:
-        """Note the progress that the source of migrations reports; what it doesn't report is as before."""
+        """Note the progress reported by the source of migrations; anything it doesn't report is unchanged."""
         for migration in migrations:
             thing = Placed.partition(migration.partition_id)
             key = source, migration.target
-            is_blocked = bool(migration.remedy)  # then what it lacks grows with each write
+            is_blocked = bool(migration.remedy)  # what it lacks then grows with each write
             figures = migration.bytes_done, 0 if is_blocked else migration.lag, migration.phase
             shown, _ = self._advanced.get(thing, ({}, now))
             if shown.get(key) != figures:
@@ -42,12 +42,12 @@ class Stalls:
         self, state: State, progress: Callable[[], Sequence[MigrationProgress]], now: float, timeout: float
     ) -> Iterator[CancelMigration]:
         """The migrations to give up after `timeout` seconds without progress: no migration may keep its operation from
-        ending, unless a person has paused it. Of those that have not begun, a part is looked at each time.
-        `progress`: what the sources last reported.
+        ending, unless a person has paused it. Of migrations that have not begun, each call looks at a part. `progress`
+        returns the sources' last reports.
         """
         advanced: dict[Placed, tuple[_Shown, float]] = {}
         for thing, migration in list(state.under_way.items()):
-            # A duty is not copied, and once it is to be released there is no way back.
+            # A duty isn't copied, and its release can't be undone.
             if migration.HasField("duty") or migration.state != MigrationState.MIGRATION_STATE_COPYING:
                 continue
             shown, since = self._advanced.get(thing, ({}, now))
@@ -83,7 +83,7 @@ class Stalls:
 
 
 def _blocked_at(state: State, place: _Place) -> Migration | None:
-    """The migration if it is its thing's turn to move and it can't begin, unless its operation is paused."""
+    """The migration if its thing's turn has come and it can't begin, unless its operation is paused."""
     operation_id, thing, index = place
     unended = state.unended.get(operation_id, {})
     migration = unended.get((thing, index))

@@ -1,4 +1,4 @@
-"""Counts the table on demand: only what has changed since the last time, in turns, and once for all who ask."""
+"""Counts the table on demand: only the changes since the last time, in turns, and once for all who ask."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from minkad.core.unserved import UnservedCounts
 from minkad.process.turns import turn
 
 _EVERY_S: Final = 2.0
-UNCONFIRMED_S: Final = 3.0  # a leader that is well confirms within a moment that it leads
+UNCONFIRMED_S: Final = 3.0  # a healthy leader confirms within a moment that it leads
 
 
 class TableCounting:
@@ -24,26 +24,27 @@ class TableCounting:
     def __init__(self, coordinator: Coordinator, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
         self._clock = clock
-        # By partition and leader_epoch: when it was first seen to wait for its leader, while this node is active.
+        # By partition and leader_epoch: the first time that it was seen to wait for its leader, while this node is
+        # active.
         self._unconfirmed_since: dict[tuple[int, int], float] = {}
         self._counts: Final = TableCounts()
-        self._reports: NodeReports | None = None  # whose sizes are counted
+        self._reports: NodeReports | None = None  # the reports whose sizes are counted
         self._counting: Final = asyncio.Lock()
 
     @property
     def counts(self) -> TableCounts:
-        """As they were when `count` was last called."""
+        """The counts as of the last call of `count`."""
         return self._counts
 
     async def run(self) -> None:
-        """Never let the active controller have much to count when somebody asks."""
+        """Count regularly, so that the active controller never has much to count when somebody asks."""
         while True:
             await asyncio.sleep(_EVERY_S)
             if self._coordinator.active is not None:
                 await self.count()
 
     async def count(self) -> None:
-        """Bring the counts up to date. While rows keep changing, they may be some pieces behind."""
+        """Bring the counts up to date. While rows keep changing, the counts may lag by some pieces."""
         async with self._counting:
             state = self._coordinator.state
             for _ in self._counts.place({node.id: node.zone for node in state.nodes.values()}):
@@ -51,7 +52,7 @@ class TableCounting:
             changed = await self._count_rows(state)
             active = self._coordinator.active
             reports, known = active.reports if active is not None else None, self._reports
-            self._reports = None  # until all is counted: who asks may give up in the middle
+            self._reports = None  # until all is counted: a caller may give up in the middle
             await self._count_sizes(reports, changed if reports is known else list(state.partitions))
             self._reports = reports
             since, now = self._unconfirmed_since, self._clock()
@@ -89,7 +90,7 @@ class TableCounting:
         return found.message()
 
     async def _count_rows(self, state: State) -> Collection[int]:
-        """Count the rows that have changed, and return the partitions that they are of."""
+        """Count the changed rows, and return their partitions."""
         counts, version = self._counts, state.version
         if counts.version == version:
             return ()
@@ -102,11 +103,11 @@ class TableCounting:
                     counts.put(partition_id, row)
             counts.settle(state.keyspaces)
             await turn()
-        counts.version = version  # a row that has changed meanwhile is among the changes since
+        counts.version = version  # a row that has changed meanwhile is among the later changes
         return changed
 
     async def _count_sizes(self, reports: NodeReports | None, changed: Collection[int]) -> None:
-        """Count what the leaders have reported since the last time, and of the partitions whose rows have changed."""
+        """Count the leaders' reports since the last time, and the reports of the partitions whose rows have changed."""
         if reports is None:
             return
         for some in slices(reports.take_fresh().union(changed), ROWS_A_PIECE):
@@ -117,7 +118,7 @@ class TableCounting:
 
 
 async def _only_on(state: State, nodes: frozenset[str]) -> int:
-    """How many partitions have replicas in sync on these nodes alone."""
+    """The number of partitions that have replicas in sync on these nodes alone."""
     found = 0
     for node in nodes:
         for some in slices(list(state.partitions.copies.get(node, ())), ROWS_A_PIECE):

@@ -2,12 +2,12 @@
 
 
 class TableLags:
-    """By what the nodes' heartbeats say. Times are seconds of the active controller's clock."""
+    """According to the nodes' heartbeats. Times are seconds of the active controller's clock."""
 
     def __init__(self) -> None:
         self._applied: dict[str, int] = {}
-        self._most = 0  # that any node has applied
-        self._since: dict[str, float] = {}  # by node that is behind: since when it has applied nothing more
+        self._most = 0  # the highest index that any node has applied
+        self._since: dict[str, float] = {}  # by node that lags: since when it has applied nothing more
 
     def note(self, node: str, applied: int, now: float) -> None:
         """A node has applied the log up to the index `applied`."""
@@ -19,6 +19,6 @@ class TableLags:
         self._applied[node] = applied
 
     def behind(self, node: str, now: float) -> float:
-        """For how many seconds the node has applied nothing although there is more; 0 if that isn't so."""
+        """The seconds for which the node has applied nothing although there is more; 0 if it doesn't lag."""
         since = self._since.get(node)
         return 0.0 if since is None else now - since

@@ -1,4 +1,4 @@
-"""What the active controller does unasked: it gives up what has stalled, balances, and begins what is queued."""
+"""The active controller's own initiative: it gives up stalled migrations, balances, and begins queued operations."""
 
 import logging
 from collections.abc import Callable
@@ -20,8 +20,8 @@ QUEUE_INTERVAL_S: Final = 1.0  # between looks at the queue, while the same oper
 
 @dataclass(slots=True)
 class Upkeep:
-    """`decided` is the state as it will be once all that was proposed is committed. `act` records what follows from a
-    command, and returns whether anything does; it raises MinkaError. Times are in seconds, by the clock `now`.
+    """`decided` is the state after all proposals are committed. `act` records the effects of a command, and returns
+    True if there are any; it raises MinkaError. Times are in seconds, by the clock `now`.
     """
 
     decided: State
@@ -32,7 +32,7 @@ class Upkeep:
     stalls: Stalls = field(default_factory=Stalls)
     _balancers: list[Balancer] = field(default_factory=lambda: [balancer() for balancer in BALANCERS])
     _queue_looked_at: float = float("-inf")
-    _ran: list[int] = field(default_factory=list)  # the operations that ran when the queue was last looked at
+    _ran: list[int] = field(default_factory=list)  # the operations that ran at the last look at the queue
 
     def look(self) -> None:
         """Look once, and do what is due."""
@@ -57,8 +57,8 @@ class Upkeep:
                 log.info("a balancer acts", extra={"balancer": name, "operation": operation})
 
     def _begin_queued(self) -> None:
-        """Begin queued operations that nothing blocks any longer. This is looked at when the running operations have
-        changed, and once a second, since other things can block them, too.
+        """Begin queued operations that nothing blocks any longer. This is checked when the running operations have
+        changed, and once a second, since other things can also block them.
         """
         if not self.decided.queued_operations():
             return

@@ -15,13 +15,13 @@ from minkad.replication.batches import checked_request, count, weight
 from minkad.replication.requests import Requests
 from minkad.replication.ticket import Ticket
 
-MAX_FRAMES_IN_FLIGHT: Final = 64  # of one connection; it is read further when fewer are
+MAX_FRAMES_IN_FLIGHT: Final = 64  # of one connection; with fewer, it is read further
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 _PROGRESS_S: Final = 0.5
 
 
 class Clients:
-    """What the connections of all clients share."""
+    """The parts that the connections of all clients share."""
 
     def __init__(self, requests: Requests, telemetry: Telemetry, memory: Memory) -> None:
         self.requests = requests
@@ -36,8 +36,8 @@ class Clients:
 class ClientConnection:
     """One client's connection: a `Receiver`.
 
-    A frame counts as memory until it is answered, and an answer that the client doesn't take until it has. A connection
-    whose answers are not taken is not read further.
+    A frame counts as memory until it is answered; an answer that the client doesn't take counts until it does. A
+    connection whose answers are not taken isn't read further.
     """
 
     def __init__(self, clients: Clients, connection: Connection) -> None:
@@ -46,7 +46,7 @@ class ClientConnection:
         self._share = clients.memory.share(connection.abort)
         self._in_flight = 0
         self._has_ended = False
-        self._untaken = 0  # bytes of answers that are counted, since the client doesn't take them
+        self._untaken = 0  # bytes of answers that the client doesn't take, counted as memory
         self._progress: asyncio.TimerHandle | None = None  # while the client doesn't take its answers
         self._awaits_room: asyncio.Task[None] | None = None
 
@@ -107,7 +107,7 @@ class ClientConnection:
         elif not self._connection.is_reading:
             self._read_or_not()
 
-    # Reading no more than there is room for
+    # Reading at most what there is room for
 
     def _read_or_not(self) -> None:
         if self._connection.is_over:

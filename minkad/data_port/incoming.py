@@ -1,4 +1,6 @@
-"""Serves connections in Minka's own protocol: checks who connects, and hands the connection to what it is for."""
+"""Serves connections in Minka's own protocol: checks who connects, and hands the connection to the service for its
+purpose.
+"""
 
 import asyncio
 import logging
@@ -18,13 +20,13 @@ log: Final = logging.getLogger(__name__)
 
 Serve = Callable[[Connection], Receiver]
 
-_HELLO_S: Final = 10.0  # a connection without a hello for so long is closed
+_HELLO_S: Final = 10.0  # a connection without a hello for this long is closed
 _HELLO_BYTES: Final = 4096
 _FRAME_BYTES: Final = {Purpose.KV: MAX_FRAME_BYTES + 1}  # by purpose; the first byte of a frame says its kind
 
 
 class Incoming:
-    """Makes the protocol of each connection, and knows those that are open."""
+    """Makes the protocol of each connection, and knows the open ones."""
 
     def __init__(self, cluster_id: str, node_id: str, services: Mapping[Purpose, Serve]) -> None:
         self._cluster_id = cluster_id
@@ -34,11 +36,11 @@ class Incoming:
         self.open: set[Connection] = set()
 
     def protocol(self) -> asyncio.Protocol:
-        """What serves a new connection."""
+        """The protocol of a new connection."""
         return _Accepted(self)
 
     def close(self) -> None:
-        """End all connections: those on which nothing is taken at once, all others once what was sent has left."""
+        """End all connections: at once if the other side takes nothing, else when everything sent has left."""
         for connection in list(self.open):
             if connection.is_paused:
                 connection.abort()
@@ -46,8 +48,8 @@ class Incoming:
                 connection.close()
 
     def greeted(self, connection: Connection, content: bytes) -> None:
-        """Hand the connection to what its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH, UNREACHABLE
-        for a caller that means another node, and what the service raises.
+        """Hand the connection to the service that its first frame asks for. Raises INVALID_ARGUMENT, CLUSTER_MISMATCH,
+        UNREACHABLE for a caller that means another node, and the service's errors.
         """
         purpose = self._checked(content)
         connection.limit(_FRAME_BYTES.get(purpose, data_port.MAX_FRAME_BYTES))
@@ -61,14 +63,14 @@ class Incoming:
             hello = decode_hello(content)
             purpose = Purpose(hello.purpose)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the first frame is no hello: {error}") from error
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the first frame isn't a valid hello: {error}") from error
         if hello.cluster_id not in ("", self._cluster_id):
             text = f"the caller belongs to cluster {hello.cluster_id[:64]!r}, this node to {self._cluster_id}"
             raise MinkaError(Code.CLUSTER_MISMATCH, text)
         if hello.to_node not in ("", self._node_id):
             raise MinkaError(Code.UNREACHABLE, f"this is {self._node_id} now, not {hello.to_node[:64]}")
         if purpose is not Purpose.KV and (not hello.cluster_id or node_id_problem(hello.node_id)):
-            raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes says of which cluster and node it is")
+            raise MinkaError(Code.INVALID_ARGUMENT, "a connection between nodes must name its cluster and node")
         return purpose
 
     def refused(self, error: MinkaError) -> None:
@@ -96,7 +98,7 @@ class _Accepted(Connection):
 
 
 class _Greeting:
-    """The receiver until the hello has come; then that of the service takes its place."""
+    """The receiver until the hello has come; then the service's receiver replaces it."""
 
     def __init__(self, connection: Connection, incoming: Incoming) -> None:
         self._connection = connection

@@ -12,10 +12,10 @@ from minkad.process import tasks
 from minkad.process.listening import cannot_listen
 
 _BACKLOG: Final = 1024
-_FIRST_BYTE_S: Final = 10.0  # a connection on which nothing comes for so long is a Redis client's, or is closed
+_FIRST_BYTE_S: Final = 10.0  # a connection silent for this long is a Redis client's, or is closed
 _HANDSHAKE_S: Final = 10.0
-_MOST_SILENT: Final = 128  # connections on which nothing has come; with more, the oldest wait no longer than:
-_LEAST_WAIT_S: Final = 1.0  # what came on a connection is read only after all that were made with it are accepted
+_MOST_SILENT: Final = 128  # silent connections; with more, the oldest wait at most:
+_LEAST_WAIT_S: Final = 1.0  # a connection is read only after all of the same moment are accepted
 
 Protocols = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext]
@@ -25,9 +25,9 @@ class Listener:
     """The bound port."""
 
     def __init__(self, address: str, minka: Protocols, redis: Protocols | None, tls: Tls | None) -> None:
-        """`minka` makes what serves a connection in Minka's own protocol, `redis` in that of Redis; None: those are
-        refused. `tls` gives the context for connections from now on.
-        Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE.
+        """`minka` makes the protocol of a connection in Minka's own protocol, `redis` in that of Redis; None: such
+        connections are refused. `tls` gives the context for connections from now on. Raises ADDRESS_IN_USE,
+        ADDRESS_UNAVAILABLE.
         """
         self.minka = minka
         self.redis = redis
@@ -35,7 +35,7 @@ class Listener:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._renewing: asyncio.Task[None] | None = None
-        self._silent: dict[_Arrival, None] = {}  # in the order in which they came
+        self._silent: dict[_Arrival, None] = {}  # in the order of their arrival
         self._sockets = _bound(address)
 
     async def start(self) -> None:
@@ -52,11 +52,11 @@ class Listener:
             server.close()
 
     def renew(self) -> None:
-        """Use the certificates as they are now for all connections from now on; those that are there stay."""
+        """Use the present certificates for all connections from now on; existing connections stay."""
         self._renewing = tasks.start(self.start(), "data port", tasks.told)
 
     def stop(self) -> None:
-        """Take no more connections, nor those that have said nothing yet."""
+        """Take no more connections, and end those that are still silent."""
         self.is_stopped = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -69,7 +69,9 @@ class Listener:
         return _Arrival(self)
 
     def is_silent(self, arrival: "_Arrival") -> None:
-        """Nothing has come yet on a new connection. These count for no client, so few of them may stay for long."""
+        """Nothing has come yet on a new connection. Silent connections count for no client, so only a few may stay for
+        long.
+        """
         self._silent[arrival] = None
         if len(self._silent) > _MOST_SILENT:
             oldest = next(iter(self._silent))
@@ -139,7 +141,7 @@ class _Arrival(asyncio.Protocol):
         self._give_to(make()).data_received(data)
 
     def has_waited(self) -> None:
-        """Pools of Redis clients connect before they have anything to say; clients of Minka don't."""
+        """Pools of Redis clients connect before they have anything to send; clients of Minka don't."""
         self._stop_timer()
         if self._listener.redis is None or self._listener.is_stopped:
             self._transport.abort()

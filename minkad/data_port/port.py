@@ -1,4 +1,4 @@
-"""The data port of one node, with all that it serves."""
+"""The data port of one node, with all its services."""
 
 import ssl
 from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ from minkad.replication.manager import ReplicaManager
 
 
 class DataPort:
-    """Bound when it is made; it serves between `start` and `close`."""
+    """Bound when it is created; it serves between `start` and `close`."""
 
     def __init__(
         self,
@@ -31,8 +31,9 @@ class DataPort:
         resp: RespPort | None = None,
         raft: RaftService | None = None,
     ) -> None:
-        """`memory` is that of clients. `tls` gives the context for the next connections. `resp` serves Redis clients,
-        `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE, ADDRESS_UNAVAILABLE.
+        """`memory` is the memory for clients. `tls` gives the context for the next connections. `resp` serves Redis
+        clients, `raft` the coordinators of other nodes; None: they are refused. Raises ADDRESS_IN_USE,
+        ADDRESS_UNAVAILABLE.
         """
         replication = ReplicationServices(manager, telemetry)
         clients = Clients(manager.requests, telemetry, memory)
@@ -55,15 +56,15 @@ class DataPort:
 
     @property
     def connections(self) -> Collection[Connection]:
-        """The open ones in Minka's own protocol."""
+        """The open connections in Minka's own protocol."""
         return self._incoming.open
 
     def renew(self) -> None:
-        """Use the certificates as they are now for all connections from now on."""
+        """Use the present certificates for all connections from now on."""
         self._listener.renew()
 
     def close(self) -> None:
-        """Take no more connections, and end those that are there."""
+        """Take no more connections, and end the existing ones."""
         self._listener.stop()
         if self._resp is not None:
             self._resp.close()

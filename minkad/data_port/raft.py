@@ -1,5 +1,5 @@
-"""Raft messages between nodes on their data ports: one connection from each node to each other, on which it sends. A
-slow one blocks no other.
+"""Raft messages between nodes on their data ports: each node sends to each other on one connection. A slow connection
+blocks no other.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from minkad.process.logs import Seldom
 
 log: Final = logging.getLogger(__name__)
 
-MAX_QUEUED: Final = 1024  # messages to one node that doesn't take them; Raft repeats what is dropped
+MAX_QUEUED: Final = 1024  # messages to one node that doesn't take them; Raft repeats dropped ones
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024  # of the entries in them; one message may have more
 MAX_BATCH: Final = 256
 MAX_BATCH_BYTES: Final = 1024 * 1024
 RECONNECT_S: Final = 0.1
 _CONNECT_S: Final = 2.0
-_UNACKNOWLEDGED_S: Final = 3.0  # then the other machine has vanished without a word
+_UNACKNOWLEDGED_S: Final = 3.0  # after this, the other machine has vanished without a word
 _PROBE_S: Final = 0.5
 _ENDS_WITHIN_S: Final = 2.0
 _MAX_HEARD: Final = 4096  # senders whose address is remembered
@@ -35,7 +35,7 @@ Take = Callable[[bytes], None]
 
 
 class RaftPorts:
-    """The way to the data ports of others, which are known by their gRPC addresses."""
+    """Finds the data ports of other nodes by their gRPC addresses."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class RaftPorts:
         node_id: str,
         tls: Callable[[], ssl.SSLContext | None],
     ) -> None:
-        """`locate` asks the node at a gRPC address, with a raft id, for that of its data port, or raises a
+        """`locate` asks the node at a gRPC address, with a raft id, for the address of its data port, or raises a
         MinkaError.
         """
         self._locate = locate
@@ -53,7 +53,9 @@ class RaftPorts:
         self._seldom = Seldom(log)
 
     async def connect(self, address: str, raft_id: int, receiver: Receiver) -> Connection:
-        """A connection to the node with this gRPC address and raft id. Raises UNREACHABLE, and what it answers."""
+        """A connection to the node with this gRPC address and raft id. Raises UNREACHABLE, and the errors that it
+        answers.
+        """
         data_address = await self._locate(address, raft_id)
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -69,11 +71,11 @@ class RaftPorts:
 class RaftTransport:
     """Sends messages to nodes by raft id.
 
-    Each connection says at which gRPC address its sender is reached, and that counts more than what the table says: a
-    node that has just joined has no table yet, and a voter that moved to another address has it recorded only once it
-    is heard. A learner that moved says nothing before it is sent something, so where the one address can't be reached,
-    the other is tried. If all voters have moved at once, the tables of all are wrong, and nobody hears anybody: a node
-    that was not heard since this one started is looked for at the addresses of the configuration, too.
+    Each connection gives the gRPC address of its sender, which takes precedence over the table: a node that has just
+    joined has no table yet, and the new address of a voter that moved is recorded only after it is heard. A learner
+    that moved is silent until it gets a message, so where one address can't be reached, the other is tried. If all
+    voters have moved at once, all tables are wrong, and nobody hears anybody: a node not heard since this one started
+    is also looked for at the addresses of the configuration.
     """
 
     def __init__(
@@ -88,8 +90,8 @@ class RaftTransport:
         snapshot_sent: Callable[[int, bool], None],
     ) -> None:
         """`connect` makes a connection to the node with a gRPC address, and `send_snapshot` sends it a message with a
-        snapshot; both raise a MinkaError. `address_of` returns a node's address by the table; None for a node that is
-        not known yet. `configured` returns those at which it may be by the configuration.
+        snapshot; both raise a MinkaError. `address_of` returns a node's address by the table; None for an unknown node.
+        `configured` returns the addresses that a node may have by the configuration.
         """
         self.connect = connect
         self.own_address = own_address
@@ -101,12 +103,12 @@ class RaftTransport:
         self._snapshot_sent = snapshot_sent
         self._heard: dict[int, str] = {}
         self._heard_at: dict[int, float] = {}
-        self._unreached: dict[int, set[str]] = {}  # where a node could not be reached, until all is tried again
+        self._unreached: dict[int, set[str]] = {}  # addresses at which a node wasn't reached, until all are tried again
         self._links: dict[int, _Link] = {}
         self._snapshots: dict[int, asyncio.Task[None]] = {}
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send each message to its node, as far as that takes them; a snapshot is sent by a call of its own."""
+        """Send each message to its node, as far as that takes them; a snapshot has a call of its own."""
         by_node: dict[int, list[Message]] = {}
         for message in messages:
             if message.type != MSG_SNAP:
@@ -118,7 +120,7 @@ class RaftTransport:
             self._link(raft_id).send(some)
 
     def heard_from(self, raft_id: int, address: str) -> None:
-        """Note that a node has sent messages, and that it says it is reached at `address`."""
+        """Note that a node has sent messages, and that `address` is its address as it says."""
         self._heard[raft_id] = address
         self._heard_at[raft_id] = boottime()
         if len(self._heard) > _MAX_HEARD:
@@ -127,11 +129,11 @@ class RaftTransport:
                 known.pop(first, None)
 
     def last_heard(self, raft_id: int) -> float | None:
-        """When a node last sent messages, in seconds of `boottime`; None: not yet."""
+        """The time when a node last sent messages, in seconds of `boottime`; None: not yet."""
         return self._heard_at.get(raft_id)
 
     def where(self, raft_id: int) -> str | None:
-        """The node's gRPC address, or the one that is to be tried next; None if none is known."""
+        """The node's gRPC address, or the next one to try; None if none is known."""
         addresses, unreached = self._addresses(raft_id), self._unreached.get(raft_id, ())
         left = [address for address in addresses if address not in unreached]
         return next(iter(left or addresses), None)
@@ -183,8 +185,8 @@ class RaftTransport:
 
 
 class _Link:
-    """The connection to one node: a `Receiver`. It is made for the first message, and again for the next one after it
-    has broken.
+    """The connection to one node: a `Receiver`. The first message makes it; after it has broken, the next one makes it
+    again.
     """
 
     def __init__(self, raft_id: int, transport: RaftTransport) -> None:
@@ -200,8 +202,8 @@ class _Link:
         self.task = tasks.start(self._run(), f"raft messages to {raft_id}")
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send them with what else leaves in this turn of the loop; they wait while there is no connection, or the node
-        takes nothing.
+        """Send the messages with everything else that leaves in this turn of the loop; they wait while there is no
+        connection, or the node takes nothing.
         """
         if self._connection is not None and not self._queue and not self._connection.is_paused:
             self._connection.send_at_once(RaftMessageBatch(messages=messages).SerializeToString())
@@ -239,15 +241,15 @@ class _Link:
                     if self._was_there and await _is_refused(address):
                         self._was_there = False
                         transport.gone(self._raft_id)
-                except Exception:  # else nothing would be sent to the node again
+                except Exception:  # else nothing more would be sent to the node
                     log.exception("the connection for raft failed, and begins again", extra={"to": address})
             transport.unreachable(self._raft_id)
-            self._queue.clear()  # it is old by the time the node is back
+            self._queue.clear()  # old by the time the node is back
             self._queued_bytes = 0
             self._wake.clear()
             await asyncio.sleep(RECONNECT_S)
             if self._was_there and asyncio.get_running_loop().time() - self._lost_at < _ENDS_WITHIN_S:
-                self._wake.set()  # it may be ending, its other port last
+                self._wake.set()  # the node may be ending, and ends its other port last
 
     async def _until_lost(self, address: str) -> None:
         self._lost = asyncio.get_running_loop().create_future()
@@ -283,7 +285,7 @@ class _Link:
             self._lost.set_result(error)
 
     def paused(self) -> None:
-        """What is to be sent waits."""
+        """Messages to send wait."""
 
     def resumed(self) -> None:
         """All that was sent has left."""
@@ -292,7 +294,7 @@ class _Link:
 
 
 async def _is_refused(address: str) -> bool:
-    """Whether the machine is there, and no process listens at the address."""
+    """True if the machine is there, but no process listens at the address."""
     try:
         async with asyncio.timeout(_PROBE_S):
             _, writer = await asyncio.open_connection(*split_address(address))
@@ -308,8 +310,8 @@ class RaftService:
     """Serves the connections of other nodes, without tasks."""
 
     def __init__(self, begin: Callable[[str], Take]) -> None:
-        """`begin` is called with the gRPC address that a sender says it has; what it returns takes in each encoded
-        `RaftMessageBatch`. Both raise a MinkaError.
+        """`begin` is called with a sender's own gRPC address; its result takes in each encoded `RaftMessageBatch`. Both
+        raise a MinkaError.
         """
         self._begin = begin
 
@@ -319,7 +321,7 @@ class RaftService:
 
 
 class RaftConnection:
-    """What one node sends: a `Receiver`. The first frame says at which gRPC address the node is reached."""
+    """The messages of one node: a `Receiver`. The first frame has the node's gRPC address."""
 
     def __init__(self, begin: Callable[[str], Take], connection: Connection) -> None:
         self._begin = begin
@@ -327,7 +329,7 @@ class RaftConnection:
         self._take: Take | None = None
 
     def received(self, content: bytes) -> None:
-        """Messages have come, or first the address. Raises INVALID_ARGUMENT, and what takes the messages in."""
+        """Messages have come, or first the address. Raises INVALID_ARGUMENT, and the errors of `Take`."""
         if self._take is None:
             self._take = self._begin(content.decode("ascii", "replace"))
         else:

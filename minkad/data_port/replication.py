@@ -18,7 +18,7 @@ from minkad.replication.manager import ReplicaManager
 log: Final = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 2.0
-_SHIP_S: Final = 3600.0  # the migration's stall timeout comes first
+_SHIP_S: Final = 3600.0  # the stall timeout of the migration comes earlier
 
 
 class DataLinks:
@@ -32,7 +32,7 @@ class DataLinks:
         telemetry: Telemetry,
         tls: Callable[[], ssl.SSLContext | None],
     ) -> None:
-        """`address_of` gives the address of a node's data port by its id, or raises a MinkaError."""
+        """`address_of` returns the address of a node's data port by its id, or raises a MinkaError."""
         self._address_of = address_of
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -60,7 +60,9 @@ class DataLinks:
     async def _sending(
         self, node_id: str, purpose: Purpose, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[MessageStream]:
-        """A connection on which the messages are sent. When it ends because they fail, that is what is raised."""
+        """A connection on which the messages are sent. If the messages fail, the connection ends, and their error is
+        raised.
+        """
         stream = await self._connected(node_id, purpose)
         sending = tasks.awaited(_send(stream, messages), f"{purpose} to {node_id}")
         try:
@@ -91,7 +93,7 @@ class DataLinks:
 
 
 async def _send(stream: MessageStream, messages: AsyncIterator[bytes]) -> None:
-    """Send the messages, and say that they are all. If they fail, so does the connection."""
+    """Send the messages, then their end. If they fail, so does the connection."""
     try:
         await stream.send_all(messages)
     except BaseException:
@@ -139,7 +141,7 @@ class ReplicationServices:
 
 
 async def _until_over(stream: MessageStream, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; the other side is told if it fails."""
+    """Do the work; if it fails, tell the other side."""
     try:
         await work
     except MinkaError as error:

@@ -1,4 +1,4 @@
-"""A connection as a stream of messages, for what runs in a task: waits for messages, and while they aren't taken."""
+"""A connection as a stream of messages, for a task: it waits for messages, and while the other side takes none."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Final
 from minka.errors import Code, MinkaError
 from minka.wire.data_port import Connection, Kind
 
-_UNREAD_BYTES: Final = 4 * 1024 * 1024  # of messages that the task has not taken; with more, none is read
+_UNREAD_BYTES: Final = 4 * 1024 * 1024  # of messages that the task has not taken; above this, none is read
 
 
 class MessageStream:
@@ -36,7 +36,7 @@ class MessageStream:
         self._wake_up()
 
     def ended(self) -> None:
-        """No more comes."""
+        """Nothing more comes."""
         self._has_ended = True
         self._wake_up()
 
@@ -49,7 +49,7 @@ class MessageStream:
         self._wake_up()
 
     def paused(self) -> None:
-        """The other side doesn't take what is sent."""
+        """The other side doesn't take the messages sent to it."""
         self._writable.clear()
 
     def resumed(self) -> None:
@@ -59,7 +59,7 @@ class MessageStream:
     # For tasks
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """The messages until the other side ends them. Raises what ended the connection."""
+        """The messages until the other side ends them. Raises the error that ended the connection."""
         while True:
             while self._messages:
                 message = self._messages.popleft()
@@ -84,7 +84,7 @@ class MessageStream:
                 return
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Tell the other side that nothing more comes."""
         self.connection.send(b"", Kind.END)
 
     def _wake_up(self) -> None:

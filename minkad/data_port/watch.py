@@ -1,8 +1,8 @@
 """Watches data ports: this node's own, at the address that clients use, and those of some others.
 
-An answer needs all that a client's request needs but the data: the listener, TLS, the protocol and the loop. A
-connection is kept and made anew every few seconds, so that a listener that takes none is found, too; until the new one
-has brought an answer the old one is asked.
+An answer needs everything that a client's request needs except the data: the listener, TLS, the protocol and the loop.
+Every few seconds a new connection replaces the old one, so that a listener that accepts none is also found; until the
+new connection has brought an answer, questions go over the old one.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from minkad.process import tasks
 
 log: Final = logging.getLogger(__name__)
 
-_RENEW_BEATS: Final = 10  # a connection serves so many questions
-_TRIES: Final = 3  # new connections of which none brings an answer, while the old one still does
-_AT_ONCE_TIMES: Final = 2  # in a row; one alone may be of a moment in which a process starts
+_RENEW_BEATS: Final = 10  # questions on a connection before it is replaced
+_TRIES: Final = 3  # new connections without an answer, while the old one still answers
+_AT_ONCE_TIMES: Final = 2  # in a row; a single one may come from a process that is just starting
 _NO_ANSWER: Final = "no answer"
 _REFUSED: Final = "connection refused"
 _OUT_OF_FILES: Final = "no file descriptors are left"
 
 
 class Watch:
-    """Asks each watched data port once in `interval` seconds; one is silent `timeout` seconds after the last question
-    that it answered, not counting time in which this process stood still. One that answers on the old connection, and
-    on no new one, is silent after several tries, or as soon as it refuses them.
+    """Asks each watched data port once every `interval` seconds. A port is silent `timeout` seconds after the last
+    question that it answered, not counting time in which this process stood still. A port that answers on the old
+    connection but on no new one is silent after several tries, or as soon as it refuses them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Watch:
                 self._probes[name] = _Probe(self, name, address)
 
     def unanswered(self) -> dict[str, str]:
-        """By node: what comes instead of an answer of its data port."""
+        """By node: the error in place of an answer from its data port."""
         now = self.now()
         return {name: reason for name, probe in self._probes.items() if (reason := probe.problem(now))}
 
@@ -102,7 +102,7 @@ class _Probe:
         self._node = node
         self._is_own = node == watch.own
         self._line: _Line | None = None  # on which questions are answered
-        self._trying: asyncio.Task[None] | None = None  # a new one, until it has brought an answer
+        self._trying: asyncio.Task[None] | None = None  # a new line, until it has brought an answer
         self._beats = 0  # since the line was made
         self._failed_at_once = 0  # connections in a row
         self._has_answered = False
@@ -110,7 +110,7 @@ class _Probe:
         self._heard_now()
 
     def problem(self, now: float) -> str:
-        """What comes instead of an answer; "" while it answers."""
+        """The error in place of an answer; "" while the port answers."""
         if self._failed_at_once >= _AT_ONCE_TIMES:
             return self._reason
         if self._is_own and not self._has_answered:
@@ -119,7 +119,7 @@ class _Probe:
         return self._reason if is_silent else ""
 
     def beat(self) -> None:
-        """Ask, and try a new line if this one is old, or there is none."""
+        """Ask, and try a new line if this one is old or missing."""
         self._beats += 1
         if self._line is not None:
             self._line.ask()
@@ -129,9 +129,9 @@ class _Probe:
             self._trying = tasks.start(self._try_line(), name, self._broken)
 
     async def _try_line(self) -> None:
-        """A line that has brought an answer takes the place of the old one. Meanwhile questions go on there: a lost
-        packet, or a queue of connections that is full for a moment, is no silence. The old one ends afterwards: it
-        would leave its file descriptor to the new one, and hide that the node has none for a client.
+        """Replace the old line with a new one that has brought an answer. Meanwhile questions go on over the old one: a
+        lost packet, or a queue of connections that is full for a moment, isn't silence. The old line ends last:
+        otherwise it would leave its file descriptor to the new one, and hide that the node has none for a client.
         """
         began, line = self.watch.now(), _Line(self)
         over: _Line | None = line
@@ -158,11 +158,11 @@ class _Probe:
             if self._is_own:
                 is_at_once = True
             else:
-                self._heard_now()  # the fault is here
+                self._heard_now()  # the fault is on this node
         self._failed_at_once = self._failed_at_once + 1 if is_at_once else 0
 
     def _broken(self, _error: BaseException) -> None:
-        """After a bug the next beat tries again: this node doesn't end by what another one sends."""
+        """After a bug the next beat tries again: whatever another node sends, this one goes on."""
         self._reason = _NO_ANSWER
 
     def _heard_now(self) -> None:
@@ -181,7 +181,7 @@ class _Probe:
             self._reason = _NO_ANSWER if error is None else error.message
 
     def close(self) -> None:
-        """Watch it no longer."""
+        """Stop watching the port."""
         if self._trying is not None:
             self._trying.cancel()
         if self._line is not None:
@@ -206,25 +206,25 @@ class _Line:
         await self._first
 
     def ask(self) -> None:
-        """Ask, if there is an answer to the question before."""
+        """Ask, if the last question was answered."""
         if self._connection is not None and self._asked_at is None:
             self._asked_at = self._probe.watch.now()
             self._connection.send_at_once(b"")
 
     def is_late(self) -> bool:
-        """Whether a question has waited too long for its answer."""
+        """True if a question has waited too long for its answer."""
         watch = self._probe.watch
         return self._asked_at is not None and watch.now() - self._asked_at > watch.timeout
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can be asked on it."""
+        """True if nothing more can be asked on it."""
         return self._connection is None
 
     def end(self) -> None:
         """Close it, if it is open."""
         if not self._first.cancel() and not self._first.cancelled():
-            self._first.exception()  # nobody may have asked for it
+            self._first.exception()  # nobody may have asked for the exception
         if self._connection is not None:
             self._connection.drop()
             self._connection = None
@@ -243,7 +243,7 @@ class _Line:
         """The other side is about to close."""
 
     def lost(self, error: MinkaError | None) -> None:
-        """The connection is over. A node of an older version refuses the question, and that is an answer."""
+        """The connection is over. A node of an older version refuses the question; that counts as an answer."""
         self._connection = None
         if error is not None and error.code is Code.INVALID_ARGUMENT:
             self.received(b"")
@@ -259,7 +259,7 @@ class _Line:
 
 
 class Pings:
-    """Answers those who watch this node's data port, without tasks."""
+    """Answers the nodes that watch this node's data port, without tasks."""
 
     def serve(self, connection: Connection) -> "_Answering":
         """Serve a connection for `Purpose.PING`."""

@@ -1,1 +1,1 @@
-"""The part of every node in duties: payloads, the requests of clients, the sessions of shards."""
+"""Every node's part in duties: payloads, the requests of clients, the sessions of shards."""

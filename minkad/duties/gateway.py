@@ -1,10 +1,10 @@
-"""What clients ask of duties, served by any node: it stores payloads, and asks the active controller for the rest.
+"""Clients' requests about duties, served by any node: it stores payloads, and asks the active controller for the rest.
 
-A request goes to the controller once, and again only where that can't do it twice: a refusal, or a connection that was
-never made, says that nothing was done. When the outcome of a change is not known, a request is repeated only if all of
-its changes create a duty, or give a known version of one another payload: each of them has a payload id of its own, by
-which the controller recognises what it has done. Any other change raises OUTCOME_UNKNOWN, since somebody else's may
-have come in between.
+A request goes to the controller once, and again only if nothing can be done twice: a refusal, or a connection that was
+never made, proves that nothing was done. If the outcome of a change is unknown, the request is repeated only if each of
+its changes creates a duty, or gives a known version of a duty another payload: each change has its own payload id, by
+which the controller recognises that it is done. Any other change raises OUTCOME_UNKNOWN, since somebody else's change
+may have come in between.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from minkad.process.clock import boottime
 
 _FIRST_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.25
-_LOOK_S: Final = 0.2  # whether another controller is known than the one that was asked
+_LOOK_S: Final = 0.2  # between looks whether Raft now names another controller than the asked one
 _PAYLOAD_TRIES: Final = 5
 _UNKNOWN: Final = (Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED)
 
@@ -63,8 +63,8 @@ class DutyGateway:
         state: Callable[[], State],
         payloads: PayloadStore,
     ) -> None:
-        """`identity` is the metadata of a call between nodes, `controller_address` where the active controller is, if
-        it is known, and `state` what this node has applied.
+        """`identity` is the metadata of a call between nodes, `controller_address` returns the active controller's
+        address, if known, and `state` the state that this node has applied.
         """
         self._channel_to = channel_to
         self._identity = tuple(identity)
@@ -83,22 +83,22 @@ class DutyGateway:
         return response
 
     async def get_shards(self, request: GetShardsRequest, timeout: float) -> GetShardsResponse:
-        """The shards, with what they hold."""
+        """The shards, with their duties."""
         response: GetShardsResponse = await self._forward("GetShards", request, _until(timeout))
         return response
 
     async def plan_rebalance(self, request: PlanRebalanceRequest, timeout: float) -> Plan:
-        """Make a plan; nothing is changed."""
+        """Make a plan; changes nothing."""
         response: Plan = await self._forward("PlanRebalance", request, _until(timeout))
         return response
 
     async def compare_pallet(self, request: ComparePalletRequest, timeout: float) -> ComparePalletResponse:
-        """What each balancer would do with the pallet's duties."""
+        """The moves that each balancer would make with the pallet's duties."""
         response: ComparePalletResponse = await self._forward("ComparePallet", request, _until(timeout))
         return response
 
     async def explain_duty(self, request: ExplainDutyRequest, timeout: float) -> ExplainDutyResponse:
-        """Say where a duty is, and why."""
+        """The place of a duty, and the reasons for it."""
         response: ExplainDutyResponse = await self._forward("ExplainDuty", request, _until(timeout))
         return response
 
@@ -115,7 +115,7 @@ class DutyGateway:
             if error.code not in _UNKNOWN or not all(map(_is_recognised, prepared.changes)):
                 raise
             response = await self._again(prepared, until, error)
-        if request.consistency != Consistency.CONSISTENCY_LEADER:  # what the leader alone has may be lost again
+        if request.consistency != Consistency.CONSISTENCY_LEADER:  # what only the leader has may be lost again
             self._payloads.delete_later(_unnamed(prepared, before, response.duties))
         return response
 
@@ -128,7 +128,7 @@ class DutyGateway:
         ]
 
     async def _with_payload_ids(self, request: ChangeDutiesRequest, until: float) -> ChangeDutiesRequest:
-        """The request with stored payloads; every duty that is created has an id, whether or not it has a payload."""
+        """The request with stored payloads; each created duty has an id, with or without a payload."""
         prepared = ChangeDutiesRequest()
         prepared.CopyFrom(request)
         specs = [(kind, getattr(one, kind)) for one in prepared.changes if (kind := _kind(one)) in ("create", "update")]
@@ -153,8 +153,8 @@ class DutyGateway:
             await self._forward("GetPallets", GetPalletsRequest(ids=unknown), until)
 
     async def _again(self, request: ChangeDutiesRequest, until: float, unknown: MinkaError) -> ChangeDutiesResponse:
-        """Ask once more for what the controller recognises if it is done already. Raises `unknown` where that does not
-        settle it: somebody else has changed the duty meanwhile, or it was never this request's.
+        """Ask once more for a change that the controller recognises if it is done already. Raises `unknown` if that
+        doesn't settle it: somebody else has changed the duty meanwhile, or it was never this request's.
         """
         try:
             response: ChangeDutiesResponse = await self._forward("ChangeDuties", request, until, change=True)
@@ -164,8 +164,8 @@ class DutyGateway:
         return response
 
     async def get_duties(self, request: GetDutiesRequest, timeout: float) -> GetDutiesResponse:
-        """The duties, with payloads where they are asked for, and then no more duties than have 8 MiB of them; `more`
-        says so.
+        """The duties, with payloads where requested: then at most as many duties as have 8 MiB of payloads; `more`
+        tells if there are others.
         """
         until = _until(timeout)
         for _ in range(_PAYLOAD_TRIES):
@@ -175,7 +175,7 @@ class DutyGateway:
         raise MinkaError(Code.CORRUPT_DATA, "the payload of a duty can't be found")
 
     async def _fill(self, response: GetDutiesResponse, until: float) -> bool:
-        """Add the payloads. False if a duty has got another one since its row was read."""
+        """Add the payloads. False if the payload of a duty was replaced after its row was read."""
         kept = _fitting(response.duties)
         if kept < len(response.duties):
             del response.duties[kept:]
@@ -192,7 +192,7 @@ class DutyGateway:
     # The active controller
 
     async def _forward(self, method: str, request: Message, until: float, *, change: bool = False) -> Any:
-        """Ask until the controller takes it. A `change` whose outcome is not known is not repeated."""
+        """Ask until the controller takes the request. A `change` with an unknown outcome isn't repeated."""
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -239,7 +239,7 @@ def _kind(change: DutyChange) -> str | None:
 
 
 def _is_recognised(change: DutyChange) -> bool:
-    """Whether the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
+    """True if the controller recognises a repeated request by the payload's id, and otherwise refuses a stale one."""
     kind = _kind(change)
     return kind == "create" or (kind == "update" and bool(change.update.payload_id and change.if_version))
 
@@ -247,7 +247,7 @@ def _is_recognised(change: DutyChange) -> bool:
 def _unnamed(
     request: ChangeDutiesRequest, before: Sequence[Duty | None], after: Sequence[Duty]
 ) -> Iterable[tuple[int, bytes]]:
-    """The payloads that certainly no row names after this change, or once the deleted duty's row is gone: each with its
+    """The payloads that certainly no row names after this change, or when the deleted duty's row is gone; each with its
     duty's number.
     """
     rows = {(row.pallet, row.id): row for row in after}
@@ -261,7 +261,7 @@ def _unnamed(
 
 
 def _fitting(duties: Sequence[DutyStatus]) -> int:
-    """How many of the first duties have payloads that fit into one answer; at least one."""
+    """The number of first duties whose payloads fit into one answer; at least one."""
     total = 0
     for place, status in enumerate(duties):
         total += status.duty.payload_bytes

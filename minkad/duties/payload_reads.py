@@ -1,4 +1,4 @@
-"""Reads of payloads for many sessions at once: what costs is the call, and one record may concern all of them."""
+"""Reads of payloads for many sessions at once: the call is what costs, and one record may concern all sessions."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -7,16 +7,16 @@ from typing import Final, Protocol
 from minka.errors import MinkaError
 from minkad.process import tasks
 
-COLLECT_S: Final = 0.002  # from the first read that is wanted until all that are wanted by then begin
+COLLECT_S: Final = 0.002  # from the first wanted read until all reads wanted by then begin
 SOON_S: Final = 0.5
-MAX_BYTES: Final = 1024 * 1024  # of a call's payloads, but for one read that is larger
+MAX_BYTES: Final = 1024 * 1024  # of a call's payloads, except for one larger read
 
 
 class Payloads(Protocol):
     """The store of the duties' payloads."""
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """Those that are there, by id. `timeout` in seconds. Raises MinkaError."""
+        """The existing ones, by id. `timeout` in seconds. Raises MinkaError."""
 
 
 class _Read:
@@ -35,8 +35,8 @@ class PayloadReads:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def get_many(self, ids: Collection[bytes], size: int) -> dict[bytes, bytes]:
-        """Those that are there, by id; `size`: bytes of all. Raises MinkaError when one of them, or of those that were
-        to be read with them, can't be read soon: then each is better read by itself.
+        """The existing ones, by id; `size`: bytes of all. Raises MinkaError if any of them, or of the payloads in the
+        same call, can't be read soon: then it is better to read each alone.
         """
         read = _Read(ids, size)
         self._wanted.append(read)

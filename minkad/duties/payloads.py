@@ -1,7 +1,7 @@
 """The payloads of duties, in a keyspace of the cluster's own, under ids that are never used again.
 
-A payload is stored before the record that names it is proposed, and is never changed. Once no row names it, it is
-deleted: a little later by the node through which it was replaced or its duty deleted, or else by a sweep at the active
+A payload is stored before the record that names it is proposed, and is never changed. When no row names it any longer,
+it is deleted: a little later by the node that replaced it or deleted its duty, or else by a sweep at the active
 controller's node.
 """
 
@@ -29,7 +29,7 @@ _TIME_BYTES: Final = 8  # of an id: Unix milliseconds; the rest is random
 _PAUSE_S: Final = 0.05  # before a write is repeated
 _LOOK_S: Final = 1.0
 _DELETE_TIMEOUT_S: Final = 10.0
-_DELETE_AFTER_S: Final = 10.0  # so long a node that lags may still read what was replaced
+_DELETE_AFTER_S: Final = 10.0  # for this long a node that lags may still read the replaced payload
 _MAX_DOOMED: Final = 100_000  # the sweep finds the rest
 _SWEEP_EVERY_S: Final = 3600.0
 _SWEEP_OLDER_MS: Final = 3_600_000  # far longer than any request takes from storing a payload to naming it
@@ -37,22 +37,22 @@ _ROWS_A_PIECE: Final = 5_000
 
 
 class PayloadStore:
-    """Reached through this node like by any client. It connects when it is first used."""
+    """Reached through this node as by any client. It connects at its first use."""
 
     def __init__(self, address: str, tls: Tls | None) -> None:
-        """`address` is this node's own; `tls` its files, None without TLS."""
+        """`address` is this node's own; `tls` its files; None without TLS."""
         self._address = address
         self._tls = tls
         self._client: AsyncClient | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        # When each may be deleted, in seconds of `boottime`; the duty that had it; its id.
+        # The time, in seconds of `boottime`, from which each may be deleted; its duty; its id.
         self._doomed: deque[tuple[float, int, bytes]] = deque()
 
     async def put_many(self, payloads: Sequence[bytes], timeout: float) -> list[bytes]:
-        """Store payloads durably. Returns their ids; an empty payload has an id, too, and is not stored. `timeout` in
+        """Store payloads durably. Returns their ids; an empty payload also has an id, but isn't stored. `timeout` in
         seconds.
 
-        Raises MinkaError; then some may be stored, which nothing names.
+        Raises MinkaError; some may then be stored without anything that names them.
         """
         ids = [new_id(unix_ms()) for _ in payloads]
         pairs = {_key(id_): payload for id_, payload in zip(ids, payloads, strict=True) if payload}
@@ -62,7 +62,7 @@ class PayloadStore:
                 await self._connected().put_many(pairs, timeout=max(until - boottime(), _PAUSE_S))
                 break
             except MinkaError as error:
-                # Nobody else knows these keys, so they can be written again. An unknown keyspace was created just now.
+                # Nobody else knows these keys, so they can be written again. An unknown keyspace was just created.
                 again = error.code.info.retriable or error.code in (Code.OUTCOME_UNKNOWN, Code.UNKNOWN_KEYSPACE)
                 if not again or boottime() + _PAUSE_S >= until:
                     raise
@@ -70,7 +70,7 @@ class PayloadStore:
         return ids
 
     async def get_many(self, ids: Iterable[bytes], timeout: float) -> dict[bytes, bytes]:
-        """Those that are there, by id; one that is not was replaced or deleted meanwhile. `timeout` in seconds."""
+        """The existing ones, by id; a missing one was replaced or deleted meanwhile. `timeout` in seconds."""
         keys = [_key(id_) for id_ in ids]
         if not keys:
             return {}
@@ -78,8 +78,8 @@ class PayloadStore:
         return {_id(key): payload for key, payload in found.items()}
 
     def delete_later(self, payloads: Iterable[tuple[int, bytes]]) -> None:
-        """Delete payloads as soon as no row names them: each is given as its duty's number and its id. It may fail; the
-        sweep finds what is left over.
+        """Delete payloads when no row names them: each is given as its duty's number and its id. This may fail; the
+        sweep finds the rest.
         """
         due = boottime() + _DELETE_AFTER_S
         for number, id_ in payloads:
@@ -87,8 +87,8 @@ class PayloadStore:
                 self._doomed.append((due, number, id_))
 
     async def run(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool]) -> None:
-        """Delete what no row names, again and again. `duties` are the rows that are committed; only the node of the
-        active controller sweeps.
+        """Delete payloads that no row names, repeatedly. `duties` returns the committed rows; only the active
+        controller's node sweeps.
         """
         next_sweep = boottime() + _SWEEP_EVERY_S
         while True:
@@ -102,8 +102,8 @@ class PayloadStore:
                 log.info("payloads that nothing names were not deleted", extra={"reason": str(error)})
 
     async def delete_doomed(self, duties: Mapping[int, Duty], now: float) -> None:
-        """Delete what is due. What a row still names waits again: a duty that is deleted is there, and is read, until
-        its shard has released it. `now` is in seconds of `boottime`. Raises MinkaError.
+        """Delete the payloads that are due. A payload that a row still names waits again: the row of a deleted duty
+        exists, and is read, until its shard has released it. `now` is in seconds of `boottime`. Raises MinkaError.
         """
         due: list[bytes] = []
         while self._doomed and self._doomed[0][0] <= now:
@@ -116,9 +116,7 @@ class PayloadStore:
             await self._delete(some)
 
     async def sweep(self, duties: Callable[[], Mapping[int, Duty]], is_active: Callable[[], bool], now_ms: int) -> int:
-        """Delete payloads that are older than an hour and named by no row. Returns how many they were. Raises
-        MinkaError.
-        """
+        """Delete payloads older than an hour that no row names. Returns their number. Raises MinkaError."""
         old: set[bytes] = set()
         async for page in self._connected().scan_pages(timeout=_DELETE_TIMEOUT_S):
             old.update(id_ for key, _ in page if is_old(id_ := _id(key), now_ms))
@@ -139,7 +137,7 @@ class PayloadStore:
         await self._connected().delete_many([_key(id_) for id_ in ids], timeout=_DELETE_TIMEOUT_S)
 
     def renew(self) -> None:
-        """The files of TLS have changed: use them for what begins from now on."""
+        """The files of TLS have changed: use them for all new connections."""
         if self._client is not None:
             closing = tasks.start(self._client.close(), "old payload client", tasks.told)
             self._closing.add(closing)
@@ -163,12 +161,12 @@ def new_id(now_ms: int) -> bytes:
 
 
 def is_old(id_: bytes, now_ms: int) -> bool:
-    """Whether it was made more than an hour ago."""
+    """True if the payload's id was made more than an hour ago."""
     return int.from_bytes(id_[:_TIME_BYTES], "big") < now_ms - _SWEEP_OLDER_MS
 
 
 def _key(id_: bytes) -> bytes:
-    """The random bytes first, or all that is written at a time would go to one partition."""
+    """The random bytes first, or all writes of a moment would go to one partition."""
     return id_[_TIME_BYTES:] + id_[:_TIME_BYTES]
 
 

@@ -1,4 +1,4 @@
-"""What this node tells the active controller for its shards: that they are there, and what became of their duties."""
+"""This node's messages to the active controller for its shards: that they live, and what became of their duties."""
 
 import asyncio
 import logging
@@ -29,9 +29,9 @@ _TRY_AGAIN: Final = (
     *(Code.OVERLOADED, Code.SHUTTING_DOWN),
 )
 
-SIGNS_GATHER_S: Final = 0.025  # that the first of some heartbeats waits for more: what costs is the call
+SIGNS_GATHER_S: Final = 0.025  # wait of the first heartbeat for more: the call is what costs
 MAX_REPORTS: Final = 200  # in a call
-REPORT_CALLS: Final = 2  # under way at once: each lasts until what it tells is recorded
+REPORT_CALLS: Final = 2  # under way at once: each lasts until its reports are recorded
 
 T = TypeVar("T")
 Call = Callable[[str, float], Awaitable[T]]
@@ -58,7 +58,7 @@ class ShardCoordinatorStub(Protocol):
 
 
 class Asks(Protocol):
-    """Calls the active controller; MinkaError when none is known, when it doesn't answer, or stops being it."""
+    """Calls the active controller. Raises MinkaError if none is known, if it doesn't answer, or stops being active."""
 
     def __call__(self, call: Call[T]) -> Awaitable[T]:
         """`call` gets the controller's address and the seconds that it may take."""
@@ -69,13 +69,13 @@ class Heard(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the shard still waits for an answer."""
+        """True if the shard still waits for an answer."""
 
     def granted(self, sequence: int, clearance_ms: int) -> None:
         """The controller has renewed its clearance."""
 
     def fenced(self, reason: str) -> None:
-        """The controller has taken its process for dead."""
+        """The controller counts its process as dead."""
 
 
 class Relay:
@@ -89,16 +89,16 @@ class Relay:
         self._hurry = hurry
         self._signs: dict[tuple[str, str], tuple[int, Heard]] = {}  # the last of each process, not told yet
         self._signed = asyncio.Event()
-        self._reports: deque[tuple[ShardReported, asyncio.Future[int]]] = deque()  # that are to be told
+        self._reports: deque[tuple[ShardReported, asyncio.Future[int]]] = deque()  # reports to tell
         self._reported = asyncio.Event()
 
     def beat(self, shard: Shard, sequence: int, session: Heard) -> None:
-        """Note that the shard is there."""
+        """Note that the shard lives."""
         self._signs[shard.name, shard.incarnation] = sequence, session
         self._signed.set()
 
     async def run(self) -> None:
-        """Tell the controller of heartbeats and reports, until cancelled."""
+        """Send heartbeats and reports to the controller, until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._tell_heartbeats(), name="heartbeats of shards")
             both.create_task(self._tell_reports(), name="reports of shards")
@@ -142,7 +142,7 @@ class Relay:
 
     async def register(self, shard: Shard) -> int:
         """Register a process. Returns the applied index with which it is registered. Raises MinkaError:
-        SHARD_NAME_TAKEN, SHARD_FENCED, or what is wrong with it.
+        SHARD_NAME_TAKEN, SHARD_FENCED, or the fault of the request.
         """
         request = RegisterShardRequest(shard=shard)
         response = await self._patiently(lambda address, seconds: self._stub.register_shard(address, request, seconds))
@@ -150,7 +150,7 @@ class Relay:
 
     async def report(self, shard: Shard, report: ShardReport) -> int:
         """Report for a shard. Returns the applied index with which the report is recorded. Raises MinkaError:
-        SHARD_FENCED, or what is wrong.
+        SHARD_FENCED, or the fault of the report.
         """
         recorded: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         one = ShardReported(shard=shard.name, incarnation=shard.incarnation, report=report)
@@ -159,8 +159,8 @@ class Relay:
         return await recorded
 
     async def _tell_reports(self) -> None:
-        """All that come while as many calls are under way as may be go together with the next one. A shard has one
-        report under way at a time, so that it doesn't matter which call is answered first.
+        """Reports that come while the most calls are under way share the next call. A shard has one report under way at
+        a time, so it doesn't matter which call is answered first.
         """
         free = asyncio.Semaphore(REPORT_CALLS)
         async with asyncio.TaskGroup() as calls:
@@ -185,11 +185,11 @@ class Relay:
             _answer(waiting, lambda _: refusal)
             return
         fenced = set(response.fenced)
-        text = "the cluster has taken its process for dead"
+        text = "the cluster counts its process as dead"
         _answer(waiting, lambda one: MinkaError(Code.SHARD_FENCED, text) if one.shard in fenced else response.index)
 
     async def leave(self, shard: Shard) -> None:
-        """Say that the shard's process is about to stop. Raises the MinkaError of a refusal."""
+        """Tell the controller that the shard's process is about to stop. Raises the MinkaError of a refusal."""
         request = LeaveShardRequest(shard=shard.name, incarnation=shard.incarnation)
         await self._patiently(lambda address, seconds: self._stub.leave_shard(address, request, seconds))
 

@@ -1,5 +1,5 @@
-"""The sessions of the shards that are connected to this node. Each is told what its rows say, from this node's copy of
-the table; what it says is passed on to the active controller.
+"""The sessions of the shards that are connected to this node. Each shard is told its rows, from this node's copy of the
+table; its own messages go on to the active controller.
 """
 
 import asyncio
@@ -37,25 +37,25 @@ from minkad.process.turns import turn
 log: Final = logging.getLogger(__name__)
 
 REGISTER_S: Final = 5.0  # for the controller to record a shard; then the shard asks another node
-CATCH_UP_S: Final = 2.0  # for this node to apply what the shard knows already
+CATCH_UP_S: Final = 2.0  # for this node to apply what the shard already knows
 _LOOK_S: Final = 0.1
 _POLL_S: Final = 0.005  # for the next entry to be applied
-_RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads, the first and the longest
+_RETRY_S: Final = (0.1, 2.0)  # between two tries to read payloads: the first pause and the longest
 _READ_S: Final = 5.0
-_FIRST_GATHER_S: Final = 0.0005  # so long, for each shard that is to be told, for more that was decided with it
-_OFTEN_S: Final = 0.5  # a shard that was told of duties so shortly ago
-_GATHER_S: Final = 0.001  # is told again after so long for each that was,
-_LONGEST_GATHER_S: Final = 0.15  # and no longer than this
-_MAX_REPORTS: Final = 8  # reports of one session that wait; a shard has one under way at a time
+_FIRST_GATHER_S: Final = 0.0005  # multiplied by the number of shards to tell: the wait for decisions of the same moment
+_OFTEN_S: Final = 0.5  # a shard that was told of duties within this time
+_GATHER_S: Final = 0.001  # is told again after this, multiplied by the number of such shards,
+_LONGEST_GATHER_S: Final = 0.15  # but after at most this
+_MAX_REPORTS: Final = 8  # waiting reports of one session; a shard has one under way at a time
 
 
 Write = Callable[[ShardInstruction], Awaitable[None]]
-"""Returns when gRPC has sent it, which it does as the shard takes it."""
+"""Returns when gRPC has sent the message, which depends on how fast the shard takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How often shards are to send heartbeats, and when they count as silent; in seconds."""
+    """The interval of shards' heartbeats, and the silence after which a session ends; in seconds."""
 
     heartbeat_interval: float
     silence: float  # after which a session that hears nothing ends
@@ -87,11 +87,11 @@ class ShardSessions:
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        """How many shards are connected."""
+        """The number of connected shards."""
         return len(self._sessions)
 
     async def serve(self, messages: AsyncIterator[ShardMessage], write: Write, memory: Memory) -> None:
-        """One session, until the shard ends it; what is on its way to it counts in `memory`. Raises MinkaError: the
+        """One session, until the shard ends it; messages on their way to it count in `memory`. Raises MinkaError: the
         shard has to go on elsewhere, or as told.
         """
         hello = await self._hello(messages)
@@ -125,15 +125,17 @@ class ShardSessions:
             raise MinkaError(Code.NO_CLEARANCE, "this node is not in touch with the active controller")
 
     def _check_known(self, hello: ShardHello) -> None:
-        """A process that has duties was registered when it got them. If the rows don't know it, it was taken for dead
-        so long ago that its row is forgotten, and others have had its duties since. Raises SHARD_FENCED.
+        """A process that has duties was registered when it got them. If the rows don't know it, it counted as dead so
+        long ago that its row is forgotten, and its duties are others' now. Raises SHARD_FENCED.
         """
         row = self.state().duties.shards.get(hello.shard.name)
         if hello.holdings and (row is None or row.incarnation != hello.shard.incarnation):
             raise MinkaError(Code.SHARD_FENCED, f"shard {hello.shard.name}: the cluster doesn't know this process")
 
     async def settled(self, index: int) -> None:
-        """Wait until this node has applied so much. Raises NO_CLEARANCE when that takes long, since the node lags."""
+        """Wait until this node has applied the log up to `index`. Raises NO_CLEARANCE if that takes long, since the
+        node lags.
+        """
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 while self.settled_index() < index:  # noqa: ASYNC110 - applying sets no event
@@ -166,7 +168,7 @@ class ShardSessions:
         return ShardInstruction(index=self.settled_index(), welcome=welcome)
 
     def gather(self, session: "Session") -> float:
-        """Seconds for which what the shard is to be told waits for more: what costs is the message."""
+        """The seconds for which news for the shard waits for more: the message is what costs."""
         since = time.monotonic() - _OFTEN_S
         if session.told_at <= since:
             return _FIRST_GATHER_S * sum(one.is_to_tell for one in self._sessions.values())
@@ -186,14 +188,14 @@ class ShardSessions:
             session.everything_changed()
 
     async def run(self) -> None:
-        """Until cancelled, end sessions that are useless, since this node is cut off or the shard is silent."""
+        """Until cancelled, end useless sessions: if this node is cut off or the shard is silent."""
         in_touch_at = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
             if self._has_clearance():
                 in_touch_at = now
-            elif now - in_touch_at > self.settings.heartbeat_interval:  # not for a moment's sake: moving is work, too
+            elif now - in_touch_at > self.settings.heartbeat_interval:  # not after a moment: moving also costs
                 self.end_all("this node is not in touch with the active controller")
                 continue
             for session in list(self._sessions.values()):
@@ -216,7 +218,7 @@ class Session:
     """One shard's session. Messages wait in order; a clearance overtakes them."""
 
     def __init__(self, sessions: ShardSessions, shard: Shard, holdings: Iterable[Holding], memory: Memory) -> None:
-        """Raises OVERLOADED when there are too many."""
+        """Raises OVERLOADED if there are too many."""
         self.heard_at = time.monotonic()
         self.told_at = float("-inf")  # of duties with their payloads
         self._sessions = sessions
@@ -227,10 +229,10 @@ class Session:
         self._out: deque[ShardInstruction] = deque()
         self._out_bytes = 0
         self._grant: ShardGrant | None = None
-        self._something = asyncio.Event()  # to be said
+        self._something = asyncio.Event()  # there is something to tell
         self._changed = asyncio.Event()
-        self._waiting = asyncio.Event()  # duties for their payloads
-        self._taken = asyncio.Event()  # set when the shard has taken what was said
+        self._waiting = asyncio.Event()  # duties that wait for their payloads
+        self._taken = asyncio.Event()  # set when the shard has taken the last message
         self._reports: deque[ShardReport] = deque()
         self._reported = asyncio.Event()
         self._is_leaving = False
@@ -241,7 +243,7 @@ class Session:
 
     @property
     def is_to_tell(self) -> bool:
-        """Whether the shard is to be told of duties with their payloads."""
+        """True if the shard must be told of duties with their payloads."""
         return self._waiting.is_set()
 
     # Both directions
@@ -291,12 +293,12 @@ class Session:
         self.end(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
 
     def end(self, error: MinkaError) -> None:
-        """End the session; the shard is told why, if it listens."""
+        """End the session, and tell the shard why, if it listens."""
         if self._end is None:
             self._end = error
             self._something.set()
             if self._share.sending_since is not None and self._serving is not None:
-                self._serving.cancel()  # it doesn't take what it was sent
+                self._serving.cancel()  # it doesn't take the messages sent to it
 
     def _revoked(self) -> None:
         self.end(MinkaError(Code.OVERLOADED, "the shard doesn't take what it is told, and others wait for memory"))
@@ -347,7 +349,7 @@ class Session:
 
     async def _hello_again(self, shard: Shard) -> None:
         if (shard.name, shard.incarnation) != (self._shard.name, self._shard.incarnation):
-            raise MinkaError(Code.INVALID_ARGUMENT, "a session is of one process")
+            raise MinkaError(Code.INVALID_ARGUMENT, "a session belongs to one process")
         self._shard = shard
         await self._sessions.register(shard)
 
@@ -365,9 +367,9 @@ class Session:
                     index = await self._sessions.relay.report(self._shard, report)
                 except MinkaError as error:
                     if error.code is Code.SHARD_FENCED and self._is_leaving:
-                        continue  # with this report it has left, and the goodbye says so
+                        continue  # with this report it has left, as the goodbye tells
                     raise
-                # The rows here are then without what was given back, so nobody is told to take it again.
+                # The rows here then lack what was given back, so nobody is told to take it again.
                 await self._sessions.settled(index)
                 self._say(ShardInstruction(recorded=ShardRecorded(sequence=report.sequence)))
 
@@ -424,8 +426,8 @@ class Session:
                 await turn()
 
     async def _hand_over(self) -> None:
-        """Tell of duties with their payloads, a message at a time, when the shard has taken the one before. Many that
-        are created one after the other go together.
+        """Tell of duties with their payloads, one message at a time, each after the shard has taken the one before.
+        Duties created one after the other share messages.
         """
         pause = _RETRY_S[0]
         while True:
@@ -451,7 +453,7 @@ class Session:
                     pause = min(_RETRY_S[1], 2 * pause)
 
     async def _payloads(self, ids: Sequence[bytes], size: int) -> dict[bytes, bytes]:
-        """Those that could be read; `size`: bytes of them all."""
+        """The payloads that could be read; `size`: bytes of all."""
         if not ids:
             return {}
         await self._share.reserve(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""What a shard was told about its duties, and what it is to be told, by the rows and by its own reports."""
+"""What a shard was told about its duties, and what to tell it next, by the rows and by its own reports."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ _A = AssignmentState
 
 MAX_DUTIES: Final = 1_000  # in a message
 MAX_BYTES: Final = 1024 * 1024  # of a message, except for one duty with a payload of this size
-_ROW_BYTES: Final = 64  # that a duty takes besides its names and payload
+_ROW_BYTES: Final = 64  # of a duty besides its names and payload
 
 
 class _Word(Enum):
-    """What the shard was last told about an assignment."""
+    """The last message to the shard about an assignment."""
 
     TAKE = "take"
     PREPARE = "prepare"
@@ -49,12 +49,12 @@ class _Told:
 
 
 class Telling:
-    """What one shard has been told. It forgets nothing that the shard may still have."""
+    """The messages told to one shard. Nothing that the shard may still have is forgotten."""
 
     def __init__(self, shard: str, holdings: Iterable[Holding]) -> None:
         self.shard = shard
         self.changed: dict[int, None] = {}  # duties whose rows have changed since they were looked at
-        self.waiting: dict[int, None] = {}  # that the shard is to be told of with their payloads
+        self.waiting: dict[int, None] = {}  # duties to tell the shard with their payloads
         self._told = {h.duty: _Told(h.epoch, h.version, _Word.TAKE) for h in holdings}
 
     def everything(self, duties: DutyState) -> None:
@@ -62,9 +62,7 @@ class Telling:
         self.changed |= dict.fromkeys((*self._told, *duties.on_shard.get(self.shard, {})))
 
     def given_back(self, report: ShardReport) -> None:
-        """The shard says that it no longer has these: it must not be told to take them, though the rows still say
-        so.
-        """
+        """The shard no longer has these duties: it must not be told to take them, though the rows still name it."""
         for some in (report.released, report.finished, [failed.holding for failed in report.failed]):
             for one in some:
                 told = self._told.get(one.duty)
@@ -74,9 +72,7 @@ class Telling:
     # Releases need no payloads
 
     def releases(self, duties: DutyState) -> ShardInstruction | None:
-        """The duties that are to be released, out of some of those that have changed; the others wait for their
-        payloads.
-        """
+        """The duties to release, out of some of the changed ones; the others wait for their payloads."""
         found: list[Holding] = []
         reason = ""
         for _ in range(min(MAX_DUTIES, len(self.changed))):
@@ -93,7 +89,7 @@ class Telling:
         return ShardInstruction(detach=DutiesToDetach(duties=found, reason=reason))
 
     def _to_release(self, number: int, assignment: Assignment | None) -> int:
-        """The epoch to release; 0 if there is nothing to say."""
+        """The epoch to release; 0 if there is nothing to tell."""
         told = self._told.get(number)
         if assignment is not None and assignment.state == _A.ASSIGNMENT_STATE_RELEASING:
             if told is not None and told.epoch == assignment.epoch and told.word is _Word.RELEASE:
@@ -105,10 +101,10 @@ class Telling:
         del self._told[number]  # no longer assigned nor to be prepared for, or kept for the next process
         return told.epoch if told.word is not _Word.RELEASE else 0
 
-    # What comes with payloads
+    # Messages with payloads
 
     def _word(self, assignment: Assignment, duty: Duty) -> str | None:
-        """The word for attach, update or prepare; None if there is nothing to say."""
+        """The word for attach, update or prepare; None if there is nothing to tell."""
         word, told = _WORDS.get(_A.ValueType(assignment.state)), self._told.get(assignment.duty)
         if word is None or word is _Word.RELEASE:
             return None
@@ -119,7 +115,7 @@ class Telling:
         return None
 
     def next_waiting(self, duties: DutyState) -> dict[int, bytes]:
-        """The next of those that wait, as many as fit into a message, with the ids of their payloads."""
+        """The next waiting duties, as many as fit into a message, with the ids of their payloads."""
         found: dict[int, bytes] = {}
         size, gone = 0, []
         for number in self.waiting:
@@ -140,8 +136,8 @@ class Telling:
     def take(
         self, duties: DutyState, wanted: dict[int, bytes], payload_of: Callable[[bytes], bytes | None]
     ) -> list[ShardInstruction]:
-        """The instructions about these duties, with the payloads that were read. A duty whose row names another payload
-        by now, or whose payload isn't there, goes on waiting.
+        """The instructions about these duties, with the payloads that were read. A duty whose row now names another
+        payload, or whose payload is missing, goes on waiting.
         """
         found: dict[str, list[HeldDuty]] = {"attach": [], "update": [], "prepare": []}
         for number, payload_id in wanted.items():

@@ -1,4 +1,4 @@
-"""Records what a node's partitions did, once an interval, and tells it when it is asked."""
+"""Records the load of a node's partitions, once an interval, and returns it on request."""
 
 import asyncio
 import logging
@@ -20,13 +20,15 @@ _END_OF_TIME_MS: Final = 2**63
 
 
 class TakeIntervals(Protocol):
-    """Returns what the node's replicas did since the last call; if `whole`, also the replicas that only have data."""
+    """Returns the traffic of the node's replicas since the last call; if `whole`, also of replicas that only
+    have data.
+    """
 
     def __call__(self, *, whole: bool) -> Awaitable[list[PartitionInterval]]: ...
 
 
 class HistoryRecorder:
-    """For the loop's thread; files are written and read on others. When the disk fails, the history lacks an interval,
+    """For the loop's thread; files are written and read on others. If the disk fails, the history lacks an interval,
     and the node goes on.
     """
 
@@ -41,7 +43,7 @@ class HistoryRecorder:
         unix_ms: Callable[[], int],
         cpu_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """`interval` in seconds; `cpu_time`: how many seconds of a processor the process has used."""
+        """`interval` in seconds; `cpu_time` returns the processor seconds that the process has used."""
         self._store = store
         self._take = take
         self._space = space
@@ -59,7 +61,7 @@ class HistoryRecorder:
             await self.record()
 
     async def record(self) -> None:
-        """Append what was done since the last call, which ends the interval. An OSError is only logged."""
+        """Append the traffic since the last call, which ends the interval. An OSError is only logged."""
         now_ms = self._unix_ms()
         whole = await on_thread(self._store.begins_segment, now_ms)
         rows = await self._take(whole=whole)
@@ -88,7 +90,7 @@ class HistoryRecorder:
 
 
 def _blocks(node: HistoryBlock, rows: list[PartitionInterval]) -> Iterator[HistoryBlock]:
-    """The blocks of an interval, each with up to MAX_ROWS rows; there is one even without rows, for the node's own
+    """The blocks of an interval, each with at most MAX_ROWS rows; there is one even without rows, for the node's own
     figures.
     """
     for part, first in enumerate(range(0, len(rows) or 1, MAX_ROWS)):

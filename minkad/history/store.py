@@ -1,8 +1,7 @@
-"""The files of the history: blocks that are only appended, in segments of an hour; the oldest segments are removed
-first.
+"""The files of the history: append-only blocks, in segments of an hour; the oldest segments are removed first.
 
 A block is a serialized `HistoryBlock` after its length and its CRC-32. Nothing is synced: after a kill, everything is
-whole except the block that was being written, and what a power cut has torn is left out when it is read.
+whole except the block that was being written; a reader leaves out what a power cut has torn.
 """
 
 import logging
@@ -20,7 +19,7 @@ log: Final = logging.getLogger(__name__)
 _FRAME: Final = struct.Struct("<II")
 _MAX_BLOCK_BYTES: Final = 1 << 20
 _SEGMENT_MS: Final = 3_600_000
-_SEGMENTS: Final = 32  # a full history has about so many at least, so that little is removed at a time
+_SEGMENTS: Final = 32  # a full history has at least about this many, so that little is removed at a time
 _SUFFIX: Final = ".blocks"
 
 
@@ -28,14 +27,14 @@ class HistoryStore:
     """Blocking; for one thread at a time, but `read` may run beside the others. Times are Unix milliseconds."""
 
     def __init__(self, folder: Path, retention_ms: int, max_bytes: int) -> None:
-        """Files that are there already stay, but nothing is appended to them, since their end may be torn."""
+        """Existing files stay, but nothing is appended to them, since their end may be torn."""
         self._folder = folder
         self._retention_ms = retention_ms
         self._max_bytes = max_bytes
         self._current: Path | None = None
 
     def begins_segment(self, now_ms: int) -> bool:
-        """Whether the next block begins a segment; then it has to say how large everything is."""
+        """True if the next block begins a segment; then the block must have all sizes."""
         current = self._current
         if current is None or not 0 <= now_ms - _start_ms(current) < _SEGMENT_MS:  # or the clock was set back
             return True
@@ -45,7 +44,7 @@ class HistoryStore:
             return True
 
     def append(self, blocks: Sequence[HistoryBlock], now_ms: int) -> None:
-        """Append the blocks, and delete what is too old or too much. Raises OSError; then some of them may be kept."""
+        """Append the blocks, and delete old or excess segments. Raises OSError; then some of the blocks may be kept."""
         if self.begins_segment(now_ms):
             self._folder.mkdir(exist_ok=True)
             self._delete_old(now_ms)
@@ -58,12 +57,12 @@ class HistoryStore:
                     if file.write(framed) != len(framed):
                         raise OSError(f"{self._current}: a block was written in part")
         except OSError:
-            self._current = None  # what comes after a torn block would not be found
+            self._current = None  # blocks after a torn one would not be found
             raise
 
     def read(self, from_ms: int, to_ms: int) -> Iterator[bytes]:
-        """Serialized blocks whose intervals began in this time, in the order in which they were written. What is
-        damaged is left out, with what comes after it in its segment.
+        """Serialized blocks whose intervals began in this time, in the order of writing. Leaves out damaged blocks, and
+        everything after them in their segment.
         """
         segments = self._segments()
         for number, segment in enumerate(segments):
@@ -86,13 +85,14 @@ class HistoryStore:
         return sorted(found, key=_start_ms)
 
     def _new_segment(self, now_ms: int) -> Path:
-        """A segment after all others, even when the clock was set back."""
+        """A segment after all others, even if the clock was set back."""
         last = max(map(_start_ms, self._segments()), default=-1)
         return self._folder / f"{max(now_ms, last + 1):016d}{_SUFFIX}"
 
     def _delete_old(self, now_ms: int) -> None:
-        """Delete segments, before a new one begins, that are too old or leave no room for the new one, which one
-        interval may make longer than it should be. A segment ends when the next one begins, and the last one ends now.
+        """Delete segments, before a new one begins, that are too old or leave no room for the new one; a single
+        interval may make the new one longer than planned. A segment ends when the next one begins, and the last one
+        ends now.
         """
         segments = self._segments()
         sizes = [segment.stat().st_size for segment in segments]

@@ -1,4 +1,4 @@
-"""The node's state and counters as Prometheus metrics, read when they are asked for, never pushed.
+"""The node's state and counters as Prometheus metrics, read on request, never pushed.
 
 configs/alerts.yml has alert rules on these names.
 """
@@ -17,17 +17,17 @@ from minkad.process.telemetry import Histogram, Telemetry
 
 
 class Lag(NamedTuple):
-    """How much of its leader's log a follower lacks."""
+    """The part of its leader's log that a follower lacks."""
 
     entries: int
     """Entries of the log that it has not acknowledged."""
     seconds: float
-    """Seconds since it last had all that there was; 0 if it has all."""
+    """Seconds since it last had everything; 0 if it has everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The node at one moment, as it knows itself and the cluster."""
+    """The node at one moment, with its view of itself and the cluster."""
 
     node: str
     cluster: str
@@ -53,9 +53,9 @@ class Snapshot:
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Replicas that this node hosts, by role: leader, follower."""
     migrations_running: int = 0
-    """Migrations that this node is the source of."""
+    """Migrations from this node."""
     damaged: int = 0
-    """Replicas on this node of which nothing is served, since their data is damaged."""
+    """Replicas on this node that serve nothing, since their data is damaged."""
     under_replicated: int = 0
     """Partitions in the table with replicas that are not in sync."""
     missing_in_sync: int = 0
@@ -63,28 +63,28 @@ class Snapshot:
     under_min_insync: int = 0
     """Partitions in the table that refuse writes because too few replicas are in sync."""
     elections: int = 0
-    """Elections of leaders of the partitions in the table, since these were created; fewer once some are deleted."""
+    """Elections of leaders of the partitions in the table, since these were created; fewer after some are deleted."""
     unclean_elections: int = 0
     """The elections in which the new leader was not in sync."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """By node that follows this one: its lag in the partition in which it lags most."""
+    """By node that follows this one: its lag in the partition where it lags most."""
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
     """Both sizes are those of the file system of the data directory."""
     is_disk_low: bool = False
     """The free space is below the low-water mark, so this node takes only deletes."""
     unsynced_seconds: float = 0.0
-    """Age of the oldest write that is acknowledged here and not on the disk; 0 if there is none."""
+    """Age of the oldest write that is acknowledged here but not on the disk; 0 if there is none."""
     clock_offset_seconds: float = nan
-    """How far the machine's clock is ahead of those of most nodes; NaN while that isn't known."""
+    """How far the machine's clock is ahead of most nodes' clocks; NaN while unknown."""
     data_port_answers: bool = True
     """This node's data port answers those that watch it."""
     data_ports_unanswered: int = 0
-    """Other nodes' data ports that this node watches, and that don't answer it."""
+    """Data ports of other nodes that this node watches and that don't answer it."""
 
 
 class MetricsSource(Protocol):
-    """What the numbers are read from at each scrape; on the event loop, so it must be quick and must not wait."""
+    """The source of the numbers at each scrape; called on the event loop, so it must be quick and must not wait."""
 
     @property
     def telemetry(self) -> Telemetry:
@@ -95,11 +95,11 @@ class MetricsSource(Protocol):
 
 
 CertificateExpiry = Callable[[], Mapping[str, float]]
-"""By file: when the first certificate in it ceases to be valid, in seconds since 1970."""
+"""By file: the time, in seconds since 1970, when its first certificate expires."""
 
 
 def create_registry(source: MetricsSource, certificate_expiry: CertificateExpiry | None = None) -> CollectorRegistry:
-    """A registry of this node's metrics and those of its process; `certificate_expiry` None: there is no TLS."""
+    """A registry of this node's metrics and those of its process; `certificate_expiry` None: without TLS."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(source))
     if certificate_expiry is not None:
@@ -128,7 +128,7 @@ class NodeCollector(Collector):
 
 
 class CertificateCollector(Collector):
-    """Collects when the certificates that are in force end, also after a reload."""
+    """Collects the expiry of the certificates in force, also after a reload."""
 
     def __init__(self, expiry: CertificateExpiry) -> None:
         self._expiry = expiry
@@ -186,10 +186,10 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_cluster_partitions", "Partitions in this node's copy of the table.", "state", now.partitions)
     yield _by_label("minka_cluster_shards", "Shards in this node's copy of the table.", "state", now.shards)
     yield _by_label("minka_cluster_duties", "Duties in this node's copy of the table.", "pallet", now.duties)
-    yield _by_label("minka_cluster_duties_nowhere", "Those that no shard has.", "pallet", now.duties_nowhere)
+    yield _by_label("minka_cluster_duties_nowhere", "Duties that no shard has.", "pallet", now.duties_nowhere)
     yield GaugeMetricFamily(
         "minka_cluster_under_replicated_partitions",
-        "Partitions in this node's copy of the table of whose replicas some are not in sync.",
+        "Partitions in this node's copy of the table with replicas that are not in sync.",
         value=now.under_replicated,
     )
     yield GaugeMetricFamily(
@@ -205,7 +205,7 @@ def _of_table(now: Snapshot) -> Iterator[Metric]:
     elections = CounterMetricFamily(
         "minka_cluster_leader_elections_total",
         "Elections of leaders of partitions, by this node's copy of the table; unclean: the leader was not in sync. "
-        "After a start it begins with those of the partitions that there are.",
+        "After a start it begins with those of the existing partitions.",
         labels=["kind"],
     )
     elections.add_metric(["clean"], now.elections - now.unclean_elections)
@@ -222,7 +222,7 @@ def _of_followers(now: Snapshot) -> Iterator[Metric]:
     )
     yield _by_label(
         "minka_follower_lag_seconds",
-        "Since when a follower of this node has not had all that there was, in the partition where it is longest.",
+        "Seconds since a follower of this node last had everything, in the partition where that is longest.",
         "follower",
         {node: lag.seconds for node, lag in now.lags.items()},
     )
@@ -237,7 +237,7 @@ def _of_disk(now: Snapshot) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "minka_disk_low",
-        "1 where that is below the low-water mark: only deletes are taken.",
+        "1 while the free space is below the low-water mark: only deletes are taken.",
         value=int(now.is_disk_low),
     )
     yield GaugeMetricFamily(
@@ -251,7 +251,7 @@ def _of_replicas(now: Snapshot) -> Iterator[Metric]:
     yield _by_label("minka_replicas", "Replicas that this node hosts.", "role", now.replicas)
     yield GaugeMetricFamily(
         "minka_replicas_damaged",
-        "Replicas on this node of which nothing is served, since their data is damaged.",
+        "Replicas on this node that serve nothing, since their data is damaged.",
         value=now.damaged,
     )
     yield GaugeMetricFamily(
@@ -271,7 +271,7 @@ def _of_loop_and_log(counted: Telemetry) -> Iterator[Metric]:
 
     late, work = counted.loop_late, counted.loop_work
     yield _histogram("minka_loop_late_seconds", "By how much the event loop was late, every 40 ms.", late)
-    yield _histogram("minka_loop_work_seconds", "What of it was the loop's own processor time.", work)
+    yield _histogram("minka_loop_work_seconds", "The loop's own processor time in its turns.", work)
     yield GaugeMetricFamily("minka_loop_late_max_seconds", "The most since the start.", value=late.most)
     yield GaugeMetricFamily("minka_loop_work_max_seconds", "The most since the start.", value=work.most)
 
@@ -294,7 +294,7 @@ def _of_clients(counted: Telemetry) -> Iterator[Metric]:
     yield seconds
 
     rows = CounterMetricFamily(
-        "minka_row_cache_rows_total", "Rows that were to be read, by whether they were in memory.", labels=["outcome"]
+        "minka_row_cache_rows_total", "Rows to read, by whether they were in memory.", labels=["outcome"]
     )
     rows.add_metric(["hit"], counted.row_cache.looked_up - counted.row_cache.missed)
     rows.add_metric(["miss"], counted.row_cache.missed)

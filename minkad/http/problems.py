@@ -35,7 +35,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong (RFC 9457); `type` is where its code is explained, `details` are by the code."""
+    """A problem (RFC 9457); `type` is the page that explains its code, `details` depend on the code."""
 
     type: str
     title: str
@@ -79,14 +79,14 @@ def _response(problem: Problem, headers: dict[str, str] | None = None) -> web.Re
 
 
 def _of_http(error: web.HTTPException) -> web.Response:
-    """The response to what aiohttp itself refuses, such as an unknown path or method."""
+    """The response to a refusal of aiohttp itself, such as an unknown path or method."""
     problem = Problem(
         type="about:blank",
         title=error.reason,
         status=error.status,
         detail=error.text or error.reason,
         code="INVALID_ARGUMENT",
-        remedy="GET /v1/openapi.json describes what there is.",
+        remedy="GET /v1/openapi.json describes the interface.",
         retriable=False,
     )
     allow = error.headers.get("Allow")
@@ -104,15 +104,15 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
         return _of_http(error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+    except Exception as error:  # noqa: BLE001 - in any case, the caller gets a named error
         log.log(logging.ERROR, "a request failed", with_traceback=True, method=request.method, path=request.path)
         return _response(problem_of(MinkaError(Code.INTERNAL, f"{type(error).__name__}: {error}")))
 
 
 @web.middleware
 async def local_names(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests (421) by any but this machine's own names to what is served on loopback. Otherwise a web page
-    that is open in a browser here could have its name resolved to 127.0.0.1 and talk to it (DNS rebinding).
+    """Refuse requests (421) by names that are not this machine's own to services on loopback. Otherwise a web page open
+    in a browser here could have its name resolved to 127.0.0.1 and talk to them (DNS rebinding).
     """
     try:
         host = request.url.host or ""

@@ -45,7 +45,7 @@ _FLAG: Final = {"type": "boolean", "default": False}
 _LISTING: Final = (
     Query("pallet", "Only those of this pallet."),
     Query("shard", "Only those that this shard has."),
-    Query("unplaced", "Only those that are nowhere.", _FLAG),
+    Query("unplaced", "Only those that no shard has.", _FLAG),
     Query("quarantined", "Only those that are kept from shards: attaching them failed, or ended processes.", _FLAG),
     Query("payloads", "With their payloads; then fewer may come than `limit`.", _FLAG),
     Query("after", "Only those with a greater number: `next` of the page before.", {"type": "integer"}),
@@ -93,7 +93,7 @@ class DutyPage(msgspec.Struct, frozen=True):
 
 
 def _without(kind: type[msgspec.Struct], name: str, *left_out: str) -> Any:
-    """The same type without what the path says."""
+    """The same type without the fields that the path already has."""
     kept = [(one.name, one.type, one.default) for one in msgspec.structs.fields(kind) if one.name not in left_out]
     return msgspec.defstruct(name, kept, forbid_unknown_fields=True)
 
@@ -103,8 +103,8 @@ _PALLET_BODY: Final = _without(PalletUpdate, "PalletContent", "id")
 
 
 class Rest:
-    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: it is
-    served on loopback alone, so that only programs of this machine reach it.
+    """The handlers. `check` raises MinkaError for a request that breaks the rules of its fields. `is_local`: the
+    interface is served on loopback alone, so that only programs of this machine reach it.
     """
 
     def __init__(self, gateway: DutyGateway, check: Callable[[Message], None], *, is_local: bool) -> None:
@@ -117,7 +117,7 @@ class Rest:
         self._errors: bytes = msgspec.json.encode(error_registry())
 
     def app(self) -> web.Application:
-        """The application that is served under /v1."""
+        """The application under /v1."""
         app = web.Application(middlewares=[problems, local_names] if self._is_local else [problems])
         for route in self.routes:
             app.router.add_route(route.method, route.path.removeprefix("/v1"), route.handler)
@@ -273,7 +273,7 @@ class Rest:
         found = await self._gateway.get_shards(api.GetShardsRequest(), _TIMEOUT_S)
         return _answer([documents.shard_view(one) for one in messages.shards(found).shards])
 
-    # What comes in
+    # Input
 
     async def _body(self, request: web.Request, kind: Any, **given: str) -> Any:
         """The request's document; `given` are the fields that the path has already. Raises MinkaError."""
@@ -290,7 +290,7 @@ class Rest:
                         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is {value!r} in the path, and not in the body")
                 return msgspec.convert(document, kind)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"the body is not what it should be: {error}") from error
+                raise MinkaError(Code.INVALID_ARGUMENT, f"the body is not valid: {error}") from error
 
 
 async def _read(request: web.Request) -> bytes:
@@ -337,13 +337,13 @@ def _pallet_view(message: api.PalletSummary) -> PalletView:
 
 
 def _matching(request: web.Request, document: _Update) -> _Update:
-    """The document with the version that If-Match asks for, if it asks for one. Raises MinkaError(INVALID_ARGUMENT)."""
+    """The document with the version that If-Match requires, if any. Raises MinkaError(INVALID_ARGUMENT)."""
     version = _if_match(request)
     return document if version is None else msgspec.structs.replace(document, version=version)
 
 
 def _if_match(request: web.Request) -> int | None:
-    """The version that If-Match asks for; None: any. Raises MinkaError(INVALID_ARGUMENT)."""
+    """The version that If-Match requires; None: any. Raises MinkaError(INVALID_ARGUMENT)."""
     value = request.headers.get("If-Match", "*").strip()
     if value == "*":
         return None

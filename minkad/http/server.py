@@ -1,4 +1,4 @@
-"""The HTTP endpoints of a node: /metrics, /livez, /readyz, /v1 where it is served, and an index of them."""
+"""The HTTP endpoints of a node: /metrics, /livez, /readyz, /v1 if it is served, and an index of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ class Check:
     name: str
     ok: bool
     reason: str
-    """Why it is not ok, or a word on its state."""
+    """The reason why it isn't ok, or a word on its state."""
     needed_for_ready: bool
     needed_for_live: bool
 
@@ -88,8 +88,8 @@ def _verdict(name: str, checks: Sequence[Check], needed: Callable[[Check], bool]
 
 
 class _Room:
-    """With as many connections as there may be, the oldest on which nothing is asked ends, or else the oldest of all: a
-    probe of the node's health always gets through.
+    """At the limit of connections, the oldest idle one ends, or else the oldest of all: a probe of the node's health
+    always gets through.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Room:
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Notes that something is asked on a connection."""
+        """Notes a request on a connection."""
         self._busy.add(request.protocol)
         try:
             return await handler(request)

@@ -1,1 +1,1 @@
-"""One node: how it joins, what it knows of its health, and the wiring of all its parts."""
+"""One node: its joining, its view of its health, and the wiring of all its parts."""

@@ -38,7 +38,7 @@ _ASKED_NODES: Final = 5
 
 
 class Daemon:
-    """Its parts are built by `run` in the order of the layers, and taken down in the reverse one."""
+    """`run` builds the parts in the order of the layers, and takes them down in reverse order."""
 
     def __init__(self, config: Config, path: Path) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class Daemon:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises MinkaError when the node can't start or can't go on."""
+        """Run until SIGTERM or SIGINT. Raises MinkaError if the node can't start or can't go on."""
         lock = identity.lock(self._config.data_dir)
         try:
             disk = DiskWatch(self._config.data_dir, self._config.storage.disk_low_mib * MIB)
@@ -70,7 +70,7 @@ class Daemon:
             os.close(lock)
 
     async def _identify(self, incarnation: str) -> Identity:
-        """The identity of the data directory; a new one is made by founding the cluster, or by joining it."""
+        """The identity of the data directory; a new one comes from founding the cluster, or from joining it."""
         config = self._config
         known = identity.load(config.data_dir, config.node.id, config.cluster.name)
         if known is not None:
@@ -93,7 +93,8 @@ class Daemon:
         heartbeat_interval = config.membership.heartbeat_interval_ms / 1000
         self._channels = Channels(own.cluster_id, own.node_id, self._credentials, heartbeat_interval)
         parts = self._parts = Parts(config, own, incarnation, log_db, raft_storage, disk, self._channels, telemetry)
-        # Before it votes: what the nodes that answer know of its starts. Registering asks the controller, later.
+        # Before it votes, ask the nodes that answer what they know of its starts. Registering asks the controller,
+        # later.
         try:
             await refuse_older_copy(self._channels, parts.other_addresses()[:_ASKED_NODES], own, log_db.starts)
         except MinkaError:
@@ -117,7 +118,7 @@ class Daemon:
         tasks.watch_threads(loop)
 
     def _unawaited(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """End the node without what has failed; any other context of asyncio's is just logged."""
+        """End the node after this failure; any other context of asyncio's is only logged."""
         if not context.get(tasks.ENDS_NODE):
             loop.default_exception_handler(context)
         elif self._parts is None:
@@ -134,9 +135,9 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
-        """SIGHUP: take what can be changed while running, and say what changed and what needs a restart."""
+        """SIGHUP: take the values that can change at run time, and report what changed and what needs a restart."""
         parts = self._parts
-        if parts is not None:  # else it waits for a cluster to join, and is not READY
+        if parts is not None:  # else it waits for a cluster to join, and isn't READY
             systemd.reloading()
         try:
             new = configuration.load(self._path, os.environ)

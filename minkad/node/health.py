@@ -1,4 +1,4 @@
-"""What the node knows about itself, for /readyz, /livez and the metrics."""
+"""The node's view of itself, for /readyz, /livez and the metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,14 +19,14 @@ from minkad.replication.manager import ReplicaManager
 from minkad.storage.disk_space import DiskWatch
 from minkad.storage.log_database import LogDatabase
 
-SILENT: Final = 3.0  # seconds; a voter that is there is heard several times in it, also while there is no leader
+SILENT: Final = 3.0  # seconds, in which a healthy voter is heard several times, even without a leader
 
 
 class Health:
-    """Reads, and never waits but in `refresh`.
+    """Reads, and waits only in `refresh`.
 
-    `replay_to` is the Raft index that was known to be committed at the start; `last_heard` says when a Raft id was
-    last heard, in seconds of `boottime`, or None; `unanswered` says which data ports don't answer this node.
+    `replay_to` is the Raft index that was known to be committed at the start; `last_heard` returns when a Raft id was
+    last heard, in seconds of `boottime`, or None; `unanswered` returns the data ports that don't answer this node.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Health:
         self._unanswered = unanswered
 
     def is_replayed(self) -> bool:
-        """Whether everything that was committed at the start is applied."""
+        """True if everything that was committed at the start is applied."""
         applied: int = self._coordinator.driver.applied_index
         return applied >= self._replay_to
 
     def knows_table(self) -> bool:
-        """Whether this node has all that was decided before it registered, and hears a controller: gRPC answers that it
-        is registered, and its row comes by Raft, after what was decided while it was down.
+        """True if this node has everything decided before it registered, and hears a controller: gRPC answers that it
+        is registered, and its row comes by Raft, after the decisions made while it was down.
         """
         own = self._member.node
         row = self._coordinator.state.nodes.get(own.id)
@@ -68,7 +68,7 @@ class Health:
         return is_own and self.is_replayed() and self._member.registered.is_set()
 
     def is_live(self) -> bool:
-        """Whether the process works: it answers this on its event loop, and its log can be written."""
+        """True if the process works: its event loop answers this, and its log can be written."""
         return all(check.ok for check in self.checks() if check.needed_for_live)
 
     def checks(self) -> Sequence[Check]:
@@ -94,18 +94,18 @@ class Health:
         )
 
     def _data_port_problem(self) -> str:
-        """What is wrong with this node's data port, by the active controller or by this node itself."""
+        """The fault of this node's data port, as seen by the active controller or by this node itself."""
         if self._member.withheld:
             return self._member.withheld
         own = self._unanswered().get(self._member.node.id)
         return f"{self._member.node.data_address} does not answer this node itself: {own}" if own else ""
 
     async def refresh(self) -> None:
-        """Count the rows of the table that have changed, in turns: `snapshot` says what all add up to."""
+        """Count the rows of the table that have changed, in turns: `snapshot` has the totals."""
         await self._counting.count()
 
     def silent_voters(self) -> list[str]:
-        """The other voters that this one has not heard from for a while; none on a node that is no voter."""
+        """The other voters that this one has not heard from for a while; none on a node that isn't a voter."""
         driver, now = self._coordinator.driver, boottime()
         own = driver.raw.basic_status().id
         if own not in driver.conf_state.voters:
@@ -115,7 +115,7 @@ class Health:
         return [node.id if (node := self._coordinator.node_with(voter)) else "?" for voter in silent]
 
     def is_founded(self) -> bool:
-        """Whether there is a cluster: its founders have to come together once."""
+        """True if there is a cluster: its founders have to come together once."""
         return bool(self._coordinator.state.cluster.id)
 
     def _why_no_controller(self) -> str:
@@ -127,7 +127,7 @@ class Health:
         return f"no quorum of voters: nothing is heard from {', '.join(silent)}"
 
     def describe(self, partitions: Iterable[int] = ()) -> DescribeNodeResponse:
-        """What this node answers when it is asked about itself, and about its copies of these partitions."""
+        """The node's answer to questions about itself, and about its copies of these partitions."""
         coordinator, member, now = self._coordinator, self._member, boottime()
         raft, leader, checks = coordinator.driver.raw.basic_status(), coordinator.leader(), self.checks()
         # At one moment: else a clearance that ends in between would be neither held nor lapsed.
@@ -201,5 +201,5 @@ class Health:
 
 
 def _by_state(found: Counter[int], names: Iterable[tuple[str, int]], prefix: str) -> dict[str, int]:
-    """How many are in each state, by its name in lower case; also those with none, so that a series never ends."""
+    """The number in each state, by its lower-case name; 0 for empty states, so that a series never ends."""
     return {name.removeprefix(prefix).lower(): found[number] for name, number in names if number}

@@ -1,4 +1,4 @@
-"""The first start of a node, with an empty data directory: whether it founds the cluster or joins it."""
+"""The first start of a node, with an empty data directory: it founds the cluster or joins it."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from minkad.storage.identity import Identity
 log: Final = logging.getLogger(__name__)
 
 ASK_TIMEOUT: Final = 1.0
-REGISTER_TIMEOUT: Final = 2.0  # an address may be a node that is silent
+REGISTER_TIMEOUT: Final = 2.0  # an address may belong to a silent node
 CHECK_TIMEOUT: Final = 0.5
 RETRY: Final = 0.5  # seconds between tries to join
 
@@ -30,7 +30,7 @@ RETRY: Final = 0.5  # seconds between tries to join
 async def new_identity(
     config: Config, node: Node, channels: Channels, holder_patience: float, now: Callable[[], float]
 ) -> Identity:
-    """The identity of `node`, which has its data id. Waits for a cluster to join, if need be. Raises MinkaError."""
+    """The identity of `node`, which has its data id. Waits for a cluster to join, if necessary. Raises MinkaError."""
     founders = [(peer.id, peer.address) for peer in config.cluster.bootstrap]
     ids = [founder for founder, _ in founders]
     if node.id in ids:
@@ -43,10 +43,10 @@ async def new_identity(
 
 
 async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster: str, node_id: str) -> bool:
-    """Whether a cluster that exists has had this founder, so that its raft id is used up.
+    """True if an existing cluster has had this founder, so that its raft id is used up.
 
-    A founder that lost its disk may have voted, and must not vote again under the same raft id. This is as far as the
-    nodes that answer know; if none does, the cluster is taken for a new one. Raises CLUSTER_MISMATCH.
+    A founder that lost its disk may have voted, and must not vote again under the same raft id. Only nodes that answer
+    count; if none does, the cluster counts as new. Raises CLUSTER_MISMATCH.
     """
     tables = await asyncio.gather(*(_table(channels, address) for address in addresses))
     there = [table for table in tables if table is not None and table.cluster.id]
@@ -60,8 +60,8 @@ async def _was_here_before(channels: Channels, addresses: Sequence[str], cluster
 
 
 async def refuse_older_copy(channels: Channels, addresses: Sequence[str], own: Identity, starts: int) -> None:
-    """Raises DATA_DIRECTORY_ROLLED_BACK if another node's table knows of as many starts of this data directory: this
-    one is an older copy, which may vote against what it has voted. Those that don't answer at once are not waited for.
+    """Raises DATA_DIRECTORY_ROLLED_BACK if another node's table has as many starts of this data directory: it is then
+    an older copy, which may contradict its earlier votes. Nodes that don't answer at once are not waited for.
     """
     tables = await asyncio.gather(*(_table(channels, address, CHECK_TIMEOUT) for address in addresses))
     rows = [row for table in tables if table is not None for row in table.nodes]
@@ -72,7 +72,7 @@ async def refuse_older_copy(channels: Channels, addresses: Sequence[str], own: I
 
 
 async def _table(channels: Channels, address: str, timeout: float = ASK_TIMEOUT) -> PartitionTable | None:
-    """A node's copy of the table; None when it does not answer."""
+    """A node's copy of the table; None if it doesn't answer."""
     stub = MetadataStub(channels.to(address))
     try:
         answer = await stub.GetTable(GetTableRequest(), timeout=timeout, metadata=channels.identity)
@@ -95,7 +95,7 @@ async def _join(
             _, answer = await register_patiently(peers, addresses, request, holder_patience, REGISTER_TIMEOUT, now)
             return Identity(answer.cluster_id, node.id, node.data_id, answer.raft_id, config.cluster.name)
         except MinkaError as error:
-            if error.code is Code.NOT_REGISTERED:  # an answer was lost, and the node has been taken for dead since
+            if error.code is Code.NOT_REGISTERED:  # an answer was lost, and since then the node has counted as dead
                 node = as_new_process(node)
             elif not error.code.info.retriable:
                 raise

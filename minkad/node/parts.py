@@ -1,4 +1,4 @@
-"""The parts of a node, and how each finds the others."""
+"""The parts of a node, and their connections."""
 
 import random
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ from minkad.storage.row_cache import RowCache
 
 
 class Parts:
-    """Built in the order of the layers. Parts that need one of a later layer find it here when they are at work."""
+    """Built in the order of the layers. Parts that need one of a later layer find it here at run time."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Parts:
         )
 
     def _subscribe(self) -> None:
-        """What the table's changes are told to."""
+        """Connect the listeners to changes of the table."""
         self.coordinator.on_shards_changed = self.sessions.changed
         self.coordinator.on_restored = self.sessions.restored
         self.coordinator.on_leader_change = self.member.leader_changed
@@ -253,7 +253,7 @@ class Parts:
         self.watch.nodes_changed()
         self.member.nodes_changed(self.coordinator.state.nodes.get(self.member.node.id))
 
-    # What parts ask each other
+    # Questions between parts
 
     def _state(self) -> State:
         return self.coordinator.state
@@ -263,11 +263,11 @@ class Parts:
         return self._state().duties.duties
 
     def is_controller(self) -> bool:
-        """Confirmed: this node's rows are the newest."""
+        """True if confirmed: this node's rows are then the newest."""
         return self.coordinator.active is not None and self.member.has_clearance()
 
     def _is_stranger(self, raft_id: int) -> bool:
-        """Whether no node is known by this raft id while all is well. A node that hears no leader may not know the next
+        """True if no node is known by this raft id while all is well. A node that hears no leader may not know the next
         one yet.
         """
         leader, members = self.driver.raw.basic_status().leader_id, self.driver.conf_state
@@ -280,19 +280,19 @@ class Parts:
         return node.address if node else None
 
     def _configured_addresses(self, raft_id: int) -> list[str]:
-        """The addresses of the configuration that may be those of the node: they may be newer than the table's."""
+        """The addresses of the configuration that may be the node's: they may be newer than the table's."""
         cluster, node = self.config.cluster, self.coordinator.node_with(raft_id)
         own = [peer.address for peer in cluster.bootstrap if node is not None and peer.id == node.id]
         return [address for address in (*own, *cluster.join) if address != self.config.grpc_address]
 
     def _controller_address(self) -> str | None:
         if self.driver.is_leader:
-            return self.config.grpc_address  # the table may have an older one, which only registering puts right
+            return self.config.grpc_address  # the table may have an older one, which only registering corrects
         leader = self.coordinator.leader()
         return leader.address if leader else None
 
     def other_addresses(self) -> list[str]:
-        """The addresses of the other nodes, as far as this one knows, by its table and its configuration."""
+        """The addresses of the other nodes, as far as known from this node's table and configuration."""
         cluster = self.config.cluster
         known = [node.address for node in self._state().nodes.values()]
         known += [*cluster.join, *(peer.address for peer in cluster.bootstrap)]

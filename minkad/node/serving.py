@@ -1,4 +1,4 @@
-"""What a node does from its start to its end: it listens, runs its tasks, hands over what it leads, and closes."""
+"""The work of a node from its start to its end: it listens, runs its tasks, hands its leaderships over, and closes."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ SHUTDOWN_SECONDS: Final = 5.0  # for others to take over the partitions that thi
 _STREAMS_PART: Final = 0.625  # of clients' memory
 _FEEDS_PART: Final = 0.125
 _QUORUM_POLL: Final = 0.05  # seconds
-_STOP_SECONDS: Final = 0.2  # for calls that are still open
+_STOP_SECONDS: Final = 0.2  # for open calls
 
 
 class Serving:
@@ -53,12 +53,12 @@ class Serving:
         self._data_port: DataPort | None = None
 
     def renew_certificates(self) -> None:
-        """Use the certificates as they are now for all connections from now on; gRPC asks for them itself."""
+        """Use the present certificates for all connections from now on; gRPC asks for them itself."""
         if self._data_port is not None:
             self._data_port.renew()
 
     async def run(self, stopped: "asyncio.Task[bool]") -> None:
-        """Run until `stopped` ends and all leaderships are handed over. Raises MinkaError when the node can't go on."""
+        """Run until `stopped` ends and all leaderships are handed over. Raises MinkaError if the node can't go on."""
         parts = self._parts
         await parts.spool.start()
         await parts.manager.start()
@@ -91,8 +91,8 @@ class Serving:
             await self._close()
 
     def _clients_memory(self) -> tuple[Memory, Memory, Memory]:
-        """The memory of clients' streams, that of their calls, and that of the readers of whole keyspaces (snapshots,
-        changes). Answers to calls can't be taken back, so they don't have that of keys and values.
+        """The memory of clients' streams, of their calls, and of the readers of whole keyspaces (snapshots, changes).
+        Answers to calls can't be taken back, so their memory is separate from that of keys and values.
         """
         telemetry, size = self._parts.telemetry, self._config.clients.memory_mib * MIB
         most = descriptors.for_clients(descriptors.raise_limit())
@@ -208,7 +208,7 @@ class Serving:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def fail(error: MinkaError) -> None:
-            if not failed.done():  # else the node ends already
+            if not failed.done():  # else the node is ending already
                 failed.set_exception(error)
 
         log_db.on_failure = fail
@@ -217,8 +217,8 @@ class Serving:
         await failed
 
     async def _end_by_failure(self, membership: asyncio.Task[None], error: MinkaError) -> NoReturn:
-        """The disk has failed, or something that the node can't do without: serve nothing from now on, let others lead
-        what this node led, and end. Nothing is closed, since each of the databases would try to write first, and wait.
+        """The disk, or another essential part, has failed: serve nothing from now on, let others lead this node's
+        partitions, and end. Nothing is closed, since each of the databases would try to write first, and wait.
         """
         log.error("the node can't go on, and ends", extra={"reason": str(error)})
         membership.cancel()
@@ -231,7 +231,7 @@ class Serving:
     # The start, as others see it
 
     async def _announce(self) -> None:
-        """READY once the log is replayed: everything that was known to be committed at the last stop is applied."""
+        """READY when the log is replayed: everything that was known to be committed at the last stop is applied."""
         while not self._parts.health.is_replayed():
             await asyncio.sleep(0.01)
         log.info("ready", extra={"address": self._config.grpc_address, "http": self._config.http_address})
@@ -240,7 +240,7 @@ class Serving:
             await self._await_founders()
 
     async def _await_founders(self) -> None:
-        """Log which founders are missing, whenever that changes."""
+        """Log the missing founders whenever they change."""
         health = self._parts.health
         told: list[str] = []
         while not health.is_founded():
@@ -255,8 +255,8 @@ class Serving:
     # The end
 
     async def _drain(self, membership: asyncio.Task[None]) -> None:
-        """Hand over what this node leads, answer what was begun; then serve nothing more, hand over the leadership of
-        the coordinator, and say goodbye.
+        """Hand over this node's leaderships, answer what was begun; then stop serving, hand over the leadership of the
+        coordinator, and say goodbye.
         """
         log.info("stopping")
         systemd.stopping("Handing over")
@@ -267,7 +267,7 @@ class Serving:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await parts.manager.drain()
         except TimeoutError:
-            log.warning("not everything that was begun could be answered", extra={"seconds": DRAIN_SECONDS})
+            log.warning("some requests could not be answered in time", extra={"seconds": DRAIN_SECONDS})
         membership.cancel()
         await asyncio.gather(membership, return_exceptions=True)
         parts.member.clearance.revoke()
@@ -280,7 +280,7 @@ class Serving:
         await self._while_quorum(parts.member.leave(DRAIN_SECONDS), "goodbye")
 
     async def _while_quorum(self, saying: Coroutine[Any, Any, None], name: str) -> None:
-        """Do what needs a record. When most voters have stopped, as they do when the whole cluster is, nothing can be
+        """Do work that needs a record. When most voters have stopped, as at the stop of a whole cluster, nothing can be
         recorded any longer.
         """
         task = tasks.awaited(saying, name)
@@ -295,15 +295,15 @@ class Serving:
             tasks.drop(task)
 
     def _has_quorum(self) -> bool:
-        """Whether most voters may answer: they have not left, and their data ports are not known to be silent."""
+        """True if most voters may answer: they have not left, and their data ports are not known to be silent."""
         parts, silent = self._parts, self._parts.watch.unanswered()
         nodes = (node for node in parts.coordinator.state.nodes.values() if node.id != parts.identity.node_id)
         gone = {node.raft_id for node in nodes if node.state == NodeState.NODE_STATE_LEFT or node.id in silent}
-        voters = parts.driver.conf_state.voters  # none are known yet on a node that has just joined
+        voters = parts.driver.conf_state.voters  # still empty on a node that has just joined
         return not voters or 2 * sum(voter not in gone for voter in voters) > len(voters)
 
     async def _step_down(self) -> None:
-        """Ask a LIVE voter to lead, if this node does and there is one."""
+        """Ask a LIVE voter to lead, if this node leads and there is one."""
         own, coordinator, driver = self._parts.identity.raft_id, self._parts.coordinator, self._parts.driver
         live = {n.raft_id for n in coordinator.state.nodes.values() if n.state == NodeState.NODE_STATE_LIVE}
         others = [voter for voter in driver.conf_state.voters if voter != own and voter in live]
@@ -320,4 +320,4 @@ async def _wait_for_end(works: Iterable[asyncio.Task[None]], stopped: "asyncio.T
     while not stopped.done():
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for work in done:
-            await work  # raises what ended it
+            await work  # raises the error that ended it

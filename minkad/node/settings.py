@@ -1,4 +1,4 @@
-"""What the parts of a node take from its configuration."""
+"""The settings of a node's parts, from its configuration."""
 
 import logging
 import random
@@ -82,12 +82,12 @@ def controller_settings(config: Config) -> ControllerSettings:
 
 
 def voter_settings(config: Config) -> VoterSettings:
-    """How many nodes vote, and when one that is gone loses its seat."""
+    """The number of voters, and the time after which one that is gone loses its seat."""
     return VoterSettings(config.coordinator.voters, config.coordinator.replace_voter_after_s * 1000)
 
 
 def holder_patience(config: Config) -> float:
-    """Seconds for which a node tries on to register while its predecessor's clearance may not be over."""
+    """Seconds for which a node retries to register while its predecessor's clearance may not be over."""
     return 2 * config.membership.failure_timeout_ms / 1000 + 1
 
 

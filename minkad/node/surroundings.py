@@ -1,4 +1,4 @@
-"""What the data plane gets from the rest of the node: its table, and the active controller."""
+"""The rest of the node for the data plane: its table, and the active controller."""
 
 from collections.abc import Callable, Collection
 
@@ -17,7 +17,7 @@ from minkad.storage.disk_space import DiskWatch
 
 
 class NodeTable:
-    """This node's copy of the table as it is now; `minkad.replication.context.ClusterTable`."""
+    """This node's present copy of the table; `minkad.replication.context.ClusterTable`."""
 
     def __init__(self, state: Callable[[], State], member: Callable[[], Member], disk: DiskWatch) -> None:
         self._state = state
@@ -25,7 +25,7 @@ class NodeTable:
         self._disk = disk
 
     def has_clearance(self) -> bool:
-        """Whether this node may serve now."""
+        """True if this node may serve now."""
         return self._member().has_clearance()
 
     def row(self, partition_id: int) -> Partition | None:
@@ -33,15 +33,15 @@ class NodeTable:
         return self._state().row(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether the partition was merged into another one."""
+        """True if the partition was merged into another one."""
         return self._state().is_gone(partition_id)
 
     def keyspace(self, keyspace_id: int) -> Keyspace | None:
-        """The keyspace, or None before it is known here."""
+        """The keyspace; None until it is known here."""
         return self._state().keyspaces.get(keyspace_id)
 
     def is_absent(self, node_id: str) -> bool:
-        """Whether a node has failed, or left."""
+        """True if a node has failed, or left."""
         return self._state().is_absent(node_id)
 
     def operation_moving(self, partition_id: int) -> Operation | None:
@@ -49,7 +49,7 @@ class NodeTable:
         return self._state().operation_moving(Placed.partition(partition_id))
 
     def low_disks(self) -> Collection[str]:
-        """The nodes that are short of disk space: others by the active controller's word, this one by its own."""
+        """The nodes that are short of disk space: others as the active controller reports, this one as it measures."""
         member = self._member()
         if not self._disk.is_low and member.node.id not in member.low_disks:
             return member.low_disks

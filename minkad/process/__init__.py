@@ -1,1 +1,1 @@
-"""What belongs to the process as a whole, and any layer may use: clocks, turns of the loop, memory, counters, logs."""
+"""Parts of the process as a whole, which any layer may use: clocks, turns of the loop, memory, counters, logs."""

@@ -11,12 +11,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class SteadyClock:
-    """Unix time that never goes back. After the machine's clock was set back it goes at half its speed until that one
-    has caught up, so what is timed by it takes twice as long at most, instead of waiting for what was set back.
+    """Unix time that never goes back. After the machine's clock was set back it runs at half its speed until the
+    machine's clock has caught up. So waits timed by it take at most twice as long, instead of also waiting for the time
+    that was set back.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
-        """`wall_ns` is the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
+        """`wall_ns` returns the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
         self._wall_ns: Final = wall_ns
         self._boot_ns: Final = boot_ns
         self._last_ns = wall_ns()
@@ -31,19 +32,20 @@ class SteadyClock:
 
 
 def boottime() -> float:
-    """Seconds of a clock that never goes back and, unlike CLOCK_MONOTONIC, goes on while the machine sleeps:
-    a lease must not outlive a suspended virtual machine."""
+    """Seconds of a clock that never goes back and, unlike CLOCK_MONOTONIC, goes on while the machine sleeps: a lease
+    must not outlive a suspended virtual machine.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 _OFF_NS: Final = OFF_MS * 1_000_000
-_UNKNOWN_NS: Final = 5_000_000_000  # what was known counts for so long
-_AGREE_NS: Final = 1_000_000_000  # between two answers that agree; the controller looks at the clocks more often
-_UNCHECKED_NS: Final = 5_000_000_000  # from the first answer on, where nobody knows whose clock is right
+_UNKNOWN_NS: Final = 5_000_000_000  # the last known value counts for this long
+_AGREE_NS: Final = 1_000_000_000  # between two answers that agree; the controller checks the clocks more often
+_UNCHECKED_NS: Final = 5_000_000_000  # from the first answer on, if nobody knows whose clock is right
 
 
 class Reading(NamedTuple):
-    """A machine's Unix time, and at the same moment a clock that nobody sets; both in nanoseconds."""
+    """A machine's Unix time and, at the same moment, a clock that nobody sets; both in nanoseconds."""
 
     wall_ns: int
     boot_ns: int
@@ -52,24 +54,24 @@ class Reading(NamedTuple):
 class ClusterClock:
     """Unix time by the clocks of most nodes.
 
-    As long as this machine's clock is at most a second off, it is that clock, and a `SteadyClock`. If it is further
-    off, it is corrected by as much, and again once that correction is more than a second off. All that is known from
-    the answers to heartbeats, so a jump ahead of more than a second counts only once they confirm it: else keys would
-    have expired until then.
+    While this machine's clock is at most a second off, this is the machine's clock, made steady by a `SteadyClock`. If
+    it is further off, it is corrected by the difference, and again when that correction is more than a second off. The
+    difference is known from the answers to heartbeats, so a jump ahead of more than a second counts only after they
+    confirm it: otherwise keys would expire until then.
     """
 
     def __init__(self, wall_ns: Callable[[], int], boot_ns: Callable[[], int]) -> None:
-        """`wall_ns` is the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
+        """`wall_ns` returns the machine's Unix time, `boot_ns` a clock that nobody sets; both in nanoseconds."""
         self._wall_ns: Final = wall_ns
         self._boot_ns: Final = boot_ns
         self._correction_ns = 0
         self._confirmed: Reading | None = None  # the corrected time, when it was last known to be right
         self._first_told_ns: int | None = None  # by the clock that nobody sets
         self._is_checked = False
-        self._last: Reading | None = None  # that of the last answer
+        self._last: Reading | None = None  # at the last answer
         self._proposed: tuple[int, int] | None = None  # a jump ahead: the correction, and since when answers agree
         self._steady = SteadyClock(self._corrected_ns, boot_ns)
-        self.ahead_ms: int | None = None  # how far this machine's clock is ahead of most nodes'; None: not known
+        self.ahead_ms: int | None = None  # how far this machine's clock is ahead of most nodes'; None: unknown
 
     def ms(self) -> int:
         """Milliseconds since 1970."""
@@ -87,14 +89,14 @@ class ClusterClock:
         return expected if now - expected > _OFF_NS else now
 
     def is_checked(self) -> bool:
-        """Whether the time was compared with other nodes' clocks, or nobody can say whose clock is right."""
+        """True if the time was compared with other nodes' clocks, or nobody can tell whose clock is right."""
         if not self._is_checked and self._first_told_ns is not None:
             self._is_checked = self._boot_ns() - self._first_told_ns > _UNCHECKED_NS
         return self._is_checked
 
     def told(self, ahead_ms: int | None, at: Reading) -> None:
-        """How far the machine's clock was ahead of most nodes' at a reading of it; None: nobody knows. A new controller
-        doesn't for a moment, so what was confirmed counts for some seconds more.
+        """`ahead_ms`: how far the machine's clock was ahead of most nodes' when read `at`; None: nobody knows. A new
+        controller doesn't know it for a moment, so the last confirmed value counts for some seconds more.
         """
         self.ahead_ms = ahead_ms
         if self._first_told_ns is None:
@@ -123,8 +125,8 @@ class ClusterClock:
             self._confirmed = None
 
     def _is_believed(self, correction_ns: int, at: Reading) -> bool:
-        """A correction that moves the time ahead lets keys expire for good, so one answer isn't enough: a new
-        controller may know the clocks of a few nodes only.
+        """True if the correction counts. A correction ahead makes keys expire for good, so one answer isn't enough: a
+        new controller may know the clocks of only a few nodes.
         """
         time_ns = at.wall_ns - self._correction_ns
         if self._confirmed is not None:
@@ -136,7 +138,7 @@ class ClusterClock:
         return at.boot_ns - self._proposed[1] >= _AGREE_NS
 
     def _keep_time(self, step_ns: int) -> None:
-        """Somebody has set a clock that is corrected while nobody knows better: most likely he set it right."""
+        """Somebody has set the corrected clock while nobody knows better: most likely it is right now."""
         if self._correction_ns and abs(step_ns) > _OFF_NS:
             correction_ns = self._correction_ns + step_ns
             self._correct_by(correction_ns if abs(correction_ns) > _OFF_NS else 0)
@@ -152,6 +154,6 @@ cluster_clock: Final = ClusterClock(time.time_ns, lambda: time.clock_gettime_ns(
 
 def unix_ms() -> int:
     """Wall-clock time in milliseconds, by the `ClusterClock`: for people, for lifetimes of keys, and for waits that
-    outlive a controller. No lease goes by it, as different machines' clocks differ.
+    outlive a controller. Leases don't use it, as the clocks of machines differ.
     """
     return cluster_clock.ms()

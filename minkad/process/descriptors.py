@@ -1,4 +1,4 @@
-"""File descriptors: how many the process may have, and how many of them clients may take."""
+"""File descriptors: the limit of the process, and the share for clients."""
 
 import logging
 import resource
@@ -6,7 +6,7 @@ from typing import Final
 
 log: Final = logging.getLogger(__name__)
 
-OWN: Final = 512  # for the node itself at least: databases, other nodes, HTTP, connections that have said nothing yet
+OWN: Final = 512  # at least, for the node itself: databases, other nodes, HTTP, connections that have said nothing yet
 _LEAST: Final = 32
 
 
@@ -21,5 +21,5 @@ def raise_limit() -> int:
 
 
 def for_clients(limit: int) -> int:
-    """How many clients may be connected at once: they take half of what the node doesn't need for itself."""
+    """The number of clients that may be connected at once: they take half of what the node doesn't need for itself."""
     return max(_LEAST, (limit - OWN) // 2)

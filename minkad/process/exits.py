@@ -1,4 +1,4 @@
-"""How the process ends when it can't go on: its message and its exit status."""
+"""The end of a process that can't go on: its message and its exit status."""
 
 import logging
 import os
@@ -10,8 +10,8 @@ from minka.errors import Code, MinkaError
 
 FAILED: Final = 1
 MISTAKE: Final = 2  # in the command line or the configuration
-REFUSED: Final = 3  # for good: somebody has to change something before it is of use to start again
-# With these nothing changes by itself. After MISTAKE and REFUSED configs/minkad.service doesn't start it again.
+REFUSED: Final = 3  # for good: a new start is useless until somebody changes something
+# These don't pass without a change. After MISTAKE and REFUSED configs/minkad.service doesn't start it again.
 _FOR_GOOD: Final = frozenset(
     {
         Code.NODE_REMOVED,
@@ -27,13 +27,13 @@ _SAYING_SECONDS: Final = 0.5
 
 def status_of(error: MinkaError) -> int:
     """The exit status of a process that ends with this error."""
-    if error.code is Code.INVALID_CONFIG:  # such as a data directory that is another node's
+    if error.code is Code.INVALID_CONFIG:  # such as the data directory of another node
         return MISTAKE
     return REFUSED if error.code in _FOR_GOOD else FAILED
 
 
 def complain(error: MinkaError, status: int) -> int:
-    """Say on stderr what is wrong and what helps. Returns the exit status."""
+    """Write the fault and its remedy to stderr. Returns the exit status."""
     info = error.code.info
     text = f"minkad: {error.code.name}: {error.message}\n  remedy: {info.node_remedy or info.remedy}\n"
     sys.stderr.write(text)
@@ -41,8 +41,8 @@ def complain(error: MinkaError, status: int) -> int:
 
 
 def end_at_once(error: MinkaError) -> NoReturn:
-    """End with the error's status, and wait for nothing: a thread that waits in the kernel for a dead disk would
-    keep an orderly end for ever. So would a log on the same disk, which is given half a second. On any thread.
+    """End with the error's status, and wait for nothing: a thread that waits in the kernel for a dead disk would delay
+    an orderly end for ever. So would a log on the same disk, which gets half a second. On any thread.
     """
 
     def say() -> None:

@@ -31,7 +31,7 @@ _names: set[str] = set()
 
 
 def names() -> list[str]:
-    """All that are declared in the modules imported so far, sorted."""
+    """All failpoints declared in the modules imported so far, sorted."""
     return sorted(_names)
 
 
@@ -66,7 +66,7 @@ def _wrapped(name: str, function: Callable[_P, _R], file: Path) -> Callable[_P, 
 
 
 def _reach(file: Path, place: str) -> Path | None:
-    """Do what the file says about the place; the file to wait for, if that is to wait."""
+    """Do what the file says about the place. Returns the file to wait for, if it says to wait."""
     action = _action(file, place)
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,5 @@
 """Python's garbage collection in turns of a few milliseconds: a full one looks at every object (ten thousand replicas
-have a million), and holds the loop for 100 ms and more.
+have a million), and holds the loop for 100 ms or more.
 """
 
 import asyncio
@@ -9,20 +9,21 @@ from collections.abc import Callable
 from typing import Final
 
 _POLL_S: Final = 0.1
-_BUSY_POLL_S: Final = 0.02  # while many objects are made: what has to be looked at grows fast
+_BUSY_POLL_S: Final = 0.02  # while many objects are made, the collector's work grows fast
 _YOUNG: Final = 3  # collections of the middle generation, some 7,000 new objects each, until the oldest is looked at
-_LOOK_S: Final = 60.0  # between two looks at how much memory there is
-_GROWN: Final = 1.25  # times as much as after the last full collection: some of it may be cycles that nobody needs
+_LOOK_S: Final = 60.0  # between two looks at the size of memory
+_GROWN: Final = 1.25  # times the memory after the last full collection: some of the growth may be unused cycles
 _NEVER: Final = 1_000_000
 
 
 async def collect(is_flooded: Callable[[], bool]) -> None:
-    """Collect until cancelled. What survives a collection is set aside, and looked at again once Python's memory has
-    grown by a quarter, but not `is_flooded`: what clients' requests take is no garbage, and goes away with them.
+    """Collect until cancelled. Objects that survive a collection are set aside, and looked at again when Python's
+    memory has grown by a quarter, but not if `is_flooded`: the memory of clients' requests isn't garbage, and is freed
+    with them.
     """
     young, middle, oldest = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
-    gc.freeze()  # what a start has made: with tens of thousands of replicas, a look at it takes 100 ms
+    gc.freeze()  # the objects of a start: with tens of thousands of replicas, a look at them takes 100 ms
     loop = asyncio.get_running_loop()
     kept, look_at, poll_s = sys.getallocatedblocks(), loop.time() + _LOOK_S, _POLL_S
     try:

@@ -1,4 +1,4 @@
-"""Why an address can't be listened on, said alike for gRPC and HTTP."""
+"""The reason why the node can't listen on an address, with the same text for gRPC and HTTP."""
 
 import errno
 import socket
@@ -8,10 +8,10 @@ from minkad.config.addresses import split_address
 
 
 def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
-    """What to raise: ADDRESS_IN_USE with the command that names the holder, else ADDRESS_UNAVAILABLE with the
+    """The error to raise: ADDRESS_IN_USE with the command that names the holder, else ADDRESS_UNAVAILABLE with the
     cause, which may pass: the network isn't up yet.
 
-    `key` is the one of the configuration that says the address; `error` None is a cause that isn't known.
+    `key` is the configuration key of the address; `error` None: the cause is unknown.
     """
     if error is not None and error.errno == errno.EADDRINUSE:
         _, port = split_address(address)
@@ -22,7 +22,7 @@ def cannot_listen(key: str, address: str, error: OSError | None) -> MinkaError:
 
 
 def bind_error(address: str) -> OSError | None:
-    """What the kernel says when one binds it; None when it can be had. gRPC itself does not tell."""
+    """The kernel's error when one binds the address; None if it is free. gRPC itself does not tell."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

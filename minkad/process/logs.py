@@ -1,8 +1,8 @@
 """Logging to stderr: lines for people, or one JSON object a line for machines.
 
-Modules log with the standard library, a sentence and its specifics apart:
-`log.info("became active controller", extra={"term": term})`. The specifics become `term=7` or a JSON member.
-The writing node is the field `node`; another node in the specifics goes by its part: `source`, `target`, `peer`.
+Modules log with the standard library, a sentence and its specifics apart: `log.info("became active controller",
+extra={"term": term})`. The specifics become `term=7` or a JSON member. The field `node` is the writing node; another
+node in the specifics is named by its part: `source`, `target`, `peer`.
 """
 
 import json
@@ -16,18 +16,18 @@ from typing import Any, TextIO
 
 FORMATS = ("human", "json")
 
-# What every record has, so that what is left came from `extra`.
+# The fields of every record: all others came from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OWN = frozenset({"ts", "level", "node", "logger", "msg", "exception"})
 _MAX_TEXT = 8192
 # syslog priorities, as systemd reads them at the start of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
-# Their own informational lines tell an operator nothing.
+# Their informational lines don't help an operator.
 _QUIET = ("aiohttp", "asyncio", "grpc")
 
 
 def setup(level: str, format: str, node: str, *, stream: TextIO | None = None) -> None:  # noqa: A002  # as its key
-    """Send everything that is logged to `stream` (stderr), in place of what an earlier call set up.
+    """Send all log lines to `stream` (stderr), replacing the setup of an earlier call.
 
     `level` and `format` are the values of log.level and log.format; `node` is this node's id.
     """
@@ -48,10 +48,10 @@ class Seldom:
     def __init__(self, logger: logging.Logger, period_s: float = 10.0) -> None:
         self._logger = logger
         self._period_s = period_s
-        self._said: dict[str, tuple[float, int]] = {}  # line -> when it was last written, how often not since then
+        self._said: dict[str, tuple[float, int]] = {}  # line -> when it was last written, and the number left out since
 
     def log(self, level: int, line: str, *, with_traceback: bool = False, **specifics: object) -> None:
-        """Write the line, or count it. Lines are few: what varies belongs into the specifics."""
+        """Write the line, or count it. Lines are few: put variable parts into the specifics."""
         now = time.monotonic()
         at, left_out = self._said.get(line, (float("-inf"), 0))
         if now - at < self._period_s:
@@ -63,22 +63,22 @@ class Seldom:
 
 
 def _without_mistakes(seldom: Seldom) -> Callable[[logging.LogRecord], bool]:
-    """A filter for what libraries write, with tracebacks, when someone sends what is no request."""
+    """A filter for the lines and tracebacks that libraries write when somebody sends an invalid request."""
 
     def is_kept(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else record.msg
         is_http = record.name == "aiohttp.server" and 400 <= getattr(error, "code", 0) < 500
-        # The name of a method that isn't UTF-8 ends gRPC's server: see minkad.rpc.server.
+        # A method name that isn't UTF-8 ends gRPC's server: see minkad.rpc.server.
         is_grpc = record.name in ("asyncio", "grpc._cython.cygrpc") and isinstance(error, UnicodeDecodeError)
         if is_http or is_grpc:
-            seldom.log(logging.INFO, "a connection sent what is no request", reason=repr(error)[:200])
+            seldom.log(logging.INFO, "a connection sent an invalid request", reason=repr(error)[:200])
         return not (is_http or is_grpc)
 
     return is_kept
 
 
 def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether the stream goes to systemd's journal, which names its device and inode (systemd.exec(5))."""
+    """True if the stream goes to systemd's journal, which names its device and inode (systemd.exec(5))."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _specifics(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller passed as `extra`; a name of ours gets an underscore, so that no field is there twice."""
+    """The caller's `extra`; a name of ours gets an underscore, so that no field is there twice."""
     return {f"{key}_" if key in _OWN else key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
@@ -122,7 +122,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _json_value(value: object) -> object:
-    """Numbers, booleans, lists and nothing as they are; anything else as the text a person would see."""
+    """Numbers, booleans, lists and null unchanged; anything else as the text that a person would see."""
     if isinstance(value, list | tuple):
         return [_json_value(one) for one in value]
     if value is None or isinstance(value, bool | int):
@@ -133,7 +133,9 @@ def _json_value(value: object) -> object:
 
 
 class _HumanFormatter(logging.Formatter):
-    """`12:34:56.789 INFO    athens coordinator: sentence key=value`; in the journal, which has the time, priorities."""
+    """`12:34:56.789 INFO    athens coordinator: sentence key=value`; in the journal, which has the time, priorities
+    instead.
+    """
 
     def __init__(self, node: str, journal: bool) -> None:
         super().__init__()
@@ -157,7 +159,7 @@ class _HumanFormatter(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """Control characters escaped: what came from elsewhere can neither forge a line nor steer a terminal."""
+    """Control characters escaped: text from elsewhere can neither forge a line nor steer a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 

@@ -1,4 +1,4 @@
-"""How long a turn of the event loop takes: nothing on it may hold up heartbeats for longer than 20 ms."""
+"""The duration of a turn of the event loop: nothing on it may hold up heartbeats for longer than 20 ms."""
 
 import asyncio
 import gc
@@ -12,20 +12,20 @@ from minkad.process.telemetry import Telemetry
 
 log: Final = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 0.04  # twice as often would cost an idle daemon a tenth of what it takes
-LONG_S: Final = 0.05  # of processor time; a turn that takes more is logged with what ran
+INTERVAL_S: Final = 0.04  # twice as often would cost a tenth of an idle daemon's time
+LONG_S: Final = 0.05  # of processor time; a longer turn is logged with what ran
 _LOG_EVERY_S: Final = 1.0
 _MOST_FRAMES: Final = 6
 _PACKAGES: Final = ("/minkad/", "/minka/")
 
 
 class LoopLag:
-    """Asks to be called every 40 ms and counts how late that is. `work` counts how much of it was the loop's own work:
-    on a busy machine the process also waits for a processor.
+    """Asks to be called every 40 ms and counts the delay. `work` counts the loop's own work in it: on a busy machine
+    the process also waits for a processor.
 
-    When it is late, a timer's signal looks at what the loop is doing. A thread would not do: CPython 3.11 can die or
-    hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees a call
-    into C that keeps the GIL.
+    When the call is late, a timer's signal looks at what the loop is doing. A thread can't do this: CPython 3.11 can
+    die or hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees
+    a call into C that keeps the GIL.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -72,7 +72,7 @@ class LoopLag:
 
     def _look(self, _signal: int, frame: FrameType | None) -> None:
         if self._seen:
-            return  # a collection, which has just ended
+            return  # a garbage collection, which has just ended
         own: list[str] = []
         while frame is not None and len(own) < _MOST_FRAMES:
             if any(package in frame.f_code.co_filename for package in _PACKAGES):

@@ -1,10 +1,10 @@
-"""What clients' requests and answers take of a node's memory: counted until the bytes have left, all together.
+"""The memory of clients' requests and answers at a node: all counted together, until the bytes have left.
 
-Each stream and each call has a share. Nobody is promised a part: what a share may have grows with what is free, so that
-many can't take all, and one that has nothing yet always finds some (the dynamic thresholds of Choudhury and Hahne,
-"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). When several wait, the one that has held
-least so far comes first: slow clients wait for each other, and not a quick one for them. A client that takes no answers
-at all loses its stream when others wait for memory, as a slow client of Redis or NATS does.
+Each stream and each call has a share. No share is guaranteed a part: its limit grows with the free memory, so that many
+shares can't take everything, and an empty one always finds some (the dynamic thresholds of Choudhury and Hahne,
+"Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). If several wait, the one that has held least
+so far comes first: slow clients wait for each other, and a quick one doesn't wait for them. A client that takes no
+answers at all loses its stream when others wait for memory, as a slow client of Redis or NATS does.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-STALLED_S: Final = 2.0  # a stream that stood still for so long may be ended when others wait
+STALLED_S: Final = 2.0  # a stream that stood still for this long may be ended when others wait
 _RELIEF_S: Final = 0.25  # between two looks for such streams
-_LITTLE: Final = 96 * 1024  # a share with no more than this counts as one with nothing
-_FIRST_PART: Final = 2  # a share with nothing gets up to a half of what is free,
+_LITTLE: Final = 96 * 1024  # a share with at most this counts as empty
+_FIRST_PART: Final = 2  # an empty share gets at most half of the free memory,
 _MORE_PART: Final = 16  # and any other stays below a sixteenth
-_SHARE_BYTES: Final = 32 * 1024  # what a stream or call takes besides what it carries, about
-_SHARES_PART: Final = 4  # a quarter at most is for that
+_SHARE_BYTES: Final = 32 * 1024  # about the memory of a stream or call besides its content
+_SHARES_PART: Final = 4  # at most a quarter is for that
 
 
 class Memory:
-    """The memory of all clients, and those that wait for some. For the loop's thread."""
+    """The memory of all clients, and the shares that wait for some. For the loop's thread."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class Memory:
         trim: Callable[[], None] | None = None,
         most_shares: int | None = None,
     ) -> None:
-        """`limit` in bytes. `trim`, called on a thread while shares wait and once much was given back, gives what is
-        free to the system. `most_shares`: how many there may be, if something else than memory bounds them.
+        """`limit` in bytes. `trim` returns free memory to the system; it is called on a thread while shares wait, and
+        after much was given back. `most_shares`: the limit of shares, if something other than memory bounds them.
         """
         self.limit: Final = limit
         self._most_shares = most_shares
         self.used = 0
-        self.ended = 0  # streams, because others waited for what they held
+        self.ended = 0  # streams, because others waited for their memory
         self._clock = clock
         self._trim = trim
         self._trimming: asyncio.Future[None] | None = None
@@ -49,9 +49,10 @@ class Memory:
         self._relief: asyncio.TimerHandle | None = None
 
     def share(self, on_revoke: Callable[[], object] = lambda: None) -> "Share":
-        """For a stream or a call; it has to be closed. `on_revoke`: it is to end, since others need what it holds.
+        """A share for a stream or a call; it has to be closed. `on_revoke` is called when it must end, since others
+        need its memory.
 
-        Raises OVERLOADED when there are too many.
+        Raises OVERLOADED if there are too many.
         """
         if len(self._shares) >= self.max_shares:
             raise MinkaError(Code.OVERLOADED, f"{len(self._shares)} streams or calls of clients are open at this node")
@@ -62,7 +63,7 @@ class Memory:
 
     @property
     def max_shares(self) -> int:
-        """How many shares there can be at once."""
+        """The most shares at once."""
         most = self.limit // (_SHARE_BYTES * _SHARES_PART) + 1
         return most if self._most_shares is None else min(most, self._most_shares)
 
@@ -76,7 +77,7 @@ class Memory:
         self._shares.discard(share)
 
     def moved(self, size: int) -> None:
-        """Count so many more bytes, or fewer."""
+        """Count `size` more bytes (fewer if below 0)."""
         self.used += size
         if size < 0 and self._waiting:
             self._admit_soon()
@@ -89,11 +90,11 @@ class Memory:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a share waits for memory, and so comes first."""
+        """True if a share waits for memory, and so comes first."""
         return bool(self._waiting)
 
     async def wait(self, share: "Share", size: int, timeout: float | None, same_answer: Callable[[], int]) -> bool:
-        """Take so many bytes for the share when they fit and it is its turn; False when that takes too long.
+        """Take `size` bytes for the share when they fit and its turn has come; False if that takes too long.
         `same_answer`: see `Share.fits`.
         """
         loop = asyncio.get_running_loop()
@@ -129,8 +130,8 @@ class Memory:
                 future.set_result(None)
 
     def _relieve(self) -> None:
-        """End streams that take nothing, while a share waits and more than a half is used. What was freed is given back
-        to the system, also once all that was much is gone.
+        """End streams that take nothing, while a share waits and more than half is used. Freed memory goes back to the
+        system, also after most of the memory was given back.
         """
         self._relief = None
         now = self._clock()
@@ -152,8 +153,8 @@ class Memory:
 
 
 def malloc_trim() -> None:
-    """Give free pages back to the system. By itself glibc keeps all that lie below a block that is in use: after large
-    answers of many clients the process stayed at four times its size.
+    """Give free pages back to the system. On its own, glibc keeps all pages below a block in use: after large answers
+    to many clients the process stayed at four times its size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # another libc
@@ -179,9 +180,9 @@ class Share:
 
     def __init__(self, memory: Memory, on_revoke: Callable[[], object]) -> None:
         self.held = 0  # bytes
-        self.held_until_answered = 0  # of these: what leaves only once a request is answered
-        self.sending_since: float | None = None  # the piece of an answer that is on its way, by the memory's clock
-        self.receiving_since: float | None = None  # the last piece of a request that isn't complete
+        self.held_until_answered = 0  # of these: bytes that leave only after a request is answered
+        self.sending_since: float | None = None  # since when a piece of an answer is on its way, by the memory's clock
+        self.receiving_since: float | None = None  # the last piece of an incomplete request
         self.is_revoked = False
         self._began = self._at = memory.now
         self._byte_seconds = 0.0  # until `_at`
@@ -191,17 +192,17 @@ class Share:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether there is room for any answer: true for nearly everybody nearly always, and quickly said."""
+        """True if there is room for any answer: a quick check, true for nearly everybody nearly always."""
         limit = self._memory.limit
         return self._memory.used * 2 <= limit and (self.held - self.held_until_answered) * 64 <= limit
 
     def has_room(self, size: int, same_answer: int = 0) -> bool:
-        """Whether it may take so many bytes more now. `same_answer`: see `fits`."""
+        """True if the share may take `size` more bytes now. `same_answer`: see `fits`."""
         return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, same_answer))
 
     def fits(self, size: int, same_answer: int = 0) -> bool:
-        """Whether it may take so many bytes more when it is its turn. `same_answer`: of what it holds, the bytes that
-        leave together with these, and so would never make room for them.
+        """True if the share may take `size` more bytes in its turn. `same_answer`: the bytes that it holds for the same
+        answer; they leave together with these, and so would never make room for them.
         """
         free = self._memory.limit - self._memory.used
         held = self.held - self.held_until_answered - same_answer
@@ -211,8 +212,8 @@ class Share:
         return (held + size) * _MORE_PART <= free
 
     async def reserve(self, size: int, until: float | None = None, same_answer: Callable[[], int] = lambda: 0) -> bool:
-        """Take so many bytes as soon as there is room. False if there is none by `until`, a time of the loop's
-        clock. `same_answer`: see `fits`.
+        """Take `size` bytes as soon as there is room. False if there is none by `until`, a time of the loop's clock.
+        `same_answer`: see `fits`.
         """
         if self.has_room(size, same_answer()):
             self.take(size)
@@ -221,7 +222,7 @@ class Share:
         return await self._memory.wait(self, size, left, same_answer)
 
     def take(self, size: int) -> None:
-        """Count so many bytes that are here, whether there was room or not."""
+        """Count `size` bytes that are here already, with or without room."""
         if not self._is_closed:
             now = self._memory.now
             self._byte_seconds += self.held * (now - self._at)
@@ -230,32 +231,32 @@ class Share:
             self._memory.moved(size)
 
     def take_until_answered(self, size: int) -> None:
-        """Count bytes that leave only once the request is answered, so that it doesn't wait for them; or, below zero,
+        """Count bytes that leave only after the request is answered, so that it doesn't wait for them; below zero,
         count them off.
         """
         self.held_until_answered += size
         self.take(size)
 
     def give(self, size: int) -> None:
-        """Count off so many bytes, which have left."""
+        """Count off `size` bytes, which have left."""
         self.take(-size)
 
     def mean(self, now: float) -> float:
-        """Bytes that it has held on average."""
+        """The mean number of bytes that it has held."""
         return (self._byte_seconds + self.held * (now - self._at)) / (now - self._began + 1.0)
 
     def give_all_but(self, size: int) -> None:
-        """Give all but so many bytes."""
+        """Give back all but `size` bytes."""
         self.give(max(0, self.held - size - _SHARE_BYTES))
 
     def close(self) -> None:
-        """Give back all that is held; what is taken from now on doesn't count."""
+        """Give back all held bytes; bytes taken from now on don't count."""
         self.give(self.held)
         self._is_closed = True
         self._memory.close(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the client has taken nothing for long, or has sent nothing of the rest of a request."""
+        """True if the client has taken nothing for long, or has sent nothing of the rest of a request."""
         since = [at for at in (self.sending_since, self.receiving_since) if at is not None]
         return not self.is_revoked and any(now - at > STALLED_S for at in since)
 

@@ -1,6 +1,7 @@
-"""What the daemon tells systemd: the notification protocol of sd_notify(3), and the watchdog of sd_watchdog_enabled(3).
+"""The daemon's messages to systemd: the notification protocol of sd_notify(3), and the watchdog of
+sd_watchdog_enabled(3).
 
-Everything here does nothing when systemd didn't start the process as a `Type=notify` service.
+Everything here does nothing unless systemd started the process as a `Type=notify` service.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def ready(status: str) -> bool:
-    """Say that the start, or a reload, is done."""
+    """Tell systemd that the start, or a reload, is done."""
     return notify("READY=1", f"STATUS={status}")
 
 
@@ -47,17 +48,17 @@ def status(text: str) -> bool:
 
 
 def reloading() -> bool:
-    """Say that a reload begins; `ready` ends it."""
+    """Tell systemd that a reload begins; `ready` ends it."""
     return notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
 
 
 def stopping(text: str) -> bool:
-    """Say that the daemon stops, by itself or because it was told to."""
+    """Tell systemd that the daemon stops, for its own reasons or because it was told to."""
     return notify("STOPPING=1", f"STATUS={text}")
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds between keep-alives, half of what systemd allows; None when it doesn't watch this process."""
+    """Seconds between keep-alives, half of what systemd allows; None if it doesn't watch this process."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     allowed = environ.get("WATCHDOG_USEC", "")
@@ -65,9 +66,9 @@ def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float | None:
 
 
 async def watchdog(alive: Callable[[], bool], interval: float | None = None) -> None:
-    """Send keep-alives while `alive()`, until cancelled; returns at once when systemd doesn't watch.
+    """Send keep-alives while `alive()`, until cancelled; returns at once if systemd doesn't watch.
 
-    It runs on the daemon's loop, so a loop that hangs is a process that systemd restarts.
+    It runs on the daemon's loop, so systemd restarts a process whose loop hangs.
     """
     interval = watchdog_interval() if interval is None else interval
     if interval is None:

@@ -1,4 +1,4 @@
-"""Starts tasks. The end of each is expected, or it is logged and ends the task's owner."""
+"""Starts tasks. If a task ends unexpectedly, that is logged and ends the task's owner."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from minka.errors import MinkaError
 
 log: Final = logging.getLogger(__name__)
 
-ENDS_NODE: Final = "ends_node"  # in what an event loop's exception handler is told: the node can't go on
+ENDS_NODE: Final = "ends_node"  # key in the context for an event loop's exception handler: the node can't go on
 TAKEN_WITHIN_S: Final = 30.0  # by then somebody has asked for the result of a task that was to be awaited
 
 Failed = Callable[[BaseException], object]
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def start(work: Coroutine[Any, Any, T], name: str, failed: Failed | None = None) -> asyncio.Task[T]:
-    """Run `work` beside the caller. If it ends by an error, or cancelled although nobody has cancelled it, that is
+    """Run `work` beside the caller. If it ends with an error, or cancelled although nobody has cancelled it, that is
     logged and `failed` is called, which ends the owner: a connection, a session, a controller. Without `failed` the
     node is the owner: it can't go on.
     """
@@ -28,8 +28,8 @@ def start(work: Coroutine[Any, Any, T], name: str, failed: Failed | None = None)
 
 
 def awaited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Run `work`, of which the caller takes the end: it awaits the task, or asks for its result. An answer of the
-    cluster, a MinkaError, may be left when its caller has gone; any other error that nobody takes ends the node.
+    """Run `work` for a caller that awaits the task, or asks for its result. An answer of the cluster, a MinkaError, may
+    be left when its caller has gone; any other error that nobody takes ends the node.
     """
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(_to_be_taken)
@@ -37,17 +37,17 @@ def awaited(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 def drop(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that was to be awaited: its caller goes, and nobody wants to know how it ends."""
+    """Cancel a task that was to be awaited: its caller goes, and nobody needs its outcome."""
     task.cancel()
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def told(_error: BaseException) -> None:
-    """For work that has no owner to end: what it was for goes on without it, or begins again."""
+    """For work without an owner to end: its purpose goes on without it, or begins again."""
 
 
 def watch_threads(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a thread that ends by an error end the node."""
+    """Let a thread that ends with an error end the node."""
 
     def ended(thread: threading.ExceptHookArgs) -> None:
         name = thread.thread.name if thread.thread is not None else "?"
@@ -75,7 +75,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 def _to_be_taken(task: asyncio.Task[Any]) -> None:
-    # Asked for by the flag, since `exception()` would count as taking it.
+    # Checked by the flag, since `exception()` would count as taking it.
     if not task.cancelled() and _is_left(task):
         task.get_loop().call_later(TAKEN_WITHIN_S, _check_taken, task)
 
@@ -90,6 +90,6 @@ def _check_taken(task: asyncio.Task[Any]) -> None:
 
 
 def _end_node(what: str, error: BaseException) -> None:
-    log.error("the node can't go on without what has failed", exc_info=error, extra={"failed": what})
+    log.error("the node can't go on: a part of it has failed", exc_info=error, extra={"failed": what})
     context = {"message": f"{what} failed", "exception": error, ENDS_NODE: True}
     asyncio.get_running_loop().call_exception_handler(context)

@@ -1,7 +1,7 @@
-"""What a node counts while it works: plain numbers that any layer may bump and `minkad.http.metrics` exposes.
+"""The counters of a node at work: plain numbers that any layer may increase and `minkad.http.metrics` exposes.
 
-Made once by the daemon and handed down. Each number has one writing thread: the event loop's, except that
-`log_sync` is written by whichever single thread syncs the log.
+The daemon makes them once and hands them down. Each number has one writing thread: the event loop's, or for `log_sync`
+the thread that syncs the log.
 """
 
 from bisect import bisect_left
@@ -14,13 +14,15 @@ Operation = Literal["read", "write"]
 Outcome = Literal["ok", "refused", "failed"]
 """ok; refused before anything was done (the client tries elsewhere); failed, or its outcome is unknown."""
 
-# Seconds. A sync takes 0.2 ms on a good disk and a second on a dying one; a request as long, and its queueing.
+# Seconds. A sync takes 0.2 ms on a good disk and a second on a dying one; a request the same, plus its queueing.
 LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 PAUSE_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class Histogram:
-    """Counts of values in fixed buckets: `counts[i]` of those above bounds[i-1] and up to bounds[i], not cumulative."""
+    """Counts of values in fixed buckets: `counts[i]` is for values above bounds[i-1] and up to bounds[i], not
+    cumulative.
+    """
 
     __slots__ = ("bounds", "counts", "most", "total")
 
@@ -39,7 +41,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """The number of observed values."""
         return sum(self.counts)
 
 
@@ -48,14 +50,14 @@ LOOP_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.25, 0.5, 1.
 
 @dataclass(slots=True)
 class RowCacheUse:
-    """What the rows in memory were good for."""
+    """The use of the rows in memory."""
 
     looked_up: int = 0
-    """Rows that were to be read."""
+    """Rows to read."""
     missed: int = 0
-    """Those that were not in memory."""
+    """Rows that were not in memory."""
     bytes: int = 0
-    """What the rows in memory take, at most."""
+    """An upper bound of the memory of the rows."""
 
 
 def _latency() -> Histogram:
@@ -68,7 +70,7 @@ class Telemetry:
 
     log_sync: Histogram = field(default_factory=_latency)
     """Seconds of each sync of the log database; its count is the number of syncs."""
-    # Every series is there from the start, at 0, so that a rate over its first change is right.
+    # Every series exists from the start, at 0, so that a rate over its first change is right.
     kv_batches: dict[tuple[Operation, Outcome], int] = field(
         default_factory=lambda: dict.fromkeys(product(get_args(Operation), get_args(Outcome)), 0)
     )
@@ -92,20 +94,20 @@ class Telemetry:
     """Seconds for which a hand-over held writes, measured at the source."""
 
     loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
-    """Seconds by which the event loop came late to what was due."""
+    """Seconds by which the event loop was late."""
     loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
     """Seconds of processor time that a turn of the loop took itself."""
 
     def client_seconds(self) -> tuple[float, int]:
-        """What clients' batches that ended ok have taken together, and how many they were."""
+        """The total seconds of clients' batches that ended ok, and their number."""
         return sum(one.total for one in self.kv_seconds.values()), sum(one.count for one in self.kv_seconds.values())
 
     def waits(self) -> list[tuple[float, int]]:
-        """What clients' batches have taken together, and how late the loop was: see `client_seconds`."""
+        """The totals and numbers of clients' batches and of the loop's delays: see `client_seconds`."""
         return [self.client_seconds(), (self.loop_late.total, self.loop_late.count)]
 
     def writes_waited(self, seconds: float) -> None:
-        """Writes to a partition waited so long for a hand-over."""
+        """Writes to a partition waited `seconds` for a hand-over."""
         self.migration_write_pause.observe(seconds)
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
@@ -118,8 +120,8 @@ class Telemetry:
         self.damages += 1
 
     def kv(self, operation: Operation, outcome: Outcome, seconds: float, times: int = 1) -> None:
-        """Count a batch, which is what one client asks of one partition at once, `seconds` after it arrived; or those
-        of so many clients that were done together.
+        """Count a batch (one client's requests to one partition at once), `seconds` after it arrived; or the batches of
+        `times` clients that were done together.
         """
         self.kv_batches[operation, outcome] += times
         if outcome == "ok":

@@ -1,5 +1,5 @@
-"""The loop's turn between the pieces of long work. However much of it is under way at once (rows to apply, to tell, to
-host), one piece runs in several rounds of the loop, so that what comes and goes over the network hardly waits.
+"""The loop's turn between the pieces of long work. However much of such work is under way (rows to apply, to tell, to
+host), one piece runs in several rounds of the loop, so that network traffic hardly waits.
 """
 
 import asyncio
@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-ROUNDS: Final = 8  # of which one has a piece: a heartbeat and its answer need as many, at both ends
+ROUNDS: Final = 8  # one of these has a piece: a heartbeat and its answer need as many rounds, at both ends
 
 InThread = Callable[..., Awaitable[Any]]
-"""Calls a function with arguments on a thread, as `asyncio.to_thread` does: what takes long, and can't be cut into
+"""Calls a function with arguments on a thread, as `asyncio.to_thread` does: for slow work that can't be divided into
 pieces.
 """
 
 
 class _Queue:
-    """Those that wait for their turn on one loop. In one of `ROUNDS` rounds the first goes on. The queue keeps no
+    """The work that waits for its turn on one loop. In one of `ROUNDS` rounds the first goes on. The queue keeps no
     reference to the loop, which would never be freed.
     """
 
@@ -36,7 +36,7 @@ class _Queue:
         self._round = (self._round + 1) % ROUNDS
         if self._round == 0:
             future = self._waiting.popleft()
-            if not future.done():  # by a cancellation
+            if not future.done():  # it may be cancelled
                 future.set_result(None)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
@@ -46,7 +46,7 @@ _queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDi
 
 
 async def turn() -> None:
-    """Between two pieces of a few milliseconds: wait until it is this work's turn again."""
+    """Call this between two pieces of a few milliseconds: it waits until this work has its turn again."""
     loop = asyncio.get_running_loop()
     queue = _queues.get(loop)
     if queue is None:

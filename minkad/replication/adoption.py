@@ -1,4 +1,6 @@
-"""The replicas of this node become what the controller's rows say, durably; the controller is answered then."""
+"""The replicas of this node become what the controller's rows say, durably; only then does the node answer the
+controller.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +21,7 @@ from minkad.storage.log_database import LogDatabase
 
 log: Final = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 0.003  # work for so long, then let other tasks run
+_TURN_SECONDS: Final = 0.003  # seconds of work, after which other tasks run
 _READY_POLL_SECONDS: Final = 1.0
 
 
@@ -31,7 +33,7 @@ class Turns:
         self._until = clock() + _TURN_SECONDS
 
     async def turn(self) -> None:
-        """Let other tasks run, if it is time. To be called between two rows."""
+        """Let other tasks run, if it is time. Call this between two rows."""
         if self._clock() >= self._until:
             await turns.turn()
             self._until = self._clock() + _TURN_SECONDS
@@ -100,7 +102,7 @@ class Adoption:
 
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._replicas.is_new(row):
-            return  # if a row comes during a deletion, the controller repeats it
+            return  # if a row comes during a deletion, the controller sends it again
         if row.id in self._hosted:
             self.adopt(row)
         elif not self._replicas.is_to_be_hosted(row):
@@ -110,7 +112,7 @@ class Adoption:
                 self.host(row)
 
     def host(self, row: Partition) -> Replica:
-        """Host a partition that was not here before. Raises CORRUPT_DATA if there is a folder of it already."""
+        """Host a partition that was not here before. Raises CORRUPT_DATA if the partition already has a folder."""
         replica = self._new_replica(row)
         failed = self._replicas.node.failed
         if replica.data.is_closed:
@@ -133,7 +135,7 @@ class Adoption:
         self._requests.notify(replica.id)
 
     def adopt(self, row: Partition) -> None:
-        """Take over a row that is as new as or newer than the replica's: serving changes at once."""
+        """Take over a row that is at least as new as the replica's: serving changes at once."""
         replica = self._hosted.get(row.id)
         if replica is None:
             return
@@ -147,7 +149,7 @@ class Adoption:
         self._adopted(replica)
 
     def _knows(self, partition_id: int, epoch: int) -> bool:
-        """Whether the replica is what its row of this epoch says. One that only waited for the controller's word
+        """True if the replica is what its row of this epoch says. A replica that only waited for the controller's word
         becomes it.
         """
         replica = self._hosted.get(partition_id)
@@ -161,13 +163,13 @@ class Adoption:
     # Answers to the controller
 
     def _is_what_it_should_be(self, replica: Replica) -> bool:
-        """Whether the answer for the replica needs no wait, as for most."""
+        """True if the answer for the replica needs no wait, as for most."""
         if replica.role is not Role.FOLLOWER and not replica.is_ready:
             return False
         return replica.id not in self._replicas.node.failed and not replica.awaits_split
 
     async def _answer(self, row: Partition, response: UpdateReplicasResponse) -> None:
-        """Add the answer for a row, once there is one."""
+        """Add the answer for a row, as soon as there is one."""
         replica = self._hosted.get(row.id)
         newest = replica.row if replica is not None else self._replicas.departed(row.id) or row
         try:
@@ -178,7 +180,7 @@ class Adoption:
             if (failure := self._replicas.node.failed.get(row.id)) is not None:
                 raise failure
             if replica is not None and replica.awaits_split:
-                _hosts(response, row.id, 0)  # it will be hosted, and is not yet
+                _hosts(response, row.id, 0)  # it isn't hosted yet, but will be
                 return
             if replica is not None:
                 await self._until_ready(replica)
@@ -192,7 +194,7 @@ class Adoption:
             response.failed.add(partition_id=row.id, error=str(error))
 
     async def _until_ready(self, replica: Replica) -> None:
-        """Wait until a leader has applied its log, but not for what it needs from other replicas for that."""
+        """Wait until a leader has applied its log, but not for what it needs from other replicas first."""
         while (replica.awaits_data or replica.leader is not None) and not replica.is_ready:
             if replica.damage is not None and replica.copy is not Copy.REBUILDING:
                 raise replica.damage

@@ -1,4 +1,4 @@
-"""Clients' frames, whichever way they come: decoded, and counted for the metrics."""
+"""Clients' frames from any transport: decoded, and counted for the metrics."""
 
 from typing import Final
 
@@ -13,13 +13,13 @@ _KEY_BYTES: Final = 50  # of an object
 
 
 def checked_request(frame: bytes) -> kv_frames.Request:
-    """The decoded frame; the bodies of its groups are not looked at. Raises TOO_LARGE, INVALID_ARGUMENT."""
+    """The decoded frame; doesn't look at the bodies of its groups. Raises TOO_LARGE, INVALID_ARGUMENT."""
     if len(frame) > kv_frames.MAX_FRAME_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a frame of {len(frame)} bytes")
     try:
         return kv_frames.decode_request(frame)
     except kv_frames.UNDECODABLE as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that is no request: {error}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"a frame that isn't a valid request: {error}") from error
 
 
 def weight(request: kv_frames.Request, size: int) -> int:
@@ -30,9 +30,7 @@ def weight(request: kv_frames.Request, size: int) -> int:
 def count(
     telemetry: Telemetry, request: kv_frames.Request, results: list[kv_frames.GroupResult], seconds: float
 ) -> int:
-    """Count the batches of a frame, answered after so many seconds. Returns how many bytes the bodies of the results
-    have.
-    """
+    """Count the batches of a frame, answered after `seconds`. Returns the bytes in the bodies of the results."""
     size = 0
     for group, result in zip(request.groups, results, strict=True):
         operation: Operation = "write" if group.op in kv_frames.WRITING else "read"
@@ -43,6 +41,6 @@ def count(
 
 
 def _outcome(error: bytes) -> Outcome:
-    """The outcome for the metrics: a retriable error, after which the client tries again or elsewhere, is a refusal."""
+    """The outcome for the metrics. A retriable error counts as a refusal: the client tries again, or elsewhere."""
     code = errors_pb2.Error.FromString(error).code
     return "refused" if Code[code].info.retriable else "failed"

@@ -1,4 +1,4 @@
-"""The change feed of partitions: what is applied, read from their logs."""
+"""The change feed of partitions: applied entries, read from their logs."""
 
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -23,8 +23,8 @@ _READ_BYTES: Final = 256 * 1024  # of entries before other tasks get a turn; a l
 
 
 class Changes:
-    """For the loop's thread. Any replica serves what it has applied, with or without clearance, since that never
-    changes.
+    """For the loop's thread. Any replica serves what it has applied, with or without clearance: applied entries never
+    change.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Changes:
         self._file_of = file_of
 
     def positions(self, partition_ids: Iterable[int]) -> list[ChangePosition]:
-        """The positions of those partitions that are here."""
+        """The positions of those of the partitions that are here."""
         found = [replica for id_ in partition_ids if (replica := self._replicas.get(id_)) is not None]
         return [_position(replica) for replica in found if _is_usable(replica)]
 
     async def read(self, partition_id: int, after: int, until: int) -> AsyncGenerator[ChangeBatch, None]:
-        """What was written after the offset `after`, up to and with `until`, in batches; whoever takes them gives
-        others a turn between two. Raises UNKNOWN_PARTITION, CHANGES_GONE, NOT_LEADER if `until` is not applied here,
-        CORRUPT_DATA, STORAGE_FAILED.
+        """The changes after the offset `after`, up to and including `until`, in batches; between two batches, the
+        caller gives other tasks a turn. Raises UNKNOWN_PARTITION, CHANGES_GONE, NOT_LEADER if `until` is not applied
+        here, CORRUPT_DATA, STORAGE_FAILED.
         """
         while after < until:
             replica = self._usable(partition_id)
@@ -54,7 +54,7 @@ class Changes:
             batch = _Batch()
             after, mark = batch.add(replica, first, until)
             encoded = [batch.encode(after)]
-            del batch  # for as long as a reader takes nothing there is one copy
+            del batch  # one copy at most while the reader takes nothing
             yield encoded.pop()
             if mark is not None:
                 async with aclosing(self._taken_in(replica, after + 1, mark)) as batches:
@@ -64,8 +64,8 @@ class Changes:
                 yield ChangeBatch(next_offset=after)
 
     async def _taken_in(self, replica: Replica, offset: int, mark: IngestMark) -> AsyncGenerator[ChangeBatch, None]:
-        """The rows of a load's file, as puts. Their offset counts as read only with the batch after the last of
-        them. The first batch is empty: then the scan of the file waits for its turn.
+        """The rows of a load's file, as puts. Only the batch after the last of them counts their offset as read. The
+        first batch is empty: the scan of the file then waits for its turn.
         """
         if await self._was_taken_in(replica, offset, mark.load_number):
             return
@@ -89,7 +89,7 @@ class Changes:
                 )
 
     async def _was_taken_in(self, replica: Replica, offset: int, load_number: int) -> bool:
-        """Whether an earlier mark has taken in the same load: then this one did nothing."""
+        """True if an earlier mark has taken in the same load: this mark then did nothing."""
         after = replica.log.base
         while after + 1 < offset:
             entries = replica.log.read(after + 1, offset - 1, _READ_BYTES)
@@ -102,7 +102,7 @@ class Changes:
         return False
 
     async def child_at(self, partition_id: int, after: int, child_id: int) -> int:
-        """The offset of the mark at which the child was split off, after `after`; 0: none. Raises what `read` does."""
+        """The offset of the mark after `after` that split the child off; 0: none. Raises the same as `read`."""
         while True:
             replica = self._usable(partition_id)
             if after >= replica.applied:
@@ -151,8 +151,8 @@ class _Batch:
         self._values: list[bytes | None] = []
 
     def add(self, replica: Replica, first: int, until: int) -> tuple[int, IngestMark | None]:
-        """Add the next entries. Returns the offset of the last one added, and the entry after it if that is the mark of
-        a load.
+        """Add the next entries. Returns the offset of the last added entry, and the next entry if it is the mark of a
+        load.
         """
         offset = first - 1
         for offset, entry in enumerate(replica.log.read(first, until, _READ_BYTES), first):

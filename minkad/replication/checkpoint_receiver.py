@@ -1,4 +1,4 @@
-"""A checkpoint that comes from the leader and takes the place of a follower's data."""
+"""A checkpoint that comes from the leader and replaces a follower's data."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
@@ -20,8 +20,8 @@ _AT_ONCE: Final = 32  # checkpoints; a leader that sends one more tries again so
 
 
 class CheckpointReceiver:
-    """A replica is left as it is until the whole checkpoint has come. When the transfer breaks, the files that are
-    whole are kept.
+    """A replica stays as it is until the whole checkpoint has come. If the transfer breaks, the files that came whole
+    are kept.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class CheckpointReceiver:
         self._under_way: set[int] = set()  # partitions
 
     def kept(self, partition_id: int) -> list[KeptFile]:
-        """The files that are left of a checkpoint whose transfer broke."""
+        """The files that were kept of a checkpoint whose transfer broke."""
         return self._kept.get(partition_id, [])
 
     async def discard(self, partition_id: int) -> None:
-        """Remove the files that are left of a checkpoint; one that is still coming removes its own at its end. Raises
+        """Remove the kept files of a checkpoint; a transfer under way removes its own when it ends. Raises
         STORAGE_FAILED.
         """
         if partition_id not in self._under_way and self._kept.pop(partition_id, None) is not None:
@@ -122,14 +122,14 @@ class CheckpointReceiver:
         await incoming.verify()
 
     async def replace(self, replica: Replica, incoming: Incoming) -> None:
-        """Put the checkpoint in the place of the replica's log and data."""
+        """Replace the replica's log and data with the checkpoint."""
         await self.clear(replica)
         await self.put_in_place(replica, incoming)
         await self.take_over(replica)
 
     @failpoint("following.clear")
     async def clear(self, replica: Replica) -> None:
-        """Record durably that what is on disk is not to be used from here on."""
+        """Record durably that the data on disk must not be used from here on."""
         replica.copy = Copy.REPLACING
         replica.drop_pending()
         replica.log.reset(0, 0)
@@ -163,7 +163,7 @@ async def _decoded_header(messages: AsyncIterator[bytes]) -> ShipHeader:
 
 
 async def _content(incoming: Incoming, messages: AsyncIterator[bytes], pace: Pace) -> AsyncIterator[bytes]:
-    """What comes; the sender has to wait while it isn't taken."""
+    """The content as it comes; the sender waits while nobody takes it."""
     while not incoming.complete:
         try:
             content = await anext(messages)

@@ -1,4 +1,4 @@
-"""Checkpoints for followers: taken while the leader serves, sent file by file with checksums as raw bytes."""
+"""Checkpoints for followers: taken while the leader serves, sent file by file as raw bytes with checksums."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SendingContext:
-    """What all checkpoints that leave this node share."""
+    """The parts that all checkpoints from this node share."""
 
     store: ReplicaStore
     links: ReplicationLinks
@@ -50,7 +50,7 @@ class CheckpointSenders:
         self._senders: dict[Progress, CheckpointSender] = {}
 
     def send(self, instruction: SendCheckpoint) -> None:
-        """Begin to send a checkpoint; the leader is told how that ends."""
+        """Begin to send a checkpoint; the leader is told how it ends."""
         progress, context = instruction.progress, self._context
         replica, before = self._replicas[progress.state.id], self._senders.get(progress)
         most, moving = context.settings.copy_log_bytes, context.rate_limit.operation_moving
@@ -86,13 +86,13 @@ class CheckpointSenders:
 
 
 class CheckpointSender:
-    """Sends one checkpoint to one follower: a task, which tries once."""
+    """A task that sends one checkpoint to one follower, and tries once."""
 
     def __init__(
         self, context: SendingContext, replica: Replica, instruction: SendCheckpoint, rates: CopyRates
     ) -> None:
         self.rates = rates
-        self.blocked_by = self.remedy = ""  # why it doesn't begin yet, and what helps
+        self.blocked_by = self.remedy = ""  # why it doesn't begin yet, and the remedy
         self.phase = _PHASE.MIGRATION_PHASE_CHECKPOINT
         self.bytes_total = self.bytes_done = 0
         self._context = context
@@ -124,7 +124,7 @@ class CheckpointSender:
             leader.checkpoint_sent(progress, offset, self._context.clock())
 
     async def _send(self) -> int:
-        """Send a checkpoint. Returns the offset up to which the follower has everything with it."""
+        """Send a checkpoint. Returns the offset up to which the follower then has everything."""
         replica, node = self._replica, self._progress.node_id
         await self._until_it_can_end()
         async with self._context.slots:
@@ -144,7 +144,7 @@ class CheckpointSender:
                 await taken.remove()
 
     async def _until_it_can_end(self) -> None:
-        """A copy that would be outrun isn't begun: it would take the disk and the network for nothing."""
+        """Wait as long as the copy would be outrun: it would use the disk and the network for nothing."""
         if not self.rates.waits_for_writes:
             return
         self.rates.rest()
@@ -157,7 +157,7 @@ class CheckpointSender:
         self.rates.rest()
 
     def _look(self) -> None:
-        """Between two pieces: how the copy and the writes run. Raises OVERLOADED if the copy was outrun."""
+        """Between two pieces: measure the copy and the writes. Raises OVERLOADED if the copy was outrun."""
         is_new = self.rates.look(self.bytes_done)
         copy_log = self._replica.retention.copy_log(self._progress.node_id)
         if copy_log is not None and not is_new:
@@ -169,8 +169,8 @@ class CheckpointSender:
         self._context.pace.need(self, rate)
 
     async def _verify(self, taken: Checkpoint) -> None:
-        """The target has found damage in what it received: find out whether it is this leader's own. Raises
-        CORRUPT_DATA if it is.
+        """The target has found damage in what it received: find out if this leader's own data is damaged. Raises
+        CORRUPT_DATA if so.
         """
         data = self._replica.data
         try:
@@ -181,7 +181,7 @@ class CheckpointSender:
             raise
 
     async def _left_out(self, taken: Checkpoint) -> dict[str, int]:
-        """By name, the CRC-32 of the files that the follower has already, with the same size and content."""
+        """The CRC-32, by name, of the files that the follower already has with the same size and content."""
         there = {file.name: file for file in self._kept}
         left: dict[str, int] = {}
         for file in taken.files:

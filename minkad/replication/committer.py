@@ -13,11 +13,11 @@ from minkad.replication.replica import Pending, Replica
 from minkad.storage.log_database import LogDatabase
 
 _APPLY_KEYS: Final = 2000  # applied at once; they take about 5 ms
-_APPLY_SECONDS: Final = 0.005  # apply for so long, then let other tasks run
+_APPLY_SECONDS: Final = 0.005  # seconds of applying, after which other tasks run
 _STALL_RETRY_SECONDS: Final = 0.002
 
 
-_Ends = dict[Replica, tuple[int, int]]  # where each replica's log ended when it was staged; how often it was truncated
+_Ends = dict[Replica, tuple[int, int]]  # by replica: the end of its log when staged, and its number of truncations
 
 
 class Committer:
@@ -32,9 +32,9 @@ class Committer:
         on_mark: Callable[[Replica, SlowMark], None],
         open_data: Callable[[Replica], None],
     ) -> None:
-        """`carry_out` carries out what is in the outbox. `on_applied` is called with how many bytes of bodies were
-        applied. `on_mark` is called with a slow mark, and carries it out in a task; applying goes on with
-        `passed_mark`. `open_data` begins to open a replica's data; what is to be applied is queued again after that.
+        """`carry_out` carries out what is in the outbox. `on_applied` is called with the number of bytes of bodies that
+        were applied. `on_mark` carries a slow mark out in a task; applying goes on with `passed_mark`. `open_data`
+        begins to open a replica's data; the entries to apply are queued again after that.
         """
         self._log_db = log_db
         self._clock = clock
@@ -50,7 +50,7 @@ class Committer:
 
     def sync(self, replica: Replica, *, to_disk: bool) -> None:
         """Something was appended to the replica's log: make it durable with all else of this loop turn. Without
-        `to_disk` it is enough for an `async` keyspace that the operating system has it.
+        `to_disk`, an `async` keyspace only needs the operating system to have it.
         """
         on_disk = to_disk or not replica.is_async
         stored = self._log_db.sync() if on_disk else self._log_db.write()
@@ -61,7 +61,7 @@ class Committer:
         ends[replica] = (replica.log.end, replica.log.truncations)
 
     async def stored(self) -> None:
-        """Wait until what was staged so far is written, as durably as asked, or has failed."""
+        """Wait until everything staged so far is written, as durably as asked, or has failed."""
         if self._groups:
             await asyncio.wait(list(self._groups))
 
@@ -91,17 +91,17 @@ class Committer:
         self._schedule(0.0)
 
     def close(self) -> None:
-        """Apply nothing from here on; what is committed stays in the log."""
+        """Apply nothing from here on; committed entries stay in the log."""
         self._closed = True
 
     def passed_mark(self, replica: Replica) -> None:
-        """The replica has done what the mark asked for."""
+        """The replica has carried the mark out."""
         self._on_applied(replica, 0)
         replica.advance()
         self._carry_out()
 
     def give_up(self, replica: Replica, code: Code, reason: str) -> None:
-        """The clients that wait for entries that are not applied get an error with this code."""
+        """The clients that wait for unapplied entries get an error with this code."""
         for entry in replica.drop_pending():
             if entry.ticket is not None:
                 self.pending_bytes -= entry.size
@@ -132,8 +132,8 @@ class Committer:
             asyncio.get_running_loop().call_later(delay, self._apply_queued)
 
     def _apply_some(self, replica: Replica, until: float) -> float | None:
-        """Apply entries until the time `until`. Returns after how many seconds to go on, or None if nothing is left to
-        apply.
+        """Apply entries until the time `until`. Returns the seconds after which to go on, or None if everything is
+        applied.
         """
         while self._can_apply(replica) and replica.applied < replica.high_watermark:
             if replica.data.is_closed:
@@ -147,7 +147,7 @@ class Committer:
                     break
                 mark = replica.next_slow_mark()
                 if replica.is_held_up:
-                    return None  # `Splitting` has it go on
+                    return None  # `Splitting` lets it go on
                 if mark is not None:
                     self._on_mark(replica, mark)
                     return None
@@ -169,8 +169,8 @@ class Committer:
         size = 0
         if replica.role is Role.FOLLOWER:
             replica.log.drop_tail(replica.applied)
-        # This needs no clearance: any replica that may have been elected since was in the in-sync set, so it has all of
-        # this in its log, and serves nothing before it has applied it. Only an unclean election may lose it.
+        # This needs no clearance: any replica elected since was in the in-sync set, so it has all of this in its log,
+        # and serves nothing before it has applied it. Only an unclean election may lose it.
         leads = replica.role is Role.LEADER
         traffic, now = replica.load.traffic, self._clock()
         for entry in applied:

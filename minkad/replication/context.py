@@ -1,4 +1,4 @@
-"""What the data plane needs from the rest of the node."""
+"""The rest of the node, as the data plane sees it."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from minkad.storage.replica_store import ReplicaStore
 
 
 class Controller(Protocol):
-    """The requests to the active controller. A call may raise a MinkaError; unless its code is a refusal, the outcome
+    """Requests to the active controller. Each call may raise a MinkaError; unless its code is a refusal, the outcome
     counts as unknown. So an implementation must not raise a refusal when it doesn't know the outcome.
     """
 
@@ -42,20 +42,20 @@ class Controller(Protocol):
         """The rows of both halves."""
 
     async def finish_merge(self, request: FinishMergeRequest) -> list[Partition]:
-        """The row of the merged partition, and the last row of the one that became a part of it."""
+        """The row of the merged partition, and the last row of the partition that became a part of it."""
 
 
 class ClusterTable(ClusterView, Protocol):
     """This node's own copy of the table, and its clearance."""
 
     def has_clearance(self) -> bool:
-        """Whether this node may serve now."""
+        """True if this node may serve now."""
 
     def row(self, partition_id: int) -> Partition | None:
         """The partition's row."""
 
     def is_gone(self, partition_id: int) -> bool:
-        """Whether the partition was merged into another one."""
+        """True if the partition was merged into another one."""
 
     def operation_moving(self, partition_id: int) -> Operation | None:
         """The operation that moves the partition, if there is one."""
@@ -68,8 +68,8 @@ class Observer(Protocol):
         """Writes to a partition have waited for `seconds`, for a hand-over."""
 
     def waits(self) -> Sequence[tuple[float, int]]:
-        """The seconds that clients' requests have taken together since the start, and how many they were; the same of
-        how late the loop was.
+        """The total seconds of clients' requests since the start, and their number; then the same for the delays of the
+        loop.
         """
 
     def isr_changed(self, old: Collection[str], new: Collection[str]) -> None:
@@ -81,8 +81,8 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadSources:
-    """How the data plane gets at loads and their files. `table` is this node's copy; `pull` has another node fetch a
-    file; `finish` tells the active controller what was taken in.
+    """The data plane's access to loads and their files. `table` is this node's copy; `pull` has another node fetch a
+    file; `finish` tells the active controller which loads were taken in.
     """
 
     spool: Spool
@@ -94,8 +94,8 @@ class LoadSources:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the data plane gets from the rest of the node. `clock` is monotonic, in seconds; `unix_ms` is the wall
-    clock, in milliseconds since 1970; `clock_is_checked`: whether that was compared with other nodes' clocks.
+    """The data plane's access to the rest of the node. `clock` is monotonic, in seconds; `unix_ms` is the wall clock,
+    in milliseconds since 1970; `clock_is_checked`: whether the wall clock was compared with other nodes' clocks.
     """
 
     node_id: str

@@ -1,9 +1,9 @@
-"""A replica whose data is damaged serves nothing, and its data is made again where that is safe.
+"""A replica with damaged data serves nothing; its data is made again where that is safe.
 
-If its log still has all that was ever written, the data is made of the log. Otherwise a follower tells its leader,
-which takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and becomes a
-follower (`Leader`). The last one in sync refuses every request with CORRUPT_DATA, and goes on sending its log to the
-followers that can catch up by it.
+If its log still has everything that was ever written, the data is made from the log. Otherwise a follower tells its
+leader, which takes it out of the in-sync set and sends a checkpoint; a leader lets another replica in sync lead, and
+becomes a follower (`Leader`). The last replica in sync refuses every request with CORRUPT_DATA, but still sends its log
+to the followers that can catch up with it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from minkad.storage.data_database import DataDatabase
 
 log: Final = logging.getLogger(__name__)
 
-_MOST_FROM_LOG: Final = 3  # times for one partition since the node's start: a disk may damage it again and again
+_MOST_FROM_LOG: Final = 3  # times for one partition since the node's start: a bad disk may damage it repeatedly
 
 
 class Damage:
@@ -63,13 +63,13 @@ class Damage:
         if is_in_log and self._from_log[partition_id] < _MOST_FROM_LOG:
             self._from_log[partition_id] += 1
             replica.copy = Copy.REBUILDING
-            log.error("a copy is damaged; it is made again of the log", extra=names)
+            log.error("a copy is damaged; it is made again from the log", extra=names)
             task = tasks.start(self._mend(replica), f"mending {partition_id}", lambda _: self._give_up(replica))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             log.error("a copy is damaged; nothing of it is served", extra=names)
-            asyncio.get_running_loop().call_soon(self._give_up, replica)  # its finder is in the middle of work
+            asyncio.get_running_loop().call_soon(self._give_up, replica)  # the finder is in the middle of work
 
     def all(self) -> list[DamagedReplica]:
         """The replicas on this node that are damaged and serve nothing, with the reason."""

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from minka.wire.kv_frames import Group
 from minkad.replication.ticket import Ticket
 
-_STEP_S: Final = 0.02  # a deadline may be late by so much
+_STEP_S: Final = 0.02  # a deadline may be this late
 
 
 class _Waiting(NamedTuple):
-    """What a ticket waits for."""
+    """The groups that a ticket waits for."""
 
     step: int
     groups: Sequence[Group]
@@ -22,7 +22,7 @@ class Deadlines:
     """For the loop's thread."""
 
     def __init__(self, on_late: Callable[[Ticket, Sequence[Group], int], None]) -> None:
-        """`on_late` is called for each ticket that is still here after its deadline."""
+        """`on_late` is called for each ticket that still waits at its deadline."""
         self._on_late = on_late
         self._tickets: dict[Ticket, _Waiting] = {}
         self._steps: dict[int, set[Ticket]] = {}
@@ -41,7 +41,7 @@ class Deadlines:
             tickets.add(ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        """The ticket waits no longer; nothing happens if it never did."""
+        """The ticket no longer waits; nothing happens if it never did."""
         waiting = self._tickets.pop(ticket, None)
         if waiting is None:
             return

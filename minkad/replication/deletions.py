@@ -1,4 +1,4 @@
-"""The deletion of replicas that the node is no longer to have."""
+"""Deletes the replicas that the node must no longer have."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -43,12 +43,12 @@ class Deletions:
         self._folders: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def __contains__(self, partition_id: int) -> bool:
-        """Whether the partition's replica is being deleted."""
+        """True if the partition's replica is being deleted."""
         return partition_id in self._under_way
 
     def folder(self, partition_id: int) -> asyncio.Lock:
-        """To be held while the folder of a partition without a replica is read: it is not removed meanwhile. RocksDB
-        would write its own log into a folder that is being removed, and leave it there.
+        """Hold this lock while you read the folder of a partition without a replica, so that it isn't removed
+        meanwhile: RocksDB would write its own log into the folder, and leave it there.
         """
         return self._folders.setdefault(partition_id, asyncio.Lock())
 

@@ -27,7 +27,9 @@ _TIMER_S: Final = 0.001  # uvloop counts in milliseconds
 
 
 class Executor:
-    """For the loop's thread. `carry_out` runs in the turn of the loop in which something was put into the outbox."""
+    """For the loop's thread. `carry_out` runs in the turn of the loop in which an instruction was put into the
+    outbox.
+    """
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Executor:
                 self._handlers[type(instruction)](instruction)
 
     async def close(self) -> None:
-        """Ask the controller and wake replicas no longer."""
+        """Stop asking the controller and waking replicas."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -149,7 +151,7 @@ class Executor:
 
     @failpoint("merge.learn")
     def _learn_merged(self, rows: Iterable[Partition]) -> None:
-        """Take over both rows in one go: from here on one partition serves what the other one did."""
+        """Take over both rows in one step: from here on one partition serves the keys of both."""
         self._learn_all(rows)
 
     def _learn_all(self, rows: Iterable[Partition]) -> None:
@@ -160,7 +162,7 @@ class Executor:
     async def _answer_to(
         call: Callable[[R], Awaitable[list[Partition]]], request: R, learn: Callable[[Iterable[Partition]], None]
     ) -> MinkaError | None:
-        """The controller's error, if there was any; the rows that it sent are adopted."""
+        """Returns the controller's error, if any; adopts the rows that it sent."""
         try:
             learn(await call(request))
         except MinkaError as error:

@@ -1,8 +1,8 @@
-"""Removes what has expired, in the background. Nobody sees it before that, either: see `Requests`.
+"""Removes expired rows in the background. Even before that, nobody sees them: see `Requests`.
 
-The leader of a partition knows which of its keys expire next. It finds those that were there before it led by reading
-its rows once, a page at a time, and only if some row was ever written that expires. It removes nothing while its
-node's clock is unchecked: after a start it may be an hour ahead.
+The leader of a partition knows which of its keys expire next. To find those from before its leadership, it reads its
+rows once, page by page, and only if a row with an expiry was ever written. It removes nothing while its node's clock is
+unchecked: after a start the clock may be an hour ahead.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from minkad.replication.writing import Writing
 
 log: Final = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 5.0  # between looks at all replicas, and at the most between looks at what expires
+_LOOK_SECONDS: Final = 5.0  # between looks at all replicas; also the longest time between looks at what expires
 _LOOKED_AT_ONCE: Final = 500  # replicas, before other tasks get a turn
-_UNCHECKED_SECONDS: Final = 0.2  # between looks whether the clock is checked
+_UNCHECKED_SECONDS: Final = 0.2  # until the next look whether the clock is checked
 _STEP_SECONDS: Final = 0.05  # between two pages of one partition, or two removals
 _MAX_KNOWN: Final = 10_000  # keys of a partition, those that expire next
 _REMOVED_AT_ONCE: Final = 1000
@@ -37,7 +37,7 @@ _PAGE_ROWS: Final = 1000
 _PAGE_BYTES: Final = 256 * 1024
 _MAX_PASSED: Final = 20_000
 _PAGE_SECONDS: Final = 0.002
-# Another node leads, or this one can't write for now: both end by themselves.
+# Another node leads, or this one can't write for now: both pass.
 _EXPECTED: Final = frozenset(
     {
         Code.NOT_LEADER,
@@ -51,16 +51,16 @@ _EXPECTED: Final = frozenset(
 
 
 class _Schedule:
-    """Which keys of a partition expire next, as long as it is led here at this epoch."""
+    """The keys of a partition that expire next, as long as this node leads it at this epoch."""
 
     def __init__(self, leader_epoch: int, *, sweeps: bool) -> None:
         self.leader_epoch = leader_epoch
-        self.next_key: bytes | None = b"" if sweeps else None  # that of the sweep through all rows, if there is one
+        self.next_key: bytes | None = b"" if sweeps else None  # of the sweep through all rows, if there is one
         self._known: list[tuple[int, bytes]] = []  # a heap
         self._is_all = True
 
     def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
-        """Take in those of the rows that expire."""
+        """Add the rows that expire."""
         for key, row in zip(keys, rows, strict=True):
             if row is not None and (expires_ms := expiry_of(row)):
                 heappush(self._known, (expires_ms, key))
@@ -78,7 +78,7 @@ class _Schedule:
         return keys
 
     def wait(self, now_ms: int) -> float:
-        """After how many seconds to look again."""
+        """The seconds until the next look."""
         if self.next_key is not None:
             return _STEP_SECONDS
         return max(_STEP_SECONDS, (self._known[0][0] - now_ms) / 1000) if self._known else _LOOK_SECONDS
@@ -158,10 +158,10 @@ class Expiring(BackgroundTask):
             if due:
                 self._remove(replica, due)
         except MinkaError as error:
-            del self._schedules[partition_id]  # the next look at all replicas begins again
+            del self._schedules[partition_id]  # the next look at all replicas starts over
             if error.code not in _EXPECTED:
                 names = {"partition": replica.id, "reason": str(error)}
-                log.warning("what has expired is not removed for now", extra=names)
+                log.warning("expired keys are not removed for now", extra=names)
         await turn()
 
     async def _sweep(self, replica: Replica, schedule: _Schedule, start: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Flushes of the data: they bound the memory, the log's length, and what is replayed after a crash."""
+"""Flushes of the data: they bound the memory, the length of the log, and the replay after a crash."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from minkad.storage.log_database import LogDatabase
 log: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 2
-_KEPT_SHARE: Final = 0.9  # of the bytes that may be unflushed, when there were too many
+_KEPT_SHARE: Final = 0.9  # of the bytes that may be unflushed; reached by each flush for room
 
 
 class Flusher:
-    """A replica is flushed once `flush_bytes` of bodies were applied to it since its last flush, or there is too much
-    of it in memory alone. When all together have more than `total_bytes`, those with the most are flushed.
+    """A replica is flushed after `flush_bytes` of bodies were applied to it since its last flush, or when too much of
+    it is in memory alone. When all replicas together have more than `total_bytes`, those with the most are flushed.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class Flusher:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Begin to flush those with the most, so many that the next look at all of them is a while off."""
+        """Begin to flush the replicas with the most, down to a share of the limit, so that the next look at all of them
+        is a while off.
+        """
         waiting = [one for one in self._replicas.values() if one.unflushed and one.id not in self._flushing]
         for replica in sorted(waiting, key=lambda replica: replica.unflushed, reverse=True):
             if self._total <= _KEPT_SHARE * self._total_bytes:
@@ -67,7 +69,7 @@ class Flusher:
         if not replica.data.is_open:
             return
         data = replica.data
-        if replica.trim.has_foreign:  # after the flush, the mark that says so isn't applied again at a restart
+        if replica.trim.has_foreign:  # after the flush, a restart doesn't apply the mark that says so again
             replica.stage_meta(self._log_db)
             await self._log_db.sync()
         else:
@@ -80,7 +82,7 @@ class Flusher:
             raise
         if not replica.still_has(data):
             return  # its data was replaced meanwhile
-        # A marker that isn't carried out yet has to stay in the log: it doesn't count as flushed.
+        # A marker that isn't carried out yet has to stay in the log, so it doesn't count as flushed.
         replica.flushed = max(replica.flushed, min(applied.offset, replica.applied))
         self._trim(replica)
         self.bound_copies(self._copies_at_once)
@@ -96,13 +98,13 @@ class Flusher:
         replica.stage_meta(self._log_db)  # it also has the size
 
     async def close(self) -> None:
-        """Wait for the flushes that are under way. What waits for a database stays in the log."""
+        """Wait for the flushes that are under way. Data that waits for a database stays in the log."""
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _open(self, data: DataDatabase) -> None:
-        """Wait for the database without a slot: the one with the most is made first."""
+        """Wait for the database without holding a slot: databases with the most data are made first."""
         task = asyncio.current_task()
         assert task is not None
         self._opening.add(task)

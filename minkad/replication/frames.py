@@ -1,9 +1,9 @@
 """The messages of replication between nodes: MessagePack arrays.
 
 There is one stream from each leader's node to each follower's, for all their partitions: `Frame`s one way, `Answer`s
-the other. The leader probes where a follower stands, finds how far both logs are the same, and appends what the
-follower lacks; the follower acknowledges what it has. Each checkpoint has a stream of its own: a `ShipHeader`, the
-content of its files in their order as raw chunks, a `ShipTrailer`; the answer is a `Shipped`.
+the other. The leader probes where a follower stands, finds how far both logs agree, and appends what the follower
+lacks; the follower acknowledges what it has. Each checkpoint has its own stream: a `ShipHeader`, the content of its
+files in order as raw chunks, a `ShipTrailer`; the answer is a `Shipped`.
 """
 
 from typing import Final
@@ -16,9 +16,9 @@ from minkad.core.replication.messages import Ack, Append
 class Frame(msgspec.Struct, array_like=True, gc=False):
     """A message from a leader's node. `dropped`: partitions for which nothing more comes on this stream.
 
-    `echo` is None in most, else 0 or the newest `stamp` that the leader's node has received: all of its high watermarks
-    as they were at some moment after that are in this frame and those before it. `stream_number` grows with each stream
-    of the leader's process to this node.
+    `echo` is None in most frames, else 0 or the newest `stamp` that the leader's node has received: this frame and
+    earlier ones have all of its high watermarks as of some moment after that. `stream_number` grows with each stream of
+    the leader's process to this node.
     """
 
     appends: list[Append]
@@ -28,15 +28,15 @@ class Frame(msgspec.Struct, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):
-    """A message from a follower's node; `stamp` is its clock when it was sent, in seconds."""
+    """A message from a follower's node; `stamp` is its clock at the time of sending, in seconds."""
 
     acks: list[Ack]
     stamp: float
 
 
 class ShipHeader(msgspec.Struct, array_like=True, gc=False):
-    """The first message of a checkpoint: (name, size in bytes) of each file, and the names of those that the target has
-    kept, which are not sent again.
+    """The first message of a checkpoint: (name, size in bytes) of each file, and the names of the files that the target
+    has kept, which are not sent again.
     """
 
     partition_id: int
@@ -46,7 +46,7 @@ class ShipHeader(msgspec.Struct, array_like=True, gc=False):
 
 
 class ShipTrailer(msgspec.Struct, array_like=True, gc=False):
-    """The last message of a checkpoint: the CRC-32 of each file, in their order."""
+    """The last message of a checkpoint: the CRC-32 of each file, in order."""
 
     checksums: list[int]
 

@@ -1,10 +1,9 @@
-"""How the partitions take in committed loads.
+"""How partitions take in committed loads.
 
-The leader of a partition sees by its own copy of the table which parts are due. It has the file, or gets it from
-another node, sees to it that the other replicas have it, and appends a mark to the partition's log. Each replica that
-comes to the mark takes in a hard link of its file before it goes on; so all of it is there at once, at the same place
-of each log. The data says which loads it has taken in, so a mark that comes once more does nothing. The leader then
-tells the controller.
+The leader of a partition sees in its own copy of the table which parts are due. It has the file or gets it from another
+node, makes sure that the other replicas have it, and appends a mark to the partition's log. Each replica that comes to
+the mark takes in a hard link of its file before it goes on, so all rows appear at once, at the same place of each log.
+The data records which loads it has taken in, so a repeated mark does nothing. The leader then tells the controller.
 """
 
 import asyncio
@@ -42,14 +41,14 @@ _FLUSH_FIRST_BYTES: Final = 256 * 1024
 _TOLD_AT_ONCE: Final = 1000
 _LOOKED_AT_ONCE: Final = 200
 _PREPARED_AT_ONCE: Final = 16
-_LINKS_AT_ONCE: Final = 2  # files that are read for their checksums
+_LINKS_AT_ONCE: Final = 2  # files that are being read for their checksums
 
 Key = tuple[int, int]  # load number, partition id
 
 
 @dataclass(slots=True)
 class _Report:
-    """What the active controller is yet to be told, and what it was told that isn't in the table yet."""
+    """Parts to report to the active controller, and reported parts that aren't in the table yet."""
 
     finished: dict[Key, int] = field(default_factory=dict)  # the leader_epoch
     told: dict[Key, int] = field(default_factory=dict)
@@ -69,7 +68,7 @@ class Ingesting:
         sources: LoadSources,
         open_data: Callable[[Replica], None],
     ) -> None:
-        """`open_data` begins to open a replica's data; `take_next` is called then."""
+        """`open_data` begins to open a replica's data; `take_next` is called afterwards."""
         self._open_data = open_data
         self._node_id = around.node_id
         self._replicas = replicas
@@ -90,14 +89,14 @@ class Ingesting:
         self._timer: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
         self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
-        self._taking = asyncio.Lock()  # taking a file in holds the GIL for some milliseconds
+        self._taking = asyncio.Lock()  # taking in a file holds the GIL for some milliseconds
 
     def start(self) -> None:
-        """Begin to look at the loads once a second, besides whenever something has changed."""
+        """Begin to look at the loads once a second, and whenever something has changed."""
         self._timer = tasks.start(self._keep_looking(), "loads")
 
     async def close(self) -> None:
-        """Stop; what is half done is begun again after the next start."""
+        """Stop; half-done work is begun again after the next start."""
         single = (self._reporting, self._looking, self._timer)
         under_way = [*self._preparing.values(), *self._making.values(), *(task for task in single if task is not None)]
         for task in under_way:
@@ -114,7 +113,7 @@ class Ingesting:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            self._report.told.clear()  # the controller may not have taken it
+            self._report.told.clear()  # the controller may not have taken the reports
             await self._look_at_all()
 
     async def _look_at_all(self) -> None:
@@ -126,8 +125,8 @@ class Ingesting:
             await turn()
 
     def take_next(self, replica: Replica) -> None:
-        """The replica has another row, or is further than before, or the table has changed: take in the next part that
-        is due, if that is this node's to do.
+        """The replica has another row or has applied more, or the table has changed: take in the next part that is due,
+        if this node has to.
         """
         table = self._table()
         leader = replica.leader
@@ -147,7 +146,7 @@ class Ingesting:
                 continue
             if key not in self._preparing and part.load_number not in leader.marked_loads:
                 self._prepare_soon(replica, leader, part)
-            return  # the others follow, in the order in which they were committed
+            return  # the others follow, in the order of their commits
 
     def _prepare_soon(self, replica: Replica, leader: Leader, part: LoadPart) -> None:
         key = part.load_number, replica.id
@@ -185,8 +184,8 @@ class Ingesting:
 
     @failpoint("ingest.prepare")
     async def _have_file(self, replica: Replica, part: LoadPart) -> None:
-        """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer nodes
-        have it than writes ask for.
+        """Have the file here and at all other replicas that can be reached. Raises NOT_ENOUGH_SPOOLS if fewer than
+        min_insync nodes have it.
         """
         file, row = _file_of(part), replica.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
@@ -229,7 +228,7 @@ class Ingesting:
     # Each replica
 
     def make(self, replica: Replica, mark: IngestMark) -> None:
-        """The next entry to apply is this mark: applying goes on after it when the file is taken in."""
+        """The next entry to apply is this mark: applying goes on after the file is taken in."""
         entry = replica.begin_mark()
         task = tasks.start(
             self._make(replica, mark, entry), f"taking load {mark.load_number} in {replica.id}", replica.broke
@@ -267,7 +266,7 @@ class Ingesting:
         await self._settle(replica, mark)
 
     async def _settle(self, replica: Replica, mark: IngestMark) -> None:
-        """Flush, so that it is durable that the load was taken in, and the log may be trimmed after its mark."""
+        """Flush, so that the load is durably in the data and the log may be trimmed after its mark."""
         names = {"partition": replica.id, "load": mark.load_number, "rows": mark.rows}
         log.info("a part of a load was taken in", extra=names)
         try:
@@ -279,8 +278,8 @@ class Ingesting:
     async def _take_in(
         self, replica: Replica, data: DataDatabase, link: Path, mark: IngestMark, entry: Pending
     ) -> bool:
-        """Take the file in. False if the replica was deleted or replaced meanwhile. A damaged file is removed, so that
-        it is fetched from another node.
+        """Take the file in. False if the replica was deleted or replaced meanwhile. Removes a damaged file, so that it
+        is fetched from another node.
         """
         try:
             async with replica.lock, self._taking:
@@ -305,8 +304,8 @@ class Ingesting:
         replica.retention.applied_bytes += mark.data_bytes
 
     async def _own_link(self, replica: Replica, data: DataDatabase, mark: IngestMark) -> Path | None:
-        """A hard link of the file, whose content was checked; None if the replica no longer has this data, or is to get
-        a checkpoint instead. Meanwhile the replica does all but apply entries.
+        """A hard link of the file, whose content was checked; None if the replica no longer has this data, or a
+        checkpoint replaces it. Meanwhile the replica only stops applying.
         """
         file = LoadFile(name=mark.name, partition_id=replica.id, bytes=mark.bytes, rows=mark.rows)
         file.checksum = mark.checksum
@@ -327,23 +326,23 @@ class Ingesting:
         return None
 
     def _is_to_be_had_otherwise(self, replica: Replica, mark: IngestMark) -> bool:
-        """Whether the leader has certainly taken the load in, so that a checkpoint of its data has it."""
+        """True if the leader has certainly taken the load in, so that a checkpoint of its data has it."""
         table = self._table()
         is_due = mark.load_number in table.due.get(replica.id, ())
         return replica.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
 
     def is_in_log(self, partition_id: int, number: int) -> bool:
-        """Whether the log of the partition here has the mark of the load, or may have it."""
+        """True if the log of the partition here has, or may have, the mark of the load."""
         replica = self._replicas.get(partition_id)
         if replica is None or replica.role is Role.REMOVED:
             return False
         if replica.data.is_closed and not replica.data.is_known:
             self._open_data(replica)
-            return True  # until it is known better
+            return True  # until more is known
         try:
             replica.take_over_data()
         except MinkaError:
-            return True  # the data may be made of the log again
+            return True  # the data may be made from the log again
         if replica.data.loads.has(number):
             return replica.data.loads.is_in_log(number, replica.log.base)
         return replica.applied < replica.log.end
@@ -351,7 +350,7 @@ class Ingesting:
     # Telling
 
     def _wait_for(self, key: Key, error: MinkaError) -> None:
-        """Log once why a part waits, and tell the controller, which says it to a client that asks for the load."""
+        """Log once why a part waits, and tell the controller, which passes it on to a client that asks for the load."""
         if self._report.waiting.get(key) != str(error):
             names = {"load": key[0], "partition": key[1], "reason": str(error)}
             log.warning("a part of a load waits", extra=names)
@@ -372,10 +371,10 @@ class Ingesting:
             self._reporting = tasks.start(self._tell_all(), "loads' reports")
 
     async def _tell_all(self) -> None:
-        """Tell the controller, in one call at a time, all that there is to tell by then."""
+        """Tell the controller all there is, one call at a time."""
         report, backoff = self._report, _FIRST_BACKOFF
         while report.finished or report.waiting != report.waiting_told:
-            await asyncio.sleep(0)  # so that all that is applied in this turn of the loop is told in one call
+            await asyncio.sleep(0)  # so that one call tells all that is applied in this turn of the loop
             some, waiting = dict(list(report.finished.items())[:_TOLD_AT_ONCE]), dict(report.waiting)
             request = FinishLoadPartsRequest(
                 node_id=self._node_id,
@@ -391,7 +390,7 @@ class Ingesting:
             try:
                 await self._tell_controller(request)
             except MinkaError as error:
-                log.info("what was taken in of loads is told again", extra={"reason": str(error)})
+                log.info("taken-in parts of loads are reported again", extra={"reason": str(error)})
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 continue
@@ -407,7 +406,7 @@ class Ingesting:
 
 
 def _is_same(replica: Replica, data: DataDatabase) -> bool:
-    """Whether the replica still has this data, and no damage was found in it."""
+    """True if the replica still has this data, without known damage."""
     return replica.still_has(data) and data.damage is None
 
 

@@ -25,7 +25,7 @@ class Intervals:
 
     async def take(self, *, whole: bool) -> list[PartitionInterval]:
         """The rows of the replicas that have answered clients or changed in size since the last call. With `whole`,
-        also those of all others that have any data.
+        also the rows of all others that have data.
         """
         self._told = {id_: size for id_, size in self._told.items() if id_ in self._replicas}
         found: list[PartitionInterval] = []
@@ -41,8 +41,8 @@ class Intervals:
 
 
 def owned_size(replica: Replica) -> Size:
-    """The size of the replica's data without the part that belongs to another partition since a split; an estimate
-    then.
+    """The size of the replica's data without the part that belongs to another partition since a split; the size is an
+    estimate then.
     """
     size = replica.data.size()
     if not replica.trim.has_foreign:

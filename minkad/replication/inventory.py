@@ -1,4 +1,6 @@
-"""What a node has on its disks, counted by reading it, and the keys at which to split what it leads."""
+"""Counts what a node has on its disks by reading it, and finds the keys at which to split the partitions that
+it leads.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -27,15 +29,15 @@ class Inventory:
         deletions: Deletions,
         changed: Callable[[int], asyncio.Future[None]],
     ) -> None:
-        """`changed` is done when a partition's row or replica changes."""
+        """The future of `changed` is done when a partition's row or replica changes."""
         self._replicas = replicas
         self._store = store
         self._deletions = deletions
         self._changed = changed
 
     async def count_keys(self, partition_ids: Collection[int]) -> list[PartitionCount]:
-        """Count the keys on this node's disks by reading them; those of all partitions, also ones that it should not
-        have, if none is named. One that is not here, or is deleted meanwhile, is left out. Raises CORRUPT_DATA,
+        """Count the keys on this node's disks by reading them. Without ids: of all partitions, also those that it
+        should not have. Leaves out a partition that isn't here or is deleted meanwhile. Raises CORRUPT_DATA,
         STORAGE_FAILED.
         """
         counts = []
@@ -54,7 +56,7 @@ class Inventory:
     async def _count(self, replica: Replica) -> PartitionCount:
         row = replica.row
         if replica.log.base:
-            replica.check_data()  # raises if its folder is gone: that is not the same as an empty one
+            replica.check_data()  # raises if its folder is gone, which isn't the same as empty
         size = await replica.data.count(KeyRange(row.start_key, row.end_key))
         return PartitionCount(
             partition_id=row.id, keys=size.keys, bytes=size.bytes, leader=replica.is_ready, generation=row.generation
@@ -73,7 +75,7 @@ class Inventory:
         return PartitionCount(partition_id=partition_id, keys=size.keys, bytes=size.bytes)
 
     async def split_keys(self, partition_id: int, parts: int) -> list[bytes]:
-        """Keys that divide a partition that this node leads into so many parts of about the same bytes; see
+        """Keys that divide a partition that this node leads into `parts` parts of about equal bytes; see
         `minkad.storage.split_keys`. Raises UNKNOWN_PARTITION, NOT_LEADER, NO_SPLIT_KEY, INVALID_ARGUMENT.
         """
         if not 2 <= parts <= _MAX_PARTS:

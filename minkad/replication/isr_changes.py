@@ -1,7 +1,6 @@
-"""Has the in-sync sets of the partitions that one node leads recorded, and looks which followers lag.
+"""Asks to record the in-sync sets of the partitions that one node leads, and looks which followers lag.
 
-Only the active controller changes a set, by compare-and-set; one call has all the changes that there are at the time
-(KIP-497).
+Only the active controller changes a set, by compare-and-set; one call has all changes of the moment (KIP-497).
 """
 
 import asyncio
@@ -25,7 +24,7 @@ log: Final = logging.getLogger(__name__)
 
 _MAX_CHANGES: Final = 1000  # in one call
 _AT_ONCE: Final = 100  # replicas looked at before other tasks get a turn
-_REST: Final = 2  # a look is followed by a pause so many times as long, so that much trouble leaves time for work
+_REST: Final = 2  # a look is followed by a pause twice as long, so that much trouble leaves time for work
 _LONGEST_BACKOFF: Final = 0.2  # seconds; writes may wait for the new controller to take a dead replica out
 
 
@@ -68,12 +67,12 @@ class IsrChanges:
             await task.close()
 
     def propose(self, proposal: IsrProposal) -> None:
-        """Have the proposal recorded, unless its leader gives it up before that."""
+        """Have the proposal recorded, unless its leader gives it up first."""
         self._waiting[proposal.partition_id] = proposal
         self._wake.set()
 
     def nodes_changed(self) -> None:
-        """Nodes have come or gone: all leaders are told soon, a few at a time."""
+        """Nodes have come or gone: tell all leaders soon, a few at a time."""
         self._look.set()
 
     async def _watch(self) -> None:
@@ -84,8 +83,7 @@ class IsrChanges:
                 async with asyncio.timeout(pause):
                     await self._look.wait()
             now = self._clock()
-            # A node that stood still can't tell whether its followers lag, and one without clearance may no longer
-            # lead.
+            # A node that stood still can't tell which followers lag; one without clearance may no longer lead.
             stalled = now - before > pause + self._settings.lag_timeout / 2 or not self._has_clearance()
             before = now
             low = frozenset(self._low_disks())
@@ -140,7 +138,7 @@ class IsrChanges:
                 leader.isr_refused(proposal, self._clock())
 
     def _take(self) -> list[IsrProposal]:
-        """The proposals to send now; those that no leader waits for are dropped."""
+        """The proposals to send now, without those that no leader waits for."""
         taken: list[IsrProposal] = []
         for partition_id, proposal in list(self._waiting.items()):
             if len(taken) == _MAX_CHANGES:

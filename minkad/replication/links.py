@@ -1,14 +1,14 @@
-"""How replicas reach other nodes."""
+"""Calls from replicas to other nodes."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 
 class ReplicationLinks(Protocol):
-    """Calls to a node by its id. Failures are MinkaErrors; a refusal is as the node raised it."""
+    """Calls to a node by its id. Failures are MinkaErrors; a refusal comes as the node raised it."""
 
     def append(self, node_id: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A leader's stream: sends `frames` (each an encoded Frame) and yields the answers (each an Answer)."""
 
     async def ship(self, node_id: str, messages: AsyncIterator[bytes]) -> bytes:
-        """A checkpoint: sends `messages` and gives the answer (a Shipped)."""
+        """A checkpoint: sends `messages` and returns the answer (a Shipped)."""

@@ -1,6 +1,6 @@
-"""The load of each replica: how many keys are read and written a second, a sample of them, and what was answered.
+"""The load of each replica: keys read and written a second, a sample of them, and the answers.
 
-Counting costs an addition for each group of a request. Only while a replica is too busy, about a thousand of the keys
+Counting costs one addition for each group of a request. Only while a replica is too busy, about a thousand of the keys
 and scans of its last ten seconds are kept.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 from minka.wire.history_rows import BUCKETS, bucket
 from minkad.core.load_split import Span
 
-# A row of a page costs a tenth of the time of a key that is read alone (0.5 and 5 µs), and the page as much as a key.
+# A row of a page costs a tenth of a key that is read alone (0.5 and 5 µs), and the page as much as a key.
 ROWS_AS_ONE_KEY: Final = 10
 _SAMPLED: Final = 1000
 _SAMPLED_SECONDS: Final = 10
 
 
 class Sample:
-    """One of about `stride` operations, picked at random, so that no rhythm of the requests hides some of them."""
+    """One operation in about `stride`, picked at random, so that regular patterns in the requests are sampled, too."""
 
     __slots__ = ("_skip", "spans", "stride")
 
@@ -46,13 +46,13 @@ class Sample:
 
 
 def page_operations(rows: int) -> int:
-    """How many operations a page of a scan counts as."""
+    """The number of operations that a page of a scan counts as."""
     return 1 + rows // ROWS_AS_ONE_KEY
 
 
 class Traffic:
-    """What a replica has answered since this was last taken for the history: see `PartitionInterval`. Requests that
-    were refused or have failed are not in it.
+    """The answers of a replica since this was last taken for the history: see `PartitionInterval`. Refused and failed
+    requests are not in it.
     """
 
     __slots__ = ("bytes_read", "bytes_written", "reads", "reads_took", "writes", "writes_took")
@@ -97,7 +97,7 @@ class Load:
     )
 
     def __init__(self, partition_id: int, used: set[int]) -> None:
-        """`used`: the partitions that were used since the meter last looked; this one is added when it is."""
+        """`used`: the partitions used since the meter last looked; each use adds this one."""
         self._partition_id = partition_id
         self._used = used
         self.served = 0  # operations since the last tick
@@ -105,9 +105,9 @@ class Load:
         self.last = 0.0  # operations a second between the last two ticks
         self.cpu_percent = 0.0
         self.sample: Sample | None = None  # while it is too busy
-        self.looked_at = 0.0  # when a key to split at was last looked for; at first, when it became too busy
-        self.generation = 0  # its row's when it became too busy
-        self.not_split = ""  # why it is not split although it is too busy
+        self.looked_at = 0.0  # the last time a key to split at was looked for; at first, when it became too busy
+        self.generation = 0  # of its row when it became too busy
+        self.not_split = ""  # why it isn't split although it is too busy
         self.traffic = Traffic()
 
     def take_traffic(self) -> Traffic | None:
@@ -125,7 +125,7 @@ class Load:
             self.sample.add(keys)
 
     def count_page(self, start: bytes, end: bytes, rows: int) -> None:
-        """Count a page of a scan, which has read `rows` rows from `start` up to before `end`."""
+        """Count a page of a scan, which has read `rows` rows from `start` on, before `end`."""
         operations = page_operations(rows)
         self._serve(operations)
         if self.sample is not None:
@@ -138,7 +138,7 @@ class Load:
 
     @property
     def steady_ops(self) -> float:
-        """Operations a second if they last: a short peak stays in `ops` for a while, but is gone from here at once."""
+        """Operations a second if they last: a short peak stays in `ops` for a while, but not here."""
         return min(self.ops, 2 * self.last)
 
     def begin(self, now: float, generation: int) -> None:

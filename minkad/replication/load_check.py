@@ -19,17 +19,17 @@ log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
 SUSTAINED_S: Final = 5.0
-# A node that uses more of a processor than this is busy: Python runs on one.
+# A node that uses more of a processor than this is busy: Python runs on one processor.
 _BUSY_PROCESSORS: Final = 0.8
 _SHARE_OF_NODE: Final = 0.5
 _LEAST_OPS: Final = 500  # with fewer, something else keeps the node busy: a compaction, a checkpoint
 
 
 class LoadCheck(BackgroundTask):
-    """Looks once a second. A partition is too busy with more operations a second than `max_ops`, or with half of the
-    operations of a node whose process has hardly anything left of a processor. It is split when it has been too busy
-    for five seconds. Each half is split in turn only after it has been too busy for as long itself, so there are no
-    more partitions than the load needs.
+    """Looks once a second. A partition is too busy with more than `max_ops` operations a second, or with half of the
+    operations of a node whose process has used up nearly a whole processor. It is split after five seconds too busy.
+    Each half is split in turn only after it has been too busy for as long, so there are no more partitions than the
+    load needs.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class LoadCheck(BackgroundTask):
         learn: Callable[[Partition], None],
         changed: Callable[[Replica], None],
     ) -> None:
-        """`used`: see `Load`. `changed` is called with each replica whose figures have changed, the last time when they
-        are 0.
+        """`used`: see `Load`. `changed` is called with each replica whose figures have changed, for the last time when
+        they are 0.
         """
         super().__init__("load check", self._run, around.log_db.fail)
         self._node_id = around.node_id

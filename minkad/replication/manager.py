@@ -61,18 +61,18 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _CLOSINGS_AT_ONCE: Final = 4
-_REPLAYED_BYTES: Final = _MIB  # of a log: less than this is applied again at the next start if it is in memory alone
+_REPLAYED_BYTES: Final = _MIB  # of a log: a smaller log in memory alone is applied again at the next start
 _REPLICATION: Final = ReplicationSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Sizes, in bytes, and a number of databases."""
+    """Sizes in bytes, and a number of databases."""
 
-    flush: int = 16 * _MIB  # a partition's data is flushed after so many bytes of its log
+    flush: int = 16 * _MIB  # bytes of a partition's log after which its data is flushed
     unflushed: int = 128 * _MIB  # the same for all partitions together
     max_pending: int = 256 * _MIB  # writes that wait for a sync or at a closed gate
-    open_databases: int = 1000  # so many stay open although they are not used
+    open_databases: int = 1000  # that stay open although they are unused
     change_retention: int = 0  # the newest entries of each partition's log that are kept for readers of changes
 
 
@@ -172,7 +172,7 @@ class ReplicaManager:
         self.follower_lags = self.reporting.follower_lags
 
     def _build_restructuring(self) -> None:
-        """The parts that change the data of a replica besides writes."""
+        """The parts that change the data of a replica, apart from writes."""
         around, replicas = self._around, self.replicas
         self._damage = Damage(around, replicas, self.committer, self._new_data, self.requests.notify)
         self.damaged = self._damage.all
@@ -227,7 +227,7 @@ class ReplicaManager:
     # Start and end
 
     async def start(self) -> None:
-        """Recover the replicas that are on disk. None is served before the controller has sent its row. Raises
+        """Recover the replicas that are on disk. Each is served only after the controller has sent its row. Raises
         CORRUPT_DATA, STORAGE_FAILED.
         """
         await self._around.store.remove_leftovers()
@@ -256,12 +256,12 @@ class ReplicaManager:
             background.start()
 
     async def drain(self) -> None:
-        """Refuse new requests of clients, and return once those that have begun are answered."""
+        """Refuse new requests of clients, and return as soon as those under way are answered."""
         await self.requests.drain()
 
     async def close(self) -> None:
         """Stop serving, flush and close everything, so that the next start has little to replay. If the disk fails
-        meanwhile, the rest is left as it is.
+        meanwhile, leaves the rest as it is.
         """
         self._closing = True
         for background in self._background:
@@ -297,7 +297,7 @@ class ReplicaManager:
                 return  # else each would try to write again, for a second or more
             try:
                 is_little = replica.data.in_memory and replica.unflushed < _REPLAYED_BYTES
-                is_little = is_little or replica.data.is_attached  # it will be made of its parent's data and its log
+                is_little = is_little or replica.data.is_attached  # it will be made from its parent's data and its log
                 if replica.role is not Role.REMOVED and replica.damage is None and not is_little:
                     await self.flusher.flush(replica)
                 await replica.data.close()
@@ -309,8 +309,8 @@ class ReplicaManager:
     # What the controller and the table say
 
     async def update_replicas(self, request: UpdateReplicasRequest) -> UpdateReplicasResponse:
-        """Become what the rows say, durably, and return when that is done. Raises NOT_CONTROLLER for an older term,
-        STORAGE_FAILED when the disk has failed, SHUTTING_DOWN once the node stops.
+        """Become what the rows say, durably, then return. Raises NOT_CONTROLLER for an older term, STORAGE_FAILED when
+        the disk has failed, SHUTTING_DOWN once the node stops.
         """
         if self._closing:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
@@ -321,7 +321,7 @@ class ReplicaManager:
         self._core.stop_leading(self._around.clock())
 
     def loads_changed(self) -> None:
-        """Loads have begun, were committed, or have ended, by this node's copy of the table."""
+        """Loads have begun, been committed, or ended, by this node's copy of the table."""
         if self.ingesting is not None:
             self.ingesting.loads_changed()
 
@@ -351,7 +351,7 @@ class ReplicaManager:
         """A leader's checkpoint: see `frames`."""
         return await self.checkpoint_receiver.install(messages)
 
-    # What a change of a replica leads to
+    # The effects of a change of a replica
 
     def _adopted(self, replica: Replica) -> None:
         self.reporting.changed(replica)
@@ -399,7 +399,7 @@ class ReplicaManager:
         asyncio.get_running_loop().call_soon(self.executor.carry_out)
 
     def _followers(self) -> list[str]:
-        """The nodes that follow with any partition that is led here."""
+        """The nodes that follow a partition that this node leads."""
         return [name for name, sender in self.senders.items() if sender.is_followed]
 
     def _sender_to(self, progress: Progress) -> ReplicationSender:

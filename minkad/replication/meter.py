@@ -19,9 +19,9 @@ class Meter:
         clock: Callable[[], float],
         cpu_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """`used`: see `Load`. `cpu_time`: how many seconds of a processor the process has used."""
+        """`used`: see `Load`. `cpu_time` returns the processor seconds that the process has used."""
         self.ops = 0.0  # operations a second, of all replicas
-        self.processors = 0.0  # how many processors the process keeps busy
+        self.processors = 0.0  # the number of processors that the process keeps busy
         self._replicas = replicas
         self._used = used
         self._clock = clock
@@ -29,8 +29,8 @@ class Meter:
         self.at, self._cpu_at = clock(), cpu_time()  # the last tick
 
     def tick(self) -> list[Replica]:
-        """Bring the rates up to now. Returns the replicas that were used lately, also those whose rate has just become
-        0.
+        """Bring the rates up to date. Returns the replicas used lately, including those whose rate has just
+        become 0.
         """
         now, cpu = self._clock(), self._cpu_time()
         seconds = max(1e-3, now - self.at)
@@ -44,7 +44,7 @@ class Meter:
             load.last = load.served / seconds
             ops = load.ops * kept + load.last * (1 - kept)
             load.ops = ops if load.served or ops >= 0.5 else 0.0
-            # A request for no key is all that there was, or the replica that was used has been replaced.
+            # The only request was for no key, or the used replica has been replaced.
             load.cpu_percent = 100 * self.processors * load.ops / self.ops if self.ops else 0.0
             load.served = 0
         self.at, self._cpu_at = now, cpu

@@ -17,7 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Opening:
-    """For the loop's thread. The data of one replica is opened once, however many ask for it."""
+    """For the loop's thread. Opens the data of a replica once, however many ask for it."""
 
     def __init__(
         self,
@@ -51,9 +51,7 @@ class Opening:
         task.add_done_callback(lambda _: self._under_way.pop(replica.id))
 
     async def wait(self, replica: Replica) -> None:
-        """Return once the replica's data was opened, or was found to be of no use. Raises STORAGE_FAILED,
-        SHUTTING_DOWN.
-        """
+        """Return when the replica's data is open, or found to be useless. Raises STORAGE_FAILED, SHUTTING_DOWN."""
         self.begin(replica)
         task = self._under_way.get(replica.id)
         if task is not None:
@@ -88,7 +86,7 @@ class Opening:
                 log.error("data can't be opened", extra={"partition": replica.id, "reason": str(failure)})
                 if not self._core.data_failed(replica.id, failure):
                     self._fail(failure)
-            else:  # damage was noted, and whoever replaces the data goes on by itself
+            else:  # damage was noted; whoever replaces the data goes on automatically
                 self._core.data_opened(replica.id, self._clock())
                 self._on_opened(replica)
         except MinkaError as error:

@@ -1,4 +1,6 @@
-"""How fast checkpoints leave a node and come to it while clients use it: so fast that these hardly wait longer."""
+"""The rate of checkpoints to and from a node that clients use: as fast as possible without making clients wait
+noticeably longer.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -11,31 +13,31 @@ from minkad.replication.background import BackgroundTask
 Waited = tuple[float, int]
 
 LOOK_S: Final = 0.25
-LEAST_RATE: Final = 8e6  # bytes a second; so much always goes through, however long clients wait
+LEAST_RATE: Final = 8e6  # bytes a second, at least, however long clients wait
 _FIRST_RATE: Final = 16e6  # when clients come, or a copy begins while they are there
-_STEP: Final = 0.5e6  # added at each look that finds clients as well off as usual: 2 MB/s in a second
+_STEP: Final = 0.5e6  # added at each look at which clients don't wait longer than usual: 2 MB/s in a second
 _CUT: Final = 0.7
-_WORSE: Final = 1.4  # times the usual mean. A stall that makes the p99 twice as long adds about as much to the mean
+_WORSE: Final = 1.4  # times the usual mean. A stall that doubles the p99 adds about as much to the mean
 _LEAST_WAIT_S: Final = 0.0005  # a shorter wait is never too long
-_SMOOTH: Final = 0.1  # how much the newest look counts for the usual wait: that is of the last three seconds
+_SMOOTH: Final = 0.1  # weight of the newest look in the usual wait: the mean of the last three seconds
 _REST_LOOKS: Final = 4  # looks after the end of a copy that don't count for the usual wait
 _QUIET_LOOKS: Final = 4  # looks without clients, after which nothing is held back
-_PART_BYTES: Final = 128 * 1024  # taken at once while the rate is bounded, so that nothing comes in bursts
+_PART_BYTES: Final = 128 * 1024  # taken at once while the rate is bounded, to avoid bursts
 _BURST_S: Final = 0.02
 
 
 class Pace:
-    """One for all checkpoints of a node, both ways. The wait of clients is the mean time of their requests here, and
-    the mean by which the loop is late, since requests wait for that before they are timed. What is usual of each is
-    learned while nothing is copied. The rate grows in steps while both are usual, and is cut when one isn't (AIMD, as
-    TCP's and LEDBAT's congestion windows). Without clients there is no bound.
+    """One for all checkpoints of a node, both ways. It watches two waits: the mean time of clients' requests here, and
+    the mean delay of the loop, since requests wait for the loop before they are timed. It learns the usual value of
+    each while nothing is copied. The rate grows in steps while both are usual, and is cut when one isn't (AIMD, as in
+    the congestion windows of TCP and LEDBAT). Without clients the rate is unbounded.
     """
 
     def __init__(
         self, clock: Callable[[], float], waits: Callable[[], Sequence[Waited]], fail: Callable[[MinkaError], None]
     ) -> None:
-        """`waits`: of clients' requests, and of others, the seconds that all since the start took together, and their
-        number. Without requests of clients the others don't matter.
+        """`waits` returns the total seconds since the start, and their number, first of clients' requests, then of
+        other waits. Without clients' requests the others don't matter.
         """
         self.rate = inf  # bytes a second
         self._clock = clock
@@ -59,7 +61,7 @@ class Pace:
             yield data[start : start + _PART_BYTES]
 
     def need(self, copy: object, rate: float) -> None:
-        """The copy has to be so fast, in bytes a second, or the writes outrun it: clients wait for it rather. 0: it
+        """The copy needs this rate, in bytes a second, or the writes outrun it: clients wait for it instead. 0: it
         needs nothing, or has ended.
         """
         if rate:
@@ -84,7 +86,7 @@ class Pace:
             self.look()
 
     def look(self) -> None:
-        """Compare how long clients have waited since the last look with what is usual."""
+        """Compare clients' waits since the last look with the usual ones."""
         now, before = self._waits(), self._seen
         self._seen = now
         copied, self._taken = self._taken, 0
@@ -107,7 +109,7 @@ class Pace:
             self.rate = _FIRST_RATE
         elif any(map(_is_worse, self._usual, means)):
             self.rate = max(LEAST_RATE, _CUT * min(self.rate, copied / LOOK_S))
-        elif copied / LOOK_S > self.rate / 2:  # else something else holds the copy up
+        elif copied / LOOK_S > self.rate / 2:  # else something else slows the copy down
             self.rate += _STEP
 
 

@@ -26,10 +26,10 @@ def ends_of_logs(db: LogDatabase) -> Iterator[tuple[int, int]]:
 
 
 class PartitionLog:
-    """Offsets begin with 1 and have no gaps. The entries up to `base` are gone: the data database has them.
+    """Offsets begin at 1 and have no gaps. The entries up to `base` are gone: the data database has them.
 
-    Changes are staged; `LogDatabase.sync` makes them durable, and only then are they readable from the database. With
-    `keeps_tail` the last entries are also in memory, readable at once.
+    Changes are staged; `LogDatabase.sync` makes them durable and readable from the database. With `keeps_tail` the last
+    entries are also in memory, readable at once.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class PartitionLog:
         self._db = db
         self._prefix = _PREFIX + partition_id.to_bytes(4, "big")
         self.base = self.end = base
-        self.truncations = 0  # how often the end went back
+        self.truncations = 0  # times that the end went back
         self.keeps_tail = False
         self._epochs = Epochs(base, base_epoch)
         self._tail: dict[int, Entry] = {}  # offset -> entry, without gaps, up to the end; or empty
@@ -77,7 +77,7 @@ class PartitionLog:
         return self._epochs.lineage()[-_MAX_LINEAGE:]
 
     def common_end(self, theirs: Sequence[tuple[int, int]], their_end: int) -> int | None:
-        """The offset up to which another log is the same as this one; None if there is none in what both still have."""
+        """The offset up to which another log is the same as this one; None if their remaining entries have none."""
         return self._epochs.common(self.end, theirs, their_end)
 
     def keep_tail(self, keep: bool) -> None:
@@ -99,7 +99,7 @@ class PartitionLog:
         return self.end
 
     def read(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """The entries start..end, up to `max_bytes` of them, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The entries start..end, at most `max_bytes`, but at least one. Raises CORRUPT_DATA, STORAGE_FAILED."""
         assert self.base < start <= end <= self.end, f"{start} to {end} of {self.base + 1} to {self.end}"
         if start in self._tail:
             return self._read_tail(start, end, max_bytes)
@@ -113,12 +113,12 @@ class PartitionLog:
         return self.end if start in self._tail else min(stored, self.end)
 
     def drop_tail(self, offset: int) -> None:
-        """Entries up to `offset` need no longer be in memory."""
+        """Entries up to `offset` no longer need to be in memory."""
         while self._tail and self._tail_start <= offset:
             self._drop_first()
 
     def bound_tail(self, stored: int) -> None:
-        """Keep no more in memory than the limit: entries up to `stored`, which the database has, may go."""
+        """Keep at most the limit in memory: entries up to `stored`, which the database has, may go."""
         while self._tail_bytes > _TAIL_BYTES and self._tail_start <= stored:
             self._drop_first()
 
@@ -140,7 +140,7 @@ class PartitionLog:
             self.drop_tail(base)
 
     def reset(self, base: int, base_epoch: int) -> None:
-        """Stage the removal of all entries; the next is `base` + 1."""
+        """Stage the removal of all entries; the next one is `base` + 1."""
         self._db.delete_range(self._key(0), self._key(_LAST))
         self.base = base
         self._epochs = Epochs(base, base_epoch)

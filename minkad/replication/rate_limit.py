@@ -1,4 +1,4 @@
-"""How fast checkpoints may leave this node."""
+"""The rate limit of checkpoints from this node."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ _MIN_PART_BYTES: Final = 1024
 
 
 class RateLimit:
-    """Lets an operation send so many bytes a second from this node as its `rate_limit` says, for all partitions that it
-    moves together. The limit may change at any time.
+    """Lets an operation send at most its `rate_limit` bytes a second from this node, for all partitions that it moves
+    together. The limit may change at any time.
     """
 
     def __init__(self, clock: Callable[[], float], operation_moving: Callable[[int], Operation | None]) -> None:
@@ -22,7 +22,7 @@ class RateLimit:
         self._free_at: dict[int, float] = {}  # by operation
 
     def parts(self, partition_id: int, data: bytes) -> Iterator[bytes]:
-        """The data in pieces to be sent one by one, so that a low limit is kept and progress is seen."""
+        """The data in pieces to send one by one, so that a low limit is kept and progress is visible."""
         start = 0
         while start < len(data):
             operation = self.operation_moving(partition_id)

@@ -1,5 +1,5 @@
-"""While the disk is low, the room of deleted and overwritten values is freed at once, by compactions. When it becomes
-low, the log that is kept for copies is given up.
+"""While the disk is low, compactions free the room of deleted and overwritten values at once. When it becomes low, the
+log that is kept for copies is given up.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from minkad.storage.disk_space import DiskWatch
 log: Final = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
-_LEAST_BYTES: Final = 1024 * 1024  # a compaction that gains less than this or
-_LEAST_SHARE: Final = 0.1  # less than this share of a partition's tables isn't worth it
+_LEAST_BYTES: Final = 1024 * 1024  # a compaction that frees less than this, or
+_LEAST_SHARE: Final = 0.1  # less than this share of a partition's tables, isn't worth it
 
 
 class Reclaiming(BackgroundTask):
-    """Compacts one partition at a time, the one with most to gain. A compaction writes what remains before it removes
-    the old tables, so a partition for which there is no room has to wait for others.
+    """Compacts one partition at a time, the one with the most to gain. A compaction writes what remains before it
+    removes the old tables, so a partition without room for it has to wait for others.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reclaiming(BackgroundTask):
                 log.info("no room was made", extra={"partition": replica.id, "reason": str(error)})
 
     def _gain(self, replica: Replica) -> int:
-        """About how many bytes a compaction would free; 0 if it isn't worth it, or there is no room for it."""
+        """About the number of bytes that a compaction would free; 0 if it isn't worth it, or has no room."""
         data = replica.data
         if not data.is_known or replica.role is Role.REMOVED or replica.is_receiving:
             return 0

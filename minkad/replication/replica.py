@@ -31,17 +31,17 @@ _NOTHING: Final = Unapplied()
 
 
 class ReplicaMeta(msgspec.Struct, array_like=True):
-    """What has to survive a restart besides log and data. It is kept in the log database under `meta_key`."""
+    """The state that has to survive a restart besides log and data. It is kept in the log database under `meta_key`."""
 
     row: bytes
-    base: int  # that of the log
+    base: int  # of the log
     base_epoch: int
-    complete: bool  # False while a checkpoint takes the place of log and data
+    complete: bool  # False while a checkpoint replaces log and data
     bytes: int  # of keys and values; an estimate, as of the last change of the meta
     keys: int
     untrimmed: bool = False  # the data may have keys outside of the range
-    attached_to: int = 0  # the partition to whose data this child's is attached, as it was at `base`; 0: to none
-    versions: Versions = Versions()  # as they were then
+    attached_to: int = 0  # the partition to whose data this child's is attached, as of `base`; 0: to none
+    versions: Versions = Versions()  # as of `base`
 
 
 encode_meta: Final = msgspec.msgpack.Encoder().encode
@@ -80,17 +80,15 @@ class Replica(ReplicaCore):
         super().__init__(node, row, log, data, change_bytes)
         self.load = Load(row.id, node.used)
         self.unflushed = 0  # bytes applied since the last flush
-        self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as all else here
+        self._pending: deque[Pending] | None = None  # an empty deque takes as much memory as everything else here
         self._unapplied: Unapplied | None = None
-        self.decidable_at = 0  # operations wait until this offset is applied: what it does to rows isn't known before
-        self.slice_start = 0  # how many keys of pending[0] are applied
+        self.decidable_at = 0  # operations wait until this offset is applied: only then are its effects on rows known
+        self.slice_start = 0  # the number of applied keys of pending[0]
         self.lock = asyncio.Lock()  # held while the data is replaced, deleted, or changed by a slow mark
 
     @property
     def pending(self) -> deque[Pending]:
-        """Entries in the order of their offsets. Those that are to be applied and aren't here are read back from the
-        log.
-        """
+        """Entries in the order of their offsets. Entries to apply that aren't here are read back from the log."""
         if self._pending is None:
             self._pending = deque()
         return self._pending
@@ -102,7 +100,7 @@ class Replica(ReplicaCore):
             self._note(entry)
 
     def unapplied_rows(self) -> Unapplied:
-        """What the entries do that are not applied yet. Only a leader can tell, from `decidable_at` on."""
+        """The effects of the unapplied entries. Only a leader knows them, from `decidable_at` on."""
         if self._unapplied is None and not self._pending:
             return _NOTHING
         if self._unapplied is None:
@@ -153,26 +151,26 @@ class Replica(ReplicaCore):
         log_db.put(meta_key(self.id), encode_meta(meta))
 
     def still_has(self, data: DataDatabase) -> bool:
-        """Whether this is still the replica's data, after a wait: it was not deleted, and no checkpoint has taken its
-        place or is about to, for which the log was emptied.
+        """True if, after a wait, this is still the replica's data: the replica wasn't deleted, and no checkpoint has
+        replaced the data or, with the log emptied already, is about to.
         """
         return self.role is not Role.REMOVED and self.data is data and self.is_complete
 
     def broke(self, error: BaseException) -> None:
-        """What was done to this replica failed by a bug. It is taken for damaged, so that the node goes on with all
-        others: after a mark of the log, each node with a replica would end again and again.
+        """A step on this replica failed because of a bug. It counts as damaged, so that the node goes on with all
+        others: after a mark in the log, each node with a replica would otherwise end again and again.
         """
         self.data.condemn(MinkaError(Code.CORRUPT_DATA, f"partition {self.id}: it can't go on: {error!r}"))
 
     async def log_first(self) -> None:
-        """Make the log durable. To be awaited before the data is: the data must not be durable before the log. Raises
-        STORAGE_FAILED.
+        """Make the log durable. Await this before the data is made durable: the data must not be durable before the
+        log. Raises STORAGE_FAILED.
         """
         if self.is_async:
             await self.log.sync()
 
     def replace_data(self, data: DataDatabase) -> None:
-        """Empty data takes the place of damaged data."""
+        """Replace damaged data with empty data."""
         self.data = data
         self.slice_start = 0
         self.begin_again()
@@ -189,8 +187,8 @@ class Replica(ReplicaCore):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the next entry is a mark that has to wait, because data is shared between a child and its parent. To
-        be asked when it is in `pending`.
+        """True if the next entry is a mark that has to wait, because a child and its parent share data. Ask when the
+        mark is in `pending`.
         """
         entry = self.pending[0]
         return not isinstance(entry.write, WriteBody) and self.data.is_shared(entry.offset)
@@ -202,7 +200,7 @@ class Replica(ReplicaCore):
         return self.pending[0]
 
     def passed(self, entry: Pending) -> None:
-        """What the mark asks for is done."""
+        """The mark is carried out."""
         if self.pending and self.pending[0].offset == entry.offset:
             self.pending.popleft()
         self.applied = entry.offset
@@ -212,8 +210,8 @@ class Replica(ReplicaCore):
         self.applying = Applying.IDLE
 
     def apply(self, max_keys: int) -> list[Pending]:
-        """Apply entries up to the high watermark and before the next slow mark, with about `max_keys` keys. Returns
-        those that are applied whole now. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """Apply entries up to the high watermark and before the next slow mark, with about `max_keys` keys. Returns the
+        entries that are now applied whole. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self._read_ahead()
         first = self.pending[0].write
@@ -248,8 +246,8 @@ class Replica(ReplicaCore):
         return entry
 
     def _read_ahead(self) -> None:
-        """Make sure that the next entry is in `pending`: a client's write is there, others are read back from the
-        log.
+        """Make sure that the next entry is in `pending`: clients' writes are there already, others are read back from
+        the log.
         """
         assert self.applied < self.high_watermark <= self.durable <= self.log.end, self
         if self.pending and self.pending[0].offset == self.applied + 1:
@@ -277,8 +275,8 @@ class Replica(ReplicaCore):
         return [self.pending.popleft()]
 
     def drop_pending(self) -> list[Pending]:
-        """Forget the entries that are not applied, and return them; if they are to be applied after all, they are read
-        back from the log.
+        """Forget the unapplied entries, and return them; if they are applied after all, they are read back from the
+        log.
         """
         dropped = list(self._pending or ())
         if self._unapplied is not None:

@@ -17,8 +17,8 @@ from minkad.replication.committer import Committer
 from minkad.replication.frames import Answer, decode_frame, encode
 from minkad.replication.replica import Replica
 
-_MANY: Final = 64  # after a frame with so many partitions other tasks get a turn
-_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; with more, no frame is read
+_MANY: Final = 64  # partitions in a frame, after which other tasks get a turn
+_UNSTORED_BYTES: Final = 64 * 1024 * 1024  # appended by all leaders and not written yet; above this, no frame is read
 _MAX_PROBES: Final = 65_536  # probes that came before their rows
 
 
@@ -36,12 +36,12 @@ class IncomingStream(LeaderStream):
         """Send the answer soon."""
         waiting = self._acks.get(ack.partition_id)
         if waiting is not None and waiting.lineage is not None and ack.lineage is None:
-            return  # the leader has to get the probe's answer first, and then asks again for what is newer
+            return  # the leader needs the probe's answer first, and then asks again for newer entries
         self._acks[ack.partition_id] = ack
         self.wake.set()
 
     def beat(self) -> None:
-        """Send an answer soon, if only with the time."""
+        """Send an answer soon, even with nothing but the time."""
         self._beat = True
         self.wake.set()
 
@@ -103,7 +103,7 @@ class ReplicationReceiver:
             self._answer_probe(replica, probe[1])
 
     def age(self, replica: Replica) -> float:
-        """How many seconds ago a follower's data was certainly up to date; infinite if it never was."""
+        """The seconds since a follower's data was certainly up to date; infinite if it never was."""
         if replica.follower is not None:
             replica.follower.refresh()
         return self._clock() - replica.freshness.at
@@ -143,7 +143,7 @@ class ReplicationReceiver:
         if replica is None or replica.follower is None or replica.row.leader_epoch != append.leader_epoch:
             if append.probe:
                 self._answer_later(append, stream)
-            return  # one of the two is yet to be told of the newer row
+            return  # this node or the leader hasn't got the newer row yet
         if append.probe:
             self._answer_probe(replica, stream)
         else:
@@ -155,7 +155,7 @@ class ReplicationReceiver:
         replica.follower.append(append, stream, known_at)
 
     def _answer_later(self, append: Append, stream: IncomingStream) -> None:
-        """Keep the probe until the row comes; that of a former leader is never answered."""
+        """Keep the probe until the row comes; a probe of a former leader is never answered."""
         probe = self.early_probes.get(append.partition_id)
         if probe is None and len(self.early_probes) >= _MAX_PROBES:
             return

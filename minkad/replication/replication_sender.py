@@ -22,15 +22,15 @@ log: Final = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 1024 * 1024
 _FRAME_APPENDS: Final = 256  # partitions in one frame, so that neither side holds the loop for long
 _BACKOFF_S: Final = (0.02, 0.5)
-_BEAT_S: Final = 0.5  # at most between two frames that tell all high watermarks
-_ECHO_S: Final = 0.05  # at least between two that echo the follower's clock, if they are sent anyway
-_WATERMARK_S: Final = 0.01  # a high watermark may wait so long for entries to be sent with
-_SILENCE_S: Final = 3.0  # a stream without an answer for so long is given up
+_BEAT_S: Final = 0.5  # longest time between two frames that tell all high watermarks
+_ECHO_S: Final = 0.05  # shortest time between two frames that echo the follower's clock, if frames are sent anyway
+_WATERMARK_S: Final = 0.01  # a high watermark may wait this long for entries to be sent with
+_SILENCE_S: Final = 3.0  # a stream without an answer for this long is given up
 
 
 @dataclass(frozen=True, slots=True)
 class SenderContext:
-    """What the senders of one node share."""
+    """The parts that the senders of one node share."""
 
     links: ReplicationLinks
     replicas: Mapping[int, Replica]
@@ -40,15 +40,15 @@ class SenderContext:
 
 
 class ReplicationSender:
-    """The stream to one node; reconnects for as long as there are followers on it."""
+    """The stream to one node; reconnects as long as it has followers."""
 
     def __init__(self, node_id: str, context: SenderContext) -> None:
         self.node_id = node_id
         self._context = context
         self._progress: dict[int, Progress] = {}  # by partition
-        self._unsure: dict[int, None] = {}  # the partitions that are to hear when the stream breaks
+        self._unsure: dict[int, None] = {}  # the partitions that must hear when the stream breaks
         self._ready: deque[Progress] = deque()
-        self._untold: dict[Progress, None] = {}  # followers that are yet to be told a new high watermark
+        self._untold: dict[Progress, None] = {}  # followers that don't know a new high watermark yet
         self._dropped: list[int] = []
         self._stamp = 0.0  # the newest stamp of the follower's clock
         self._echoed_at = float("-inf")
@@ -60,11 +60,11 @@ class ReplicationSender:
 
     @property
     def is_followed(self) -> bool:
-        """Whether the node follows with any partition."""
+        """True if the node follows with any partition."""
         return bool(self._progress)
 
     def start(self, progress: Progress) -> None:
-        """The node follows with this partition from now on."""
+        """The node follows this partition from now on."""
         self._progress[progress.state.id] = progress
         self._unsure[progress.state.id] = None
         if self._task is None:
@@ -73,7 +73,7 @@ class ReplicationSender:
         self.send(progress)
 
     def stop(self, progress: Progress) -> None:
-        """The node no longer follows with this partition. The stream ends with the last one."""
+        """The node no longer follows this partition. The stream ends with its last partition."""
         partition_id = progress.state.id
         if self._progress.get(partition_id) is progress:
             del self._progress[partition_id]
@@ -138,7 +138,7 @@ class ReplicationSender:
             backoff = min(2 * backoff, longest)
 
     async def _disconnected(self, reason: str) -> None:
-        """Tell those that were sent anything on the stream, or are new; while the node is away, each once."""
+        """Tell the partitions with anything sent on the stream, and new ones; while the node is away, once each."""
         unsure, self._unsure = list(self._unsure), {}
         for number, partition_id in enumerate(unsure, 1):
             progress, replica = self._progress.get(partition_id), self._context.replicas.get(partition_id)
@@ -151,7 +151,7 @@ class ReplicationSender:
 
     def _end_stream(self) -> None:
         self._connection += 1
-        self._stamp = 0.0  # it was the stamp of a process that may be gone
+        self._stamp = 0.0  # the stamp came from a process that may be gone
         self._dropped.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -169,7 +169,7 @@ class ReplicationSender:
 
     async def _answered(self, data: bytes) -> None:
         answer = decode_answer(data)
-        if not self._stamp:  # the first of the stream; from the echo on the follower knows how old its data is
+        if not self._stamp:  # the first of the stream; after the echo, the follower knows the age of its data
             self._beat_due = True
             self._wake.set()
         self._stamp = answer.stamp
@@ -184,7 +184,7 @@ class ReplicationSender:
         self._context.carry_out()
 
     async def _frames(self, connection: int) -> AsyncIterator[bytes]:
-        # gRPC goes on asking for the next frame when the call has ended, and drops it: it must not get one.
+        # After the call has ended, gRPC still asks for the next frame, and drops it: it must not get one.
         while connection == self._connection:
             self._wake.clear()
             frame = self._collect()
@@ -227,8 +227,8 @@ class ReplicationSender:
         return Frame(appends, dropped, echo, self._connection)
 
     def _echo(self) -> float | None:
-        """The newest stamp, in a frame with which all high watermarks are told. Without clearance this node may have
-        been replaced as leader, and its high watermarks may be old.
+        """The newest stamp, in a frame that tells all high watermarks; 0.0 without clearance: then another leader may
+        have replaced this node, and its high watermarks may be old.
         """
         now = self._context.clock()
         if not self._beat_due and now - self._echoed_at < _ECHO_S:

@@ -1,4 +1,4 @@
-"""What a node tells the controller and its metrics about its replicas."""
+"""A node's reports about its replicas, for the controller and its metrics."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -45,7 +45,7 @@ class Reporting:
 
     def stats(self, changed_only: bool) -> list[ReplicaStats]:
         """Stats of the partitions that this node leads; with `changed_only`, of those that changed since the last call.
-        One call returns at most 500; the others come with the next calls.
+        Each call returns at most 500; the next calls return the others.
         """
         if changed_only and not self._changed:
             return []
@@ -56,15 +56,15 @@ class Reporting:
         return [_stats(replica) for replica in leading]
 
     def serving(self) -> int:
-        """How many partitions this node serves as their leader while it has clearance."""
+        """The number of partitions that this node serves as their leader while it has clearance."""
         return sum(replica.is_ready for replica in self._replicas.values())
 
     def stale_reads(self) -> int:
-        """Of how many partitions this node would answer a stale read now."""
+        """The number of partitions of which this node would answer a stale read now."""
         return sum(map(self._answers_stale, self._replicas.values()))
 
     def copies(self, partition_ids: Iterable[int]) -> list[CopyDescription]:
-        """What is here of these partitions."""
+        """The copies of these partitions on this node."""
         found = (self._replicas.get(id_) for id_ in partition_ids)
         return [_copy(replica) for replica in found if replica is not None and replica.role is not Role.REMOVED]
 
@@ -78,8 +78,8 @@ class Reporting:
         return found
 
     def follower_lags(self) -> dict[str, tuple[int, float]]:
-        """By node that follows this one: the most entries that it lacks in a partition, and the most seconds for which
-        it has lacked any in one.
+        """By node that follows this one: the most entries that it lacks in any partition, and the longest time, in
+        seconds, that it has lacked any.
         """
         found = dict.fromkeys(self._followers(), (0, 0.0))
         now = self._clock()

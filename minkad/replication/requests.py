@@ -1,4 +1,4 @@
-"""Requests of clients: they wait where that helps, reads are answered, and writes are begun."""
+"""Requests of clients: they wait where waiting helps, reads are answered, and writes are begun."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ from minkad.replication.writing import Writing
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.rocks_data import MAX_PASSED
 
-# Up to so many keys, reading them at once is faster than on another thread.
+# Up to this number of keys, reading them at once is faster than on another thread.
 _INLINE_KEYS: Final = 64
 _MANY_KEYS: Final = 10_000
 _POLL_SECONDS: Final = 0.1
@@ -37,9 +37,9 @@ _READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
 # A page of a scan holds the loop for about 2 ms.
 MAX_PAGE_ROWS: Final = 2000
 MAX_PAGE_BYTES: Final = 512 * 1024
-_PAGE_SECONDS: Final = 0.01  # where many deleted keys are between the rows
+_PAGE_SECONDS: Final = 0.01  # in places with many deleted keys between the rows
 FEW_BYTES: Final = 1024 * 1024
-"""Of several values that are read at once, without a look at the memory for them."""
+"""The most bytes of values that are read at once, without a check of the memory for them."""
 
 _KEYS_AT_ONCE: Final = 4  # read before the size of the values is checked
 
@@ -75,14 +75,14 @@ class Requests:
         on_done: Callable[[Ticket], None],
         max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> Ticket:
-        """Begin what the groups ask for. `on_done` is called with the ticket when each has its result: within this call
-        if none has to wait, and at the latest at the deadline. The bodies of the results are taken from `share`, and
-        reads wait while it has no room; the caller gives them back. They have `max_bytes` together at most.
+        """Begin what the groups ask for. `on_done` is called with the ticket when each group has its result: within
+        this call if none has to wait, at the deadline at the latest. The bodies of the results are taken from `share`,
+        and reads wait while it has no room; the caller gives them back. Together they have at most `max_bytes`.
         """
         ticket = Ticket(len(groups), share, self._clock(), on_done, self._waiting.remove, max_bytes)
         timeout = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS)
         deadline = asyncio.get_running_loop().time() + timeout
-        # Groups that wait give up a little earlier, so that their reason is there in time.
+        # Groups that wait give up a little earlier, so that their reason arrives in time.
         give_up = deadline - min(timeout / 10, _ANSWER_SECONDS)
         for index, group in enumerate(groups):
             self._begin(group, ticket, index, give_up)
@@ -93,8 +93,8 @@ class Requests:
         return ticket
 
     def read_now(self, partition_id: int, generation: int, keys: list[bytes]) -> list[bytes | None] | None:
-        """The values of a few checked keys, if this node leads their partition and nothing stands against reading them
-        at once; None: `begin` waits for that, or says what it is.
+        """The values of a few checked keys, if this node leads their partition and can read them at once; None: `begin`
+        waits until it can, or says why not.
         """
         replica = self._replicas.get(partition_id)
         if replica is None or not self._routing.serves_now(replica, generation, keys) or len(keys) > _INLINE_KEYS:
@@ -113,12 +113,12 @@ class Requests:
         return values
 
     def key_count(self, partition_id: int) -> int:
-        """About how many keys the replica here has; 0 without one."""
+        """About the number of keys of the replica here; 0 without one."""
         replica = self._replicas.get(partition_id)
         return replica.data.size().keys if replica is not None else 0
 
     async def handle(self, request: Request, share: Share) -> Response:
-        """The same for a caller that waits: the response has a result for each group."""
+        """The same as `begin`, for a caller that waits: the response has a result for each group."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_done(_: Ticket) -> None:
@@ -142,15 +142,15 @@ class Requests:
             future.set_result(None)
 
     def changed(self, partition_id: int) -> asyncio.Future[None]:
-        """A future that is done at the next `notify`. Wait for it with asyncio.wait, since others wait for it, too."""
+        """A future that is done at the next `notify`. Wait for it with asyncio.wait, since others wait for it too."""
         future = self._changed.get(partition_id)
         if future is None:
             future = self._changed[partition_id] = asyncio.get_running_loop().create_future()
         return future
 
     async def serving(self, partition_id: int, generation: int, deadline: float) -> Replica:
-        """The replica, once it serves this generation as the leader and its log takes entries. `deadline` is a time of
-        the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
+        """The replica, as soon as it serves this generation as the leader and its log takes entries. `deadline` is a
+        time of the loop's clock. Raises the refusal; DEADLINE_EXCEEDED.
         """
         group = Group(partition_id=partition_id, generation=generation, op=Op.READ, body=b"")
         while (replica := self._routing.leader(group)) is None or replica.gate.state is not Gate.OPEN:
@@ -162,7 +162,7 @@ class Requests:
         return replica
 
     async def drain(self) -> None:
-        """Refuse requests from now on, and return once those that have begun are answered."""
+        """Refuse requests from now on, and return as soon as those under way are answered."""
         self._routing.stop()
         for partition_id in list(self._changed):
             self.notify(partition_id)
@@ -215,7 +215,7 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def _wait(self, group: Group, op: int, ticket: Ticket, index: int, deadline: float) -> None:
-        """Begin the group once a group that asks for `op` would be served."""
+        """Begin the group as soon as a group that asks for `op` would be served."""
         loop = asyncio.get_running_loop()
         self._writing.waiting_bytes += len(group.body)
         asked = Group(op, group.partition_id, group.generation, b"")
@@ -292,15 +292,15 @@ class Requests:
     # Expiry
 
     def _expired(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> list[bytes]:
-        """Those of the keys whose rows are over."""
+        """The keys whose rows have expired."""
         now_ms = self._unix_ms()
         return [key for key, row in zip(keys, rows, strict=True) if row is not None and has_expired(row, now_ms)]
 
     def _remove_first(
         self, replica: Replica, keys: list[bytes], group: Group, ticket: Ticket, index: int, deadline: float
     ) -> None:
-        """Remove what is over, through the log, and only then answer: else a next leader, whose clock is later, could
-        show what this one no longer shows. Raises the refusal.
+        """Remove expired rows, through the log, and only then answer: otherwise a next leader, whose clock shows an
+        earlier time, could show rows that this one no longer shows. Raises the refusal.
         """
         asked = Group(Op.OPERATE, group.partition_id, group.generation, b"")
         if self._routing.leader(asked) is not replica:
@@ -343,7 +343,7 @@ class Requests:
         index: int,
         deadline: float,
     ) -> None:
-        """`page` has the values in their stored form, or their beginnings."""
+        """`page` has the values in their stored form, or the beginnings of the values."""
         if replica.data.may_expire and (expired := self._expired(page.keys, page.values)):
             self._remove_first(replica, expired, group, ticket, index, deadline)
             return
@@ -379,14 +379,14 @@ class Requests:
         index: int,
         deadline: float,
     ) -> None:
-        """Read a page from the beginning of `wanted`, after the deleted keys there are cleared away."""
+        """Read a page from the beginning of `wanted`, after clearing the deleted keys away there."""
         row, max_passed = replica.row, MAX_PASSED
         try:
             while ticket.missing:
                 part = await clear(replica, wanted, body.reverse)
                 if self._routing.leader(group) is not replica or replica.row is not row:
                     break
-                max_passed *= 2  # so that this ends however much is deleted meanwhile
+                max_passed *= 2  # so that this ends, however much is deleted meanwhile
                 with suppress(DeletedAheadError):
                     page = self._page(replica, body, part, max_passed)
                     self._answer_page(replica, page, body.only_keys, group, ticket, index, deadline)
@@ -421,7 +421,7 @@ class Requests:
         return keys
 
     def _age_ms(self, replica: Replica) -> int:
-        """How old the replica may be. Raises AGE_UNKNOWN."""
+        """The age that the replica may have. Raises AGE_UNKNOWN."""
         age = self._routing.age(replica)
         if age == math.inf:
             text = f"partition {replica.id}: this replica has not heard its leader yet"
@@ -461,13 +461,15 @@ async def clear(replica: Replica, wanted: KeyRange, reverse: bool) -> KeyRange:
 
 
 async def _turn_for(group: Group) -> None:
-    """Before the keys of a group are decoded, which takes 50 ms for a million: a frame may have many such groups."""
+    """Let others run before the keys of a group are decoded, which takes 50 ms for a million: a frame may have many
+    such groups.
+    """
     if element_count(group.body) > _MANY_KEYS:
         await turn()
 
 
 def _expected(replica: Replica, group: Group) -> int:
-    """About how many bytes the answer will have."""
+    """About the number of bytes of the answer."""
     if group.op == Op.SCAN:
         return kv_frames.weight(MAX_PAGE_BYTES)
     return kv_frames.weight(
@@ -481,9 +483,7 @@ def _mean_size(replica: Replica) -> int:
 
 
 def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """The values of the keys, in their stored form. Raises TOO_LARGE if they are too large for the answer, before much
-    more is read.
-    """
+    """The values of the keys, in their stored form. Raises TOO_LARGE, early, if they are too large for the answer."""
     if len(keys) <= _KEYS_AT_ONCE and not ticket.size:
         return replica.data.stored(keys)
     rows: list[bytes | None] = []
@@ -498,7 +498,7 @@ def _rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | N
 
 
 def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | None:
-    """The values of the keys, in their stored form; None if they have too many bytes to be read without a look at the
+    """The values of the keys, in their stored form; None if they have too many bytes to read without a check of the
     memory for them.
     """
     rows: list[bytes | None] = []
@@ -513,7 +513,7 @@ def _few_rows(data: DataDatabase, keys: list[bytes]) -> list[bytes | None] | Non
 
 
 async def _many_rows(replica: Replica, keys: list[bytes], ticket: Ticket) -> list[bytes | None]:
-    """The same on another thread; the expected size is taken from the share meanwhile."""
+    """The same on another thread; meanwhile, the expected size is taken from the share."""
     expected = min(len(keys) * _mean_size(replica), kv_frames.MAX_ANSWER_BYTES)
     ticket.share.take(expected)
     try:

@@ -1,5 +1,5 @@
-"""Closes databases that nobody has used for a while, when many are open: they are a cache, from which the next to go is
-found as CLOCK finds it, by asking each in turn whether it was used since it was last asked.
+"""Closes databases that nobody has used for a while, when many are open. They are a cache; the next one to close is
+found as in CLOCK: ask each in turn if it was used since it was last asked.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Resting(BackgroundTask):
         flush: Callable[[Replica], Awaitable[None]],
         most: int,
     ) -> None:
-        """`most`: how many databases may stay open."""
+        """`most`: the number of databases that may stay open."""
         super().__init__("resting", self._run, around.log_db.fail)
         self._replicas = replicas
         self._store = around.store
@@ -68,7 +68,7 @@ class Resting(BackgroundTask):
 
 
 def _may_rest(replica: Replica) -> bool:
-    """Whether nothing that takes longer works with the data."""
+    """True if nothing that takes longer works with the data."""
     is_changing = replica.is_restructured or replica.trim.has_foreign or replica.trim.removed_outside is not None
     is_usable = replica.role is not Role.REMOVED and replica.copy is Copy.WHOLE and replica.damage is None
     return is_usable and not is_changing and replica.applying is Applying.IDLE

@@ -1,4 +1,4 @@
-"""Which replica of this node serves a request, or why none does."""
+"""Finds the replica of this node that serves a request, or the reason why none does."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from minkad.replication.replication_receiver import ReplicationReceiver
 
 
 class Routing:
-    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows where to
-    go.
+    """Decides by the rows that this node knows. A refusal has the newest of them, so that the client knows
+    where to go.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Routing:
         self._is_stopping = True
 
     def leader(self, group: Group) -> Replica | None:
-        """The replica that serves the group now, or None if that will be known later. Raises the refusal."""
+        """The replica that serves the group now, or None if that isn't known yet. Raises the refusal."""
         if self._is_stopping:
             raise MinkaError(Code.SHUTTING_DOWN, "the node is stopping")
         replica = self._replicas.get(group.partition_id)
@@ -63,9 +63,7 @@ class Routing:
         return replica
 
     def serves_now(self, replica: Replica, generation: int, keys: list[bytes]) -> bool:
-        """Whether the replica answers a read of these keys of this generation at once, as far as it takes no time to
-        say.
-        """
+        """True if the replica answers a read of these keys of this generation at once; makes only quick checks."""
         row = replica.row
         if (
             self._is_stopping
@@ -80,7 +78,7 @@ class Routing:
         return row.start_key <= min(keys) and (not row.end_key or max(keys) < row.end_key)
 
     def _has_enough_replicas(self, replica: Replica) -> bool:
-        """Whether enough replicas are in sync for a write; False if it isn't known yet how many that are. Raises
+        """True if enough replicas are in sync for a write; False if the number needed isn't known yet. Raises
         NOT_ENOUGH_REPLICAS.
         """
         if replica.min_insync == UNKNOWN_MIN_INSYNC:
@@ -93,11 +91,11 @@ class Routing:
 
     @staticmethod
     def may_be_mended(replica: Replica) -> bool:
-        """Whether the partition may be served again in a moment, by another replica or by this one."""
+        """True if the partition may be served again in a moment, by another replica or by this one."""
         return replica.copy is Copy.REBUILDING or len(replica.row.isr) > 1
 
     def stale(self, group: Group) -> Replica | None:
-        """The replica here, if it can say how old its data is; it needs no clearance. None if there may be one later.
+        """The replica here, if it knows the age of its data; it needs no clearance. None if there may be one later.
         Raises the refusal.
         """
         replica = self._replicas.get(group.partition_id)
@@ -115,21 +113,21 @@ class Routing:
         return replica
 
     def answers_stale(self, replica: Replica) -> bool:
-        """Whether clients' stale reads, for which they ask replicas in sync, would be answered here now."""
+        """True if a client's stale read would be answered here now. Clients send stale reads to replicas in sync."""
         return self._node_id in replica.row.isr and replica.damage is None and self._knows_its_age(replica)
 
     def _knows_its_age(self, replica: Replica) -> bool:
         return replica.is_complete and not replica.is_receiving and self.age(replica) != math.inf
 
     def age(self, replica: Replica) -> float:
-        """How many seconds ago the replica was certainly up to date; infinite if it can't say."""
+        """The seconds since the replica was certainly up to date; infinite if it doesn't know."""
         if replica.role is not Role.LEADER:
             return self._receiver.age(replica)
         is_served = replica.is_ready and replica.gate.state is not Gate.CLOSED_TO_READS
         return 0.0 if is_served and self._has_clearance() else math.inf
 
     def _check_row(self, group: Group) -> None:
-        """Raises the refusal, unless this node may have to serve the group as soon as it gets a newer row."""
+        """Raises the refusal, unless this node may have to serve the group when it gets a newer row."""
         row = self._newest_row(group.partition_id)
         if row is None and self._table.is_gone(group.partition_id):
             text = f"partition {group.partition_id} is part of another one by now"
@@ -146,20 +144,20 @@ class Routing:
             raise MinkaError(Code.NOT_LEADER, text, partitions=[row], leader=row.leader)
 
     def with_neighbour(self, row: Partition) -> list[Partition]:
-        """The row, and the row of the partition that was last split off from it. For one that was merged into another
-        partition, the row of that one.
+        """The row, and the row of the partition that was last split off from it. For a merged partition, the row of the
+        partition that it is now a part of.
         """
         rows = {one.id: one for one in map(self._remaining, (row, self._newest_row(row.split_to))) if one is not None}
         return list(rows.values())
 
     def _remaining(self, row: Partition | None) -> Partition | None:
-        """The row of the partition of which this one is a part, if it was merged."""
+        """The row of the partition that this one became a part of, if it was merged."""
         while row is not None and row.merge_into and not row.replicas:
             row = self._newest_row(row.merge_into)
         return row
 
     def check_in_range(self, replica: Replica, keys: list[bytes]) -> None:
-        """Raises KEY_OUT_OF_RANGE for a key that isn't the partition's."""
+        """Raises KEY_OUT_OF_RANGE for a key outside of the partition's range."""
         row = replica.row
         bounded = keys and (row.start_key or row.end_key)
         if bounded and (min(keys) < row.start_key or (row.end_key and max(keys) >= row.end_key)):

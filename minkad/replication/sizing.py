@@ -21,22 +21,22 @@ log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 _RECHECK_S: Final = 10.0
 _AT_ONCE: Final = 500  # replicas looked at before other tasks get a turn
-_ROUND: Final = 60  # looks in which each replica is looked at, also if its figures are not known to have changed
-MAX_ERROR: Final = 0.03  # standard error; the size is within 10 % then for all but one in a thousand
+_ROUND: Final = 60  # looks in which each replica is looked at, even without a known change of its figures
+MAX_ERROR: Final = 0.03  # standard error; all but one size in a thousand are then within 10 %
 _SURE: Final = 3.0  # standard errors
 
 
 @dataclass(slots=True)
 class _Checked:
-    """When a partition was last measured or its split was refused, and its bytes then."""
+    """When a partition was last measured or its split refused, and its bytes then."""
 
     at: float
     bytes: int
 
 
 class SizeCheck(BackgroundTask):
-    """Checks one partition at a time. A size is measured by a compaction, outside of the GIL, if the estimate may be
-    off by too much, or doesn't say on which side of the maximum the partition is.
+    """Checks one partition at a time. A compaction measures a size, outside of the GIL, if the estimate may be off by
+    too much, or doesn't tell if the partition is above the maximum.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SizeCheck(BackgroundTask):
         learn: Callable[[Partition], None],
         tell: Callable[[Replica], None],
     ) -> None:
-        """`tell` is called with each replica of which something else is to be reported."""
+        """`tell` is called with each replica whose report changes."""
         super().__init__("size check", self._run, around.log_db.fail)
         self._node_id = around.node_id
         self._replicas = replicas
@@ -60,7 +60,7 @@ class SizeCheck(BackgroundTask):
         self._checked: dict[int, _Checked] = {}
         self._changed: set[int] = set()
         self._round: list[int] = []
-        self.changed: Callable[[int], None] = self._changed.add  # to be called with each partition that has changed
+        self.changed: Callable[[int], None] = self._changed.add  # call this with each partition that has changed
 
     async def _run(self) -> None:
         while True:
@@ -80,7 +80,7 @@ class SizeCheck(BackgroundTask):
                     log.info("a partition's size can't be dealt with yet", extra=names)
 
     def _next(self) -> list[int]:
-        """The partitions to look at now: those that have changed or are being dealt with, and a part of the others."""
+        """The partitions to look at now: those that have changed or are under way, and a part of the others."""
         if not self._round:
             self._round = list(self._replicas)
         some = min(len(self._round), len(self._replicas) // _ROUND + 1)
@@ -120,7 +120,7 @@ class SizeCheck(BackgroundTask):
             self._tell(replica)
 
     def _is_uncertain(self, replica: Replica, limit: int) -> bool:
-        """Whether the size is uncertain or, if there is a limit, whether it is uncertain that the size is above it."""
+        """True if the size is uncertain or, with a limit, if it is uncertain that the size is above it."""
         data = replica.data
         size, error = data.size().bytes, data.size_error()
         if error > MAX_ERROR:
@@ -128,8 +128,8 @@ class SizeCheck(BackgroundTask):
         return 0 < limit < data.size_at_most().bytes and abs(size - limit) < _SURE * error * size
 
     def _is_due(self, replica: Replica, limit: int) -> bool:
-        """Whether to check again: a partition that is overwritten all the time, or can't be split now, is not checked
-        each time.
+        """True if it is time to check again: a partition that is overwritten all the time, or can't be split now, isn't
+        checked each time.
         """
         checked = self._checked.get(replica.id)
         if checked is None or self._clock() - checked.at >= _RECHECK_S:

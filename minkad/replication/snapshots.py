@@ -1,7 +1,7 @@
 """Snapshots of partitions for readers of whole keyspaces: a partition's data as it is at one offset of its log.
 
 The leader appends a mark to the log, and each replica that comes to it keeps a checkpoint, by hard links, under the
-snapshot's id. So all of them keep the same data, and a reader whose node dies goes on at another one.
+snapshot's id. So all replicas keep the same data, and a reader whose node dies goes on at another one.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from minkad.storage.scanner import Scanner
 
 log: Final = logging.getLogger(__name__)
 
-_KEPT_SECONDS: Final = 900.0  # a snapshot is removed so long after its last use
+_KEPT_SECONDS: Final = 900.0  # a snapshot is removed this long after its last use
 _MAX_SNAPSHOTS: Final = 1000  # on this node
 _LATE_MS: Final = 60_000
 _MAX_RELEASED: Final = 10_000  # remembered
@@ -48,7 +48,7 @@ class _Kept:
 
     taken: Checkpoint
     offset: int
-    taken_ms: int  # by the wall clock of the leader: what has expired by then is left out
+    taken_ms: int  # by the wall clock of the leader: rows that have expired by then are left out
     range: KeyRange
     used_at: float
     readers: int = 0
@@ -76,9 +76,9 @@ class Snapshots:
         self._clock = around.clock
         self._unix_ms = around.unix_ms
         self._kept: dict[str, _Kept] = {}
-        # The newest that were released before they were kept: a replica may come to a mark after its reader has ended.
+        # The newest snapshots released before they were kept: a replica may come to a mark after its reader has ended.
         self._released: dict[str, None] = {}
-        self._opening: dict[str, asyncio.Future[None]] = {}  # by snapshot: it is opened by this node as the leader
+        self._opening: dict[str, asyncio.Future[None]] = {}  # snapshots that this node, as the leader, is opening
         self._making: set[asyncio.Task[None]] = set()
         self._collecting = BackgroundTask("snapshots", self._collect, around.log_db.fail)
 
@@ -97,8 +97,8 @@ class Snapshots:
     # The leader
 
     async def open(self, partition_id: int, generation: int, part_bytes: int) -> PartitionSnapshot:
-        """A snapshot with all that was acknowledged before the call. Raises the refusals that route a client to another
-        node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
+        """Open a snapshot with everything acknowledged before the call. Raises the refusals that route a client to
+        another node; DISK_LOW, OVERLOADED, DEADLINE_EXCEEDED.
         """
         until = asyncio.get_running_loop().time() + _OPEN_SECONDS
         replica = await self._requests.serving(partition_id, generation, until)
@@ -106,14 +106,14 @@ class Snapshots:
             return _of(replica, "", 0, range_of(replica.row))
         self._check_room()
         if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
-            await self._flush(replica)  # else the checkpoint would wait for the flush, and users' writes with it
+            await self._flush(replica)  # else the checkpoint, and users' writes, would wait for the flush
             replica = await self._requests.serving(partition_id, generation, until)
         snapshot_id, range_ = uuid.uuid4().hex, range_of(replica.row)
         is_kept = self._opening[snapshot_id] = asyncio.get_running_loop().create_future()
         try:
             if len(replica.row.isr) >= replica.min_insync:
                 self._append(replica, SnapshotMark(snapshot_id, self._unix_ms(), range_.start, range_.end))
-            else:  # nothing more becomes committed; what is committed can be read
+            else:  # nothing more is committed; what is committed can be read
                 await self._keep(replica, snapshot_id, self._unix_ms(), range_)
             await self._until_kept(replica, is_kept, until)
         except BaseException:
@@ -145,7 +145,7 @@ class Snapshots:
 
     def _check_room(self) -> None:
         if self._disk.is_low:
-            raise MinkaError(Code.DISK_LOW, "a snapshot keeps what would be freed, and the disk is low")
+            raise MinkaError(Code.DISK_LOW, "a snapshot keeps files that would be freed, and the disk is low")
         if len(self._kept) >= _MAX_SNAPSHOTS:
             raise MinkaError(Code.OVERLOADED, f"this node keeps {_MAX_SNAPSHOTS} snapshots")
 
@@ -162,7 +162,7 @@ class Snapshots:
     # Each replica
 
     def make(self, replica: Replica, mark: SnapshotMark) -> None:
-        """The next entry to apply is this mark: applying goes on when the snapshot is kept."""
+        """The next entry to apply is this mark: applying goes on after the snapshot is kept."""
         entry = replica.begin_mark()
         task = tasks.start(self._make(replica, mark, entry), f"snapshot of {replica.id}", replica.broke)
         self._making.add(task)
@@ -188,7 +188,7 @@ class Snapshots:
         self._committer.passed_mark(replica)
 
     async def _keep_or_not(self, replica: Replica, mark: SnapshotMark) -> None:
-        """Keep the snapshot; a replica that can't keep it goes on without."""
+        """Keep the snapshot; a replica that can't goes on without it."""
         try:
             if mark.id not in self._opening:
                 self._check_room()
@@ -214,7 +214,7 @@ class Snapshots:
     # Readers
 
     async def read(self, snapshot_id: str, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Scan a part of the snapshot; the request's `path` is filled in here. The first answer is empty: then the scan
+        """Scan a part of the snapshot; the request's `path` is filled in here. The first answer is empty: the scan then
         waits for its turn. Raises SNAPSHOT_GONE, OVERLOADED, CORRUPT_DATA, STORAGE_FAILED.
         """
         kept = self._kept.get(snapshot_id)
@@ -233,7 +233,7 @@ class Snapshots:
                 yield answer
 
     async def _scan(self, kept: _Kept, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """Read a snapshot, which stays until this ends: a scan of a folder that is gone would make it again. The first
+        """Read a snapshot, which must stay until this ends: a scan of a removed folder would create it again. The first
         answer is empty, see `read`.
         """
         kept.readers += 1
@@ -257,7 +257,7 @@ class Snapshots:
             await kept.taken.remove()
 
     async def release(self, snapshot_id: str) -> None:
-        """Remove a snapshot as soon as nobody is reading it, or keep none if this node has yet to come to its mark."""
+        """Remove a snapshot as soon as nobody reads it, or keep none if this node has yet to come to its mark."""
         if (kept := self._kept.pop(snapshot_id, None)) is not None:
             kept.is_released = True
             await self._remove(kept)

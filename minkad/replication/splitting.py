@@ -1,14 +1,14 @@
-"""What a split does on the nodes (Key-Range Partitions, Patterns of Distributed Systems).
+"""A split, as the nodes carry it out (Key-Range Partitions, Patterns of Distributed Systems).
 
 As soon as the leader takes over the row, it serves only the lower half, and appends a marker: after it the log has
 nothing of the upper half. So the upper half of the data no longer changes, on any replica, and the new partition begins
-as a part of its parent's data: attached to it, with what is written to it since in memory. It serves at once. Then each
-replica makes a database of it in the background, by hard links, so that no bytes are copied. The log of the new
-partition begins after the marker's offset and leader_epoch.
+as a part of its parent's data: attached to it, with its new writes in memory. It serves at once. Then each replica
+makes a database of its own for it in the background, by hard links, without copying bytes. The log of the new partition
+begins after the marker's offset and leader_epoch.
 
-A crash in between leaves the new partition's log, and that it is attached, in the log database. The upper half is in
-the parent's data, or will be as soon as the parent's log is applied up to the marker. For that no mark in either log is
-carried out while the data is shared: a mark may take keys away, or bring others.
+After a crash in between, the log database still has the new partition's log, and the fact that it is attached. The
+upper half is in the parent's data, or will be as soon as the parent's log is applied up to the marker. So while the
+data is shared, no mark in either log is carried out: a mark may remove keys, or bring others.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Splitting:
         new_data: Callable[[int], DataDatabase],
         changed: Callable[[int], asyncio.Future[None]],
     ) -> None:
-        """`learn` takes over a row, `host` makes a replica that isn't here. The future of `changed` is done when a
+        """`learn` takes over a row; `host` makes a replica that isn't here. The future of `changed` is done when a
         partition's row or replica changes.
         """
         self._replicas = replicas
@@ -74,7 +74,7 @@ class Splitting:
         self._closing = False
 
     async def close(self) -> None:
-        """Stop; what is half made is made again after the next start."""
+        """Stop; half-made children are made again after the next start."""
         self._closing = True
         under_way = [*self._making.values(), *self._detaching]
         for task in under_way:
@@ -84,7 +84,7 @@ class Splitting:
     # Each replica
 
     def make(self, parent: Replica) -> None:
-        """The next entry to apply is a marker: applying goes on after it when the child is made."""
+        """The next entry to apply is a marker: applying goes on after the child is made."""
         entry = parent.begin_mark()
         task = tasks.start(self._make(parent, entry), f"split of {parent.id}", parent.broke)
         self._making[parent.id] = task
@@ -119,7 +119,7 @@ class Splitting:
         self._committer.passed_mark(parent)
 
     async def _make_child(self, parent: Replica, child_id: int, entry: Pending) -> None:
-        """Make the child, unless it is made already or came as its leader's checkpoint."""
+        """Make the child, unless it exists already or came as its leader's checkpoint."""
         child = self._replicas.get(child_id) or self._host(provisional_row(parent.row, child_id))
         if child.is_made:
             return
@@ -134,7 +134,7 @@ class Splitting:
         """The child's log begins after the marker; once that is durable, it has a role."""
         child.data = self._new_data(child.id)
         self._attach(child, parent, Applied(entry.offset, entry.leader_epoch), parent.data.versions)
-        child.copy = Copy.MAKING  # until it is durable, a row that comes again gives it no role
+        child.copy = Copy.MAKING  # until it is durable, a repeated row gives it no role
         child.begin_at(entry.offset, entry.leader_epoch)
         child.trim.suspect()
         child.stage_meta(self._log_db)
@@ -152,7 +152,7 @@ class Splitting:
     # After a start
 
     def recover(self, child: Replica, meta: ReplicaMeta) -> None:
-        """The child was attached when the node stopped: what is in its own folder is not whole."""
+        """The child was attached when the node stopped: its own folder isn't complete."""
         parent = self._replicas.get(meta.attached_to)
         if parent is None or not parent.is_complete or parent.log.end < meta.base:
             text = f"partition {child.id}: partition {meta.attached_to}, to which it was attached, is gone"
@@ -175,7 +175,7 @@ class Splitting:
 
     async def _detach(self, child: Replica, parent_id: int) -> None:
         """The nodes do it one after the other: it takes a processor for some milliseconds, and the child's clients have
-        just found it.
+        just found the child.
         """
         data, nodes = child.data, list(child.row.replicas)
         place = nodes.index(self._core.node.id) if self._core.node.id in nodes else len(nodes)
@@ -196,7 +196,7 @@ class Splitting:
         attach the child again, to data without its keys.
         """
         if self._closing or child.role is Role.REMOVED:
-            return  # it is attached again at the next start, or its deletion lets go
+            return  # the next start attaches it again, or its deletion lets go
         child.lose_data()
         child.stage_meta(self._log_db)
         self._begin(child, self._let_go(child, child.data, parent_id), f"giving up {child.id}")
@@ -208,7 +208,7 @@ class Splitting:
             self._core.detached(child.id, parent_id, self._clock())
 
     async def _copy(self, child: Replica, parent: Replica, offset: int) -> None:
-        """Put a copy of the parent's data, as it is at this offset or later, where the child's database is opened."""
+        """Put a copy of the parent's data, as of this offset or later, where the child's database is opened."""
         while parent.applied < offset:
             if parent.damage is not None or parent.role is Role.REMOVED:
                 text = f"partition {child.id}: partition {parent.id}, to which it is attached, can't be used"
@@ -217,7 +217,7 @@ class Splitting:
             await asyncio.wait([self._changed(parent.id)], timeout=_POLL_SECONDS)
         await parent.log_first()
         await self.put_in_place(child, await self.take(parent, child))
-        await child.log_first()  # what was written to it is about to be flushed
+        await child.log_first()  # its writes are about to be flushed
 
     @failpoint("split.take")
     async def take(self, parent: Replica, child: Replica) -> Checkpoint:
@@ -232,7 +232,7 @@ class Splitting:
 
     @failpoint("split.record")
     async def record(self, child: Replica) -> None:
-        """The child has a database of its own."""
+        """Record that the child has a database of its own."""
         if child.still_has(child.data):  # the meta of a deleted replica would make it a replica again
             child.stage_meta(self._log_db)
         await self._log_db.sync()

@@ -9,7 +9,7 @@ from minkad.process.memory import Share
 
 
 class Ticket:
-    """The results of one request's groups; it calls its owner when none is missing."""
+    """The results of one request's groups; it calls its owner when it has them all."""
 
     __slots__ = ("_leave", "_max_bytes", "_on_done", "began", "missing", "results", "share", "size")
 
@@ -23,7 +23,7 @@ class Ticket:
         max_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> None:
         """The bodies of answers are taken from `share`. `began`: when the request came, by the node's clock. `leave` is
-        called before `on_done`: the ticket waits no longer. `max_bytes`: of all bodies together.
+        called before `on_done`: the ticket no longer waits. `max_bytes` bounds all bodies together.
         """
         self.share = share
         self._max_bytes = min(max_bytes, kv_frames.MAX_ANSWER_BYTES)
@@ -41,12 +41,13 @@ class Ticket:
 
     @property
     def left(self) -> int:
-        """How many bytes the bodies that are missing may have."""
+        """The bytes that the missing bodies may have."""
         return self._max_bytes - self.size
 
     def has_room(self, size: int) -> bool:
-        """Whether there is memory for an answer of this size now. Raises OVERLOADED if there is none and other answers
-        are here already: they leave when all do, so to wait with them in hand would hold up those that wait, too.
+        """True if there is memory for an answer of this size now. Raises OVERLOADED if there is none while other
+        answers are here already: they leave all together, so a wait with them in hand would also hold up those that
+        wait.
         """
         if self.share.has_room(size, self.size):
             return True
@@ -55,7 +56,7 @@ class Ticket:
         return False
 
     def fill(self, index: int, result: GroupResult) -> None:
-        """Set the result of a group; only the first one counts."""
+        """Set the result of a group; only the first result counts."""
         if self.results[index] is not None:
             return
         self.results[index] = result
@@ -65,14 +66,12 @@ class Ticket:
             self._on_done(self)
 
     def answer(self, index: int, body: bytes) -> None:
-        """Set what was read for a group. Raises TOO_LARGE when the answer would get too large."""
+        """Set the values read for a group. Raises TOO_LARGE if the answer would be too large."""
         if self.results[index] is None:
             self.fill(index, self.reserve(body))
 
     def reserve(self, body: bytes) -> GroupResult:
-        """A result with this body, which is to be filled in later. Raises TOO_LARGE when the answer would get too
-        large.
-        """
+        """A result with this body, to be filled in later. Raises TOO_LARGE if the answer would be too large."""
         if len(body) > self.left:
             raise too_large()
         self.size += len(body)
@@ -85,10 +84,10 @@ class Ticket:
 
 
 def too_large() -> MinkaError:
-    """The error for an answer that would be larger than one may be."""
+    """The error for an answer above the maximum size."""
     return MinkaError(Code.TOO_LARGE, f"an answer of more than {kv_frames.MAX_ANSWER_BYTES >> 20} MiB")
 
 
 def no_memory() -> MinkaError:
-    """The error for an answer for which there is no memory."""
+    """The error for an answer without memory for it."""
     return MinkaError(Code.OVERLOADED, "answers that clients have not taken yet leave no memory for this one")

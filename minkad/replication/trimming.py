@@ -1,4 +1,4 @@
-"""Removes the keys that a replica has outside of its partition's range after a split or a merge that was given up.
+"""Removes the keys that a replica has outside of its partition's range after a split or an abandoned merge.
 
 The leader says so in the log, so that all replicas remove them at the same place: a merge brings keys into the data
 before they are in the range, and those have to stay.
@@ -32,14 +32,14 @@ class Trimming:
         self._task: asyncio.Task[None] | None = None
 
     def compact_soon(self, replica: Replica) -> None:
-        """Free the room of the keys that were removed from the replica, if any were."""
+        """Free the room of the removed keys, if any."""
         if replica.trim.removed_outside is not None:
             self._waiting[replica.id] = replica
             if self._task is None:
                 self._task = tasks.start(self._run(), "trimming")
 
     async def close(self) -> None:
-        """Finish what is under way, and begin nothing more."""
+        """Finish the work under way, and begin nothing more."""
         self._waiting.clear()
         if self._task is not None:
             await self._task
@@ -61,7 +61,7 @@ class Trimming:
             self._task = None
 
     async def _compact(self, replica: Replica) -> None:
-        """Free the room of the keys that were removed."""
+        """Free the room of the removed keys."""
         kept, data = replica.trim.removed_outside, replica.data
         if kept is None or not data.is_open or replica.role is Role.REMOVED:
             return

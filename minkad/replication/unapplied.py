@@ -1,4 +1,4 @@
-"""What the entries that a leader has appended, and that are not applied yet, do to rows."""
+"""The effects on rows of the entries that a leader has appended but not applied yet."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ class Unapplied:
         self._waiting: dict[int, list[Waiting]] = {}  # by offset
 
     def appended(self, offset: int, write: WriteBody, version: int) -> None:
-        """The write was appended; its rows will have this version, unless they have one already."""
+        """The write was appended; its rows get this version, unless they have one already."""
         rows: Iterable[bytes | None] = write.values
         if not isinstance(write, StoredWrite):
             first = head(version_at(version))
@@ -29,8 +29,8 @@ class Unapplied:
         self._rows.update((key, (offset, row)) for key, row in zip(write.keys, rows, strict=True))
 
     def find(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """The row as it will be (None: deleted), and the offset of the entry that makes it so; None if no entry that is
-        not applied has the key.
+        """The row as it will be (None: deleted), and the offset of the entry that makes it so; None if no unapplied
+        entry has the key.
         """
         return self._rows.get(key)
 
@@ -39,7 +39,7 @@ class Unapplied:
         self._waiting.setdefault(offset, []).append(waiting)
 
     def applied(self, offset: int, write: WriteBody) -> None:
-        """The entry is applied: those that wait for it are answered."""
+        """The entry is applied: answer those that wait for it."""
         for key in write.keys:
             row = self._rows.get(key)
             if row is not None and row[0] == offset:
@@ -48,5 +48,5 @@ class Unapplied:
             ticket.fill(index, result)
 
     def waiting(self) -> list[Waiting]:
-        """All that wait."""
+        """All answers that wait."""
         return [one for those in self._waiting.values() for one in those]

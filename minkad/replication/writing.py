@@ -1,4 +1,4 @@
-"""Writes of clients: checked, decided where their effect depends on what is there, and appended to the log."""
+"""Writes of clients: checked, decided where their effect depends on existing rows, and appended to the log."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ from minkad.replication.ticket import Ticket
 
 
 class Writing:
-    """For replicas that lead, whose gates are open, and whose data is open. A refusal means that nothing was done."""
+    """For replicas that lead, whose gates and data are open. A refusal means that nothing was done."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Writing:
         expires: Callable[[Replica, Sequence[bytes], Sequence[bytes | None]], None],
     ) -> None:
         """`expires` is called with keys and rows that operations have appended, some of which may expire."""
-        self.waiting_bytes = 0  # the bodies of requests that wait for something before they are begun
+        self.waiting_bytes = 0  # the bodies of requests that wait before they are begun
         self._committer = committer
         self._routing = routing
         self._table = around.table
@@ -37,13 +37,13 @@ class Writing:
         self._expires = expires
 
     def check_memory(self, size: int) -> None:
-        """Raises OVERLOADED if there is no room for so many bytes more."""
+        """Raises OVERLOADED if there is no room for `size` bytes more."""
         if self._committer.pending_bytes + self.waiting_bytes + size > self._max_pending_bytes:
             text = f"writes of {self._max_pending_bytes >> 20} MiB are under way at this node"
             raise MinkaError(Code.OVERLOADED, text)
 
     def write(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
-        """Append what the client sent, as it is."""
+        """Append the client's write unchanged."""
         write = checked_write(body)
         self._routing.check_in_range(replica, write.keys)
         self._check_room(replica, write)
@@ -52,7 +52,7 @@ class Writing:
         self._append(replica, write, body, ticket, index, DONE)
 
     def operate(self, replica: Replica, body: bytes, ticket: Ticket, index: int) -> None:
-        """Decide what the operations do, and append that."""
+        """Decide the effect of the operations, and append it."""
         operations = checked_operations(body)
         keys = keys_of(operations)
         self._routing.check_in_range(replica, keys)
@@ -75,7 +75,7 @@ class Writing:
             ticket.fill(index, answer)
 
     def remove_expired(self, replica: Replica, keys: Sequence[bytes], ticket: Ticket | None) -> None:
-        """Delete those of the keys that have expired; the ticket's one group is done when that is applied."""
+        """Delete those of the keys that have expired; the ticket's one group is done when the deletion is applied."""
         self.check_memory(0)
         decision, last_read = self._decide(replica, [], keys)
         if decision.rows:
@@ -93,9 +93,7 @@ class Writing:
         expiring: Sequence[bytes] = (),
         max_answer_bytes: int = kv_frames.MAX_ANSWER_BYTES,
     ) -> tuple[Decision, int]:
-        """The decision, and the offset of the last entry on which it rests that is not applied yet (0: none). Raises
-        TOO_LARGE.
-        """
+        """The decision, and the offset of the last unapplied entry that it depends on (0: none). Raises TOO_LARGE."""
         data, unapplied, last_read = replica.data, replica.unapplied_rows(), 0
 
         def row_of(key: bytes) -> bytes | None:
@@ -129,7 +127,7 @@ class Writing:
 
     def _check_room(self, replica: Replica, write: WriteBody) -> None:
         """Raises DISK_LOW for a write with more than deletes if the disk of a replica in sync is low: that replica
-        would have to fail, or to lag and need more room than before to come back.
+        would otherwise fail, or lag and need more room than before to come back.
         """
         low_disks = self._table.low_disks()
         if not low_disks or all(value is None for value in write.values):

@@ -1,1 +1,1 @@
-"""gRPC: what this node answers, and how it reaches the others."""
+"""gRPC: the services of this node, and its calls to others."""

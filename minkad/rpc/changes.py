@@ -23,7 +23,7 @@ class ChangeService(ChangesServicer):
         return PositionsResponse(positions=self._changes.positions(request.partition_ids))
 
     def Read(self, request: ReadChangesRequest, context: _Context) -> AsyncIterator[ChangeBatch]:
-        """The changes in the order in which they were made."""
+        """The changes in their original order."""
         id_, after = request.partition_id, request.after_offset
         if request.find_child:
             return self._child_at(id_, after, request.find_child)

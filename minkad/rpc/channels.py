@@ -1,4 +1,4 @@
-"""How this node reaches the others: one channel an address, every call with this node's identity."""
+"""Connections to other nodes: one channel an address, every call with this node's identity."""
 
 import asyncio
 import ssl
@@ -18,9 +18,9 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Channels:
-    """Channels by address, kept until closed. `cluster_id` is "" as long as the node has not joined one.
+    """Channels by address, kept until closed. `cluster_id` is "" until the node has joined one.
 
-    They are plain without `credentials`. `heartbeat_interval` is in seconds.
+    Without `credentials` they are plain. `heartbeat_interval` is in seconds.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Channels:
         cluster = ((CLUSTER_METADATA, cluster_id),) if cluster_id else ()
         self.identity = (*cluster, (NODE_METADATA, node_id))
         self._credentials = credentials
-        # Calls have deadlines of their own, so connections may have more patience: to break them on a busy machine only
-        # makes more work. A peer that vanished without a word (power, network) is noticed by pings, not by TCP.
+        # Calls have their own deadlines, so connections may be more patient: breaking them on a busy machine only makes
+        # more work. Pings, not TCP, notice a peer that vanished without a word (power, network).
         patience = max(CONNECT_TIMEOUT, 10 * heartbeat_interval)
         self._options = [
             *channel_options(patience),
@@ -57,10 +57,10 @@ class Channels:
         return self._credentials.to_data_ports if self._credentials is not None else None
 
     def renew(self) -> None:
-        """Use the credentials as they are now for all calls that begin from now on.
+        """Use the present credentials for all calls that begin from now on.
 
-        A call under way keeps its connection until it ends. It can't be moved, and closing its channel would look to
-        its caller as if the call were cancelled.
+        A call under way keeps its connection until it ends. The call can't be moved, and to its caller a closed channel
+        would look like a cancelled call.
         """
         channels, self._channels = self._channels, {}
         for channel in channels.values():

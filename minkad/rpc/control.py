@@ -1,4 +1,4 @@
-"""The control calls: what clients, nodes and the active controller ask of this node."""
+"""The control calls: requests of clients, nodes and the active controller to this node."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
@@ -71,7 +71,7 @@ class MetadataService(MetadataServicer):
         self._tables = tables
 
     async def GetTable(self, request: GetTableRequest, context: _Context) -> GetTableResponse:
-        """The rows that the caller wants and lacks."""
+        """The rows that the caller wants and doesn't have."""
         return await self._tables.answer(request)
 
 
@@ -85,7 +85,7 @@ def answered_by(method: Callable[[Any, Req], Awaitable[Resp]]) -> Any:  # the ba
 
 
 class CoordinatorService(CoordinatorServicer):
-    """What nodes ask of the active controller."""
+    """Requests of nodes to the active controller."""
 
     def __init__(self, requests: NodeRequests) -> None:
         self._requests = requests
@@ -93,7 +93,7 @@ class CoordinatorService(CoordinatorServicer):
     async def Heartbeat(
         self, request_iterator: AsyncIterator[HeartbeatRequest], context: _Context
     ) -> AsyncIterator[HeartbeatResponse]:
-        """Answer the heartbeats of a node. Raises NOT_CONTROLLER once this node is not the active controller."""
+        """Answer the heartbeats of a node. Raises NOT_CONTROLLER when this node is not the active controller."""
         async for request in request_iterator:
             yield self._requests.heartbeat(request)
 
@@ -108,7 +108,7 @@ class CoordinatorService(CoordinatorServicer):
 
 
 class LoadService(LoadsServicer):
-    """What jobs and people ask about loads."""
+    """Requests of jobs and people about loads."""
 
     def __init__(self, requests: LoadRequests) -> None:
         self._requests = requests
@@ -121,7 +121,7 @@ class LoadService(LoadsServicer):
 
 
 class LoadControlService(LoadControlServicer):
-    """What leaders tell the active controller about loads."""
+    """Reports of leaders to the active controller about loads."""
 
     def __init__(self, requests: LoadRequests) -> None:
         self._requests = requests
@@ -130,7 +130,7 @@ class LoadControlService(LoadControlServicer):
 
 
 class AdminService(AdminServicer):
-    """What people ask of the cluster."""
+    """Requests of people about the cluster."""
 
     def __init__(
         self,
@@ -162,11 +162,11 @@ class AdminService(AdminServicer):
     RemoveNode = answered_by(AdminRequests.remove_node)
 
     async def DescribeNode(self, request: DescribeNodeRequest, context: _Context) -> DescribeNodeResponse:
-        """What this node knows of itself."""
+        """This node's knowledge of itself."""
         return self._describe(request.partitions)
 
     async def GetStatus(self, request: GetStatusRequest, context: _Context) -> GetStatusResponse:
-        """What this node knows; more when it is the active controller."""
+        """This node's knowledge of the cluster; more when it is the active controller."""
         state = self._coordinator.state
         if request.summary:
             summary = await self._counting.summary(request.silent)
@@ -194,7 +194,7 @@ class AdminService(AdminServicer):
     async def ListPartitions(
         self, request: ListPartitionsRequest, context: _Context
     ) -> AsyncIterator[ListPartitionsResponse]:
-        """The rows, with what is reported of them while this node is the active controller."""
+        """The rows; while this node is the active controller, with the reports about them."""
         state, active = self._coordinator.state, self._coordinator.active
         rows, status = PartitionList(state, request.filter, request.limit), self._without_partitions()
         yield ListPartitionsResponse(status=status)
@@ -214,7 +214,7 @@ class AdminService(AdminServicer):
         yield ListPartitionsResponse(matching=rows.counts())
 
     def _without_partitions(self) -> GetStatusResponse:
-        """What is known apart from partitions."""
+        """The status without partitions."""
         coordinator = self._coordinator
         state, active = coordinator.state, coordinator.active
         status = GetStatusResponse(
@@ -249,13 +249,13 @@ class AdminService(AdminServicer):
         )
 
     async def GetOperations(self, request: GetOperationsRequest, context: _Context) -> GetOperationsResponse:
-        """The operations, their migrations, and what these wait for."""
+        """The operations, their migrations, and the reasons why migrations wait."""
         return await get_operations(self._coordinator, request)
 
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """The drain as the active controller sees it."""
         self._coordinator.controller()
-        state = self._coordinator.state  # what is recorded, since somebody may stop the node after this
+        state = self._coordinator.state  # the recorded state, since somebody may stop the node after this
         node = state.nodes.get(request.node)
         if node is None:
             raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {request.node}", node=request.node)
@@ -274,14 +274,14 @@ class AdminService(AdminServicer):
         )
 
     async def GetSplitBlockers(self, request: GetSplitBlockersRequest, context: _Context) -> GetSplitBlockersResponse:
-        """What keeps splits from beginning, as the active controller decides it."""
+        """The obstacles that keep splits from beginning, as the active controller decides."""
         self._coordinator.controller()
         return split_blockers(self._coordinator.state, request.partition_id)
 
     async def TransferLeadership(
         self, request: TransferLeadershipRequest, context: _Context
     ) -> TransferLeadershipResponse:
-        """Ask a voter to take over, at the present leader. It does so within an election timeout or not at all, and the
+        """Ask a voter to take over, at the present leader. It does so within an election timeout or not at all; the
         answer doesn't wait for that.
         """
         self._coordinator.transfer_leadership(request.node)
@@ -294,7 +294,7 @@ class AdminService(AdminServicer):
 
 
 class ReplicaControlService(ReplicaControlServicer):
-    """What the active controller tells this node."""
+    """The active controller's instructions to this node."""
 
     def __init__(
         self,
@@ -311,15 +311,15 @@ class ReplicaControlService(ReplicaControlServicer):
 
 
 def check_process(request: UpdateReplicasRequest, incarnation: str) -> None:
-    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that is yet to register
-    must not lead what older rows say.
+    """Raises NOT_REGISTERED if the rows are meant for another process of this node: a process that has yet to register
+    must not lead by older rows.
     """
     if request.incarnation != incarnation:
         raise MinkaError(Code.NOT_REGISTERED, f"the rows are for process {request.incarnation}, this is {incarnation}")
 
 
 class InventoryService(InventoryServicer):
-    """What lies on this node's disks."""
+    """The data on this node's disks."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class InventoryService(InventoryServicer):
         return CountKeysResponse(partitions=await self._count_keys(request.partition_ids))
 
     async def SplitKeys(self, request: SplitKeysRequest, context: _Context) -> SplitKeysResponse:
-        """Find keys that divide the partition's data, from what its tables say of themselves and a part of one."""
+        """Find keys that divide the partition's data, from the properties of its tables and a part of one table."""
         return SplitKeysResponse(keys=await self._split_keys(request.partition_id, request.parts))
 
 

@@ -1,4 +1,4 @@
-"""This node's certificates as gRPC and the data port take them, and how they are renewed while it runs."""
+"""This node's certificates for gRPC and the data port, and their renewal while it runs."""
 
 import ssl
 from collections.abc import Collection
@@ -14,28 +14,28 @@ from minkad.rpc.handshake import refusal, remedy
 class Credentials:
     """The credentials of the servers, of the channels, and of connections to data ports.
 
-    Raises MinkaError: INVALID_CONFIG for a mistake in the files, and for a certificate that others would refuse;
-    CERTIFICATE_EXPIRED for one that they would refuse today.
+    Raises MinkaError: INVALID_CONFIG for a mistake in the files, or a certificate that others would refuse;
+    CERTIFICATE_EXPIRED for one that isn't valid today.
     """
 
     def __init__(self, tls: Tls, hosts: Collection[str]) -> None:
-        """`hosts`: those by which others dial this node."""
+        """`hosts`: the hosts by which others dial this node."""
         self._tls, self._hosts = tls, hosts
         self._pem, (self.data_port, self.to_data_ports) = self._read()
         self._served, self.channel = self._pem, _of_channel(self._pem)
 
     def server(self) -> grpc.ServerCredentials:
-        """For the server: clients without a certificate of the authority are refused."""
+        """Credentials of the server: clients without a certificate of the authority are refused."""
         return grpc.dynamic_ssl_server_credentials(_of_server(self._pem), self._renewed, True)  # type: ignore[arg-type]  # the stub lacks the None
 
     def expiry(self) -> dict[str, float]:
-        """By file, ca and cert: when the first certificate in it ceases to be valid, in seconds since 1970."""
+        """By file, ca and cert: the time, in seconds since 1970, when its first certificate expires."""
         return {"ca": first_expiry(self._pem.ca), "cert": first_expiry(self._pem.cert)}
 
     def renew(self) -> bool:
-        """Read the files again. Returns whether they have changed. Connections that are made from now on use them.
+        """Read the files again. Returns True if they have changed. Connections made from now on use them.
 
-        Raises MinkaError, as the class does; then what was in force stays in force.
+        Raises MinkaError, as the class does; the old credentials then stay in force.
         """
         if self._tls.content() == self._pem:
             return False
@@ -58,7 +58,7 @@ class Credentials:
         return pem, (server, client)
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The configuration of the next handshake; None to keep the last one. A thread of gRPC's calls it before each
+        """The configuration of the next handshake; None to keep the last one. A thread of gRPC calls this before each
         handshake.
         """
         if self._served is self._pem:

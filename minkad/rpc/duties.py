@@ -1,4 +1,4 @@
-"""Pallets, duties and shards: what clients ask of any node, and what nodes ask of the active controller."""
+"""Pallets, duties and shards: requests of clients to any node, and of nodes to the active controller."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
@@ -14,7 +14,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
-DEFAULT_TIMEOUT_S: Final = 10.0  # of a call that states none
+DEFAULT_TIMEOUT_S: Final = 10.0  # of a call without a deadline
 MAX_TIMEOUT_S: Final = 60.0
 _ANSWERING_PART: Final = 0.95  # of the caller's time, so that it hears why its time was not enough
 
@@ -23,7 +23,7 @@ def _by_gateway(method: Callable[[Any, Req, float], Awaitable[Resp]]) -> Any:  #
     """The RPC that this method of the gateway answers, within the caller's deadline."""
 
     async def answer(self: Any, request: Req, context: _Context) -> Resp:
-        remaining = cast("float | None", context.time_remaining())  # gRPC's type doesn't know of calls without one
+        remaining = cast("float | None", context.time_remaining())  # gRPC's type lacks the None
         timeout = DEFAULT_TIMEOUT_S if remaining is None else min(remaining * _ANSWERING_PART, MAX_TIMEOUT_S)
         return await method(self._gateway, request, timeout)
 
@@ -31,7 +31,7 @@ def _by_gateway(method: Callable[[Any, Req, float], Awaitable[Resp]]) -> Any:  #
 
 
 class DutyService(DutiesServicer):
-    """What clients ask of any node about duties."""
+    """Requests of clients to any node about duties."""
 
     def __init__(self, gateway: DutyGateway) -> None:
         self._gateway = gateway
@@ -47,7 +47,7 @@ class DutyService(DutiesServicer):
 
 
 class DutyControlService(DutyControlServicer):
-    """What nodes ask of the active controller about duties; NOT_CONTROLLER elsewhere."""
+    """Requests of nodes to the active controller about duties; NOT_CONTROLLER elsewhere."""
 
     def __init__(self, requests: DutyRequests) -> None:
         self._requests = requests

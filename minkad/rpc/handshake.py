@@ -1,7 +1,7 @@
-"""A TLS handshake within this process, which shows whether certificates work before anybody else is shown them.
+"""A TLS handshake within this process: it shows if certificates work before anybody else sees them.
 
-The standard library reads no certificate of one's own. In a handshake OpenSSL checks everything that counts: dates,
-authority, purpose, and host.
+The standard library can't read a certificate of its own side. In a handshake OpenSSL checks everything that counts:
+dates, authority, purpose, and host.
 """
 
 import ssl
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 
 class Refusal(NamedTuple):
-    """Why one side refuses the other's certificate: OpenSSL's number (x509_vfy.h), and its words."""
+    """The reason why one side refuses the other's certificate: OpenSSL's number (x509_vfy.h), and its text."""
 
     code: int
     words: str
 
     @property
     def of_dates(self) -> bool:
-        """True if the certificate, or one that it comes from, isn't valid today."""
+        """True if the certificate, or one in its chain, isn't valid today."""
         return self.code in (_NOT_YET_VALID, _EXPIRED)
 
 
@@ -29,14 +29,14 @@ _OTHER: Final = -1
 
 
 def refusal(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Refusal | None:
-    """Why a handshake between the two, the client dialling `host`, fails; None if it succeeds."""
+    """The reason why a handshake between the two fails, when the client dials `host`; None if it succeeds."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     waiting = [
         client.wrap_bio(to_client, to_server, server_hostname=host),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
     try:
-        while waiting:  # each side goes on with what the other one has just sent
+        while waiting:  # each side goes on with the other's last message
             waiting = [side for side in waiting if not _is_done(side)]
     except ssl.SSLCertVerificationError as error:
         return Refusal(error.verify_code, error.verify_message.rstrip("."))

@@ -1,6 +1,4 @@
-"""What every call to this node goes through: the caller's identity, limits and rules, and refusals as
-`minka.v1.Error`.
-"""
+"""Checks for every call to this node: the caller's identity, limits and rules, and refusals as `minka.v1.Error`."""
 
 import asyncio
 import inspect
@@ -25,13 +23,13 @@ from minkad.rpc.validation import check
 
 log: Final = logging.getLogger(__name__)
 
-_ROOM_S: Final = 2.0  # how long a call waits for memory
-_CHUNK_BYTES: Final = 1024 * 1024  # the size that the first answer of a stream is expected to have
-_FORGETS: Final = 5  # with each smaller answer, what is expected falls by a 32th of the difference
-_CHUNKS_AT_LEAST: Final = 4  # the next answers of so many streams find memory at once
-_UNTAKEN_S: Final = 30.0  # a caller that takes nothing of a stream for so long loses it
+_ROOM_S: Final = 2.0  # longest wait of a call for memory
+_CHUNK_BYTES: Final = 1024 * 1024  # the expected size of a stream's first answer
+_FORGETS: Final = 5  # each smaller answer lowers the expected size by a 32nd of the difference
+_CHUNKS_AT_LEAST: Final = 4  # the next answers of this many streams find memory at once
+_UNTAKEN_S: Final = 30.0  # a caller that takes nothing of a stream for this long loses it
 
-# What nodes ask of each other. Only a node that is yet to join may not know the cluster's id.
+# Calls between nodes. Only a node that has yet to join may lack the cluster's id.
 _BETWEEN_NODES: Final = (
     *(
         f"/minka.v1.{name}/"
@@ -53,15 +51,15 @@ class Interceptor(grpc.aio.ServerInterceptor):
     """Wraps the handler of each call. Calls of people and clients may come without `minka-cluster`."""
 
     def __init__(self, cluster_id: str, memory: Memory, feeds: Memory) -> None:
-        """`memory` is for the calls of people and clients and what is answered to them, `feeds` for the readers of
-        whole keyspaces.
+        """`memory` is for the calls of people and clients and for their answers, `feeds` for the readers of whole
+        keyspaces.
         """
         self._cluster_id = cluster_id
         self._memory = memory
         self._feeds = feeds
         self._seldom = Seldom(log)
         self._sizes: dict[str, int] = {}  # of the last answer of each method
-        self._chunks: dict[str, int] = {}  # the size that the next answer of a stream of each method may have
+        self._chunks: dict[str, int] = {}  # the expected size of the next answer of a stream of each method
 
     async def intercept_service(
         self,
@@ -76,7 +74,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return self._wrapped(handler, _Call(self, method, dict(handler_call_details.invocation_metadata)))
 
     def _wrapped(self, handler: "_Handler", call: "_Call") -> "_Handler":
-        """The same kind of handler around the function of this one. grpcio's types know the synchronous API only."""
+        """The same kind of handler around this one's function. grpcio's types only know the synchronous API."""
         kind = (
             ("stream" if handler.request_streaming else "unary")
             + "_"
@@ -97,8 +95,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return made
 
     def check_identity(self, method: str, metadata: dict[str, Any]) -> None:
-        """Raises CLUSTER_MISMATCH for a caller of another cluster, and INVALID_ARGUMENT for a node that doesn't say
-        which node of which cluster it is.
+        """Raises CLUSTER_MISMATCH for a caller of another cluster, and INVALID_ARGUMENT for a node that doesn't give
+        its id and its cluster's.
         """
         cluster = metadata.get(CLUSTER_METADATA)
         if cluster not in (None, self._cluster_id):
@@ -107,10 +105,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if method.startswith(_BETWEEN_NODES) and method != _JOINING:
             node = metadata.get(NODE_METADATA)
             if cluster is None or not isinstance(node, str) or node_id_problem(node):
-                raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes says of which cluster and node it is")
+                raise MinkaError(Code.INVALID_ARGUMENT, "a call between nodes must name its cluster and node")
 
     async def counted(self, method: str, size: int, context: "_Context", answer: Callable[[], Awaitable[Any]]) -> Any:
-        """What `answer` returns; it counts as memory until gRPC has sent it. Raises OVERLOADED if there is none."""
+        """The result of `answer`; it counts as memory until gRPC has sent it. Raises OVERLOADED without memory."""
         share = self._memory.share()
         on_done: Any = lambda _: share.close()  # noqa: E731 - grpcio's types know no callable here
         context.add_done_callback(on_done)
@@ -126,12 +124,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
     async def streamed(
         self, method: str, answers: AsyncGenerator[Any, None], encode: Callable[[Any], bytes], context: "_Context"
     ) -> None:
-        """Write the answers as fast as they are taken. Each counts as memory from before it is made until then, and one
-        that is never taken until the connection ends: gRPC takes nothing back. Raises OVERLOADED if there are too many
-        streams, no memory in time, or if none is taken: soon if others wait for memory.
+        """Write the answers as fast as they are taken. Each counts as memory from before it is made until it is taken;
+        an answer that is never taken counts until the connection ends, because gRPC takes nothing back. Raises
+        OVERLOADED if there are too many streams, if there is no memory in time, or if no answer is taken: soon if
+        others wait for memory.
 
-        An empty answer says that the next one waits for its turn. Nothing is held meanwhile: who has the turn may need
-        it. That next one counts only once it is made, so turns bound how many of those there are.
+        An empty answer says that the next one waits for its turn. Nothing is held meanwhile: whoever has the turn may
+        need the memory. That next answer counts only after it is made, so turns bound the number of such answers.
         """
         serving = asyncio.current_task()
         assert serving is not None
@@ -142,7 +141,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         waits = False
         async with aclosing(answers):
             while True:
-                await turn()  # so one is made after the other, and the next knows how large it was
+                await turn()  # so one is made after the other, and the next knows its size
                 expected = 0 if waits else self._chunks.get(method, _CHUNK_BYTES)
                 await _reserve(share, expected)
                 answer = await anext(answers, None)
@@ -165,7 +164,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 share.give(size)
 
     def _learn_chunk(self, method: str, size: int, memory: Memory) -> None:
-        """Expect as much of the next answers soon, and less only slowly; and never so much that few fit."""
+        """Soon expect at least this size of the next answers; expect less only slowly, and never so much that few
+        answers fit.
+        """
         expected = self._chunks.get(method, _CHUNK_BYTES)
         if size < expected:
             self._chunks[method] = max(1, expected - ((expected - size) >> _FORGETS))
@@ -193,7 +194,9 @@ class _Call:
         self.is_between_nodes: Final = method.startswith(_BETWEEN_NODES)
 
     def awaiting(self, inner: Callable[[Any, "_Context"], Awaitable[Any]], decode: _Decode | None, counts: bool) -> Any:
-        """Wrap a function that returns its answer or writes its answers itself. `counts`: see `Interceptor.counted`."""
+        """Wrap a function that returns its answer, or writes its answers itself. `counts`: see
+        `Interceptor.counted`.
+        """
 
         async def call(raw: Any, context: "_Context") -> Any:
             try:
@@ -201,7 +204,7 @@ class _Call:
                 if not counts:
                     return await inner(request, context)
                 return await self._interceptor.counted(self._method, len(raw), context, lambda: inner(request, context))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+            except Exception as error:  # noqa: BLE001 - in any case, the caller gets a named error
                 await self._abort(context, error)
 
         return call
@@ -213,7 +216,7 @@ class _Call:
             try:
                 async for response in inner(self._request(raw, decode), context):
                     yield response
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+            except Exception as error:  # noqa: BLE001 - in any case, the caller gets a named error
                 await self._abort(context, error)
 
         return call
@@ -230,7 +233,7 @@ class _Call:
             try:
                 answers = inner(self._request(raw, decode), context)
                 await self._interceptor.streamed(self._method, answers, encode, context)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a named error
+            except Exception as error:  # noqa: BLE001 - in any case, the caller gets a named error
                 await self._abort(context, error)
 
         return call
@@ -252,7 +255,7 @@ class _Call:
         try:
             message: Message = decode(raw)
         except DecodeError as error:
-            raise MinkaError(Code.INVALID_ARGUMENT, f"the request is no message of its type: {error}") from error
+            raise MinkaError(Code.INVALID_ARGUMENT, f"the request isn't a message of its type: {error}") from error
         if self._method.startswith("/minka."):
             check(message)
             claimed = getattr(message, "node_id", None)
@@ -264,7 +267,7 @@ class _Call:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.BaseError):
-            raise asyncio.CancelledError from error  # an error of gRPC's own: the call is over
+            raise asyncio.CancelledError from error  # an error of gRPC itself: the call is over
         if isinstance(error, MinkaError):
             self._interceptor.refused(self._method, error)
         else:
@@ -273,7 +276,7 @@ class _Call:
 
 
 async def abort(context: "_Context", error: MinkaError) -> None:
-    """End the call with the refusal, by an exception."""
+    """Raise the refusal in the call, which ends it."""
     trailing = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
     try:
         await context.abort(grpc.StatusCode[error.code.info.grpc_status], str(error), trailing)
@@ -290,7 +293,7 @@ async def _reserve(share: Share, size: int) -> None:
 
 
 async def _write(context: "_Context", answer: bytes, share: Share, serving: asyncio.Task[Any]) -> None:
-    """Write a stream's answer. Raises OVERLOADED if it isn't taken, or once the share is revoked."""
+    """Write a stream's answer. Raises OVERLOADED if it isn't taken, or if the share is revoked."""
     try:
         async with asyncio.timeout(_UNTAKEN_S):
             await context.write(answer)

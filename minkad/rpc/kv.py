@@ -16,7 +16,7 @@ from minkad.replication.batches import checked_request, count, weight
 from minkad.replication.manager import ReplicaManager
 
 MAX_FRAMES_IN_FLIGHT: Final = 64  # of one stream; the next is read when one is answered
-_FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
+_FRAME_BYTES: Final = 16 * 1024  # the expected size of the next frame
 
 _Handle = Callable[[kv_frames.Request, Share], Awaitable[kv_frames.Response]]
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -25,8 +25,8 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class _Stream:
     """One client's stream: each frame is a task, answers go out as they come.
 
-    A frame counts as memory until it is answered, and an answer until it is written, which is when the client takes it.
-    A stream whose answers are not taken is not read further.
+    A frame counts as memory until it is answered, an answer until it is written, which is when the client takes it. A
+    stream whose answers are not taken isn't read further.
     """
 
     def __init__(self, handle: _Handle, telemetry: Telemetry, memory: Memory) -> None:
@@ -50,7 +50,7 @@ class _Stream:
         try:
             while (answer := await self._answers.get()) is not None:
                 await self._write(context, answer)
-            await reader  # raises what ended it
+            await reader  # raises the error that ended it
         except asyncio.CancelledError:
             if self._serving is None or not self._share.is_revoked:
                 raise
@@ -61,7 +61,7 @@ class _Stream:
             tasks.drop(reader)
             for task in self._tasks:
                 task.cancel()
-            # What is on its way stays with gRPC for as long as the client doesn't take it.
+            # Sent answers stay with gRPC as long as the client doesn't take them.
             self._share.give_all_but(2 * kv_frames.PIECE_BYTES)
 
     def _end(self) -> None:
@@ -86,7 +86,7 @@ class _Stream:
                 task = tasks.start(self._answer(request, size), "answer", lambda _: self._end())
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
-                if not self._share.has_plenty:  # then frames are read one by one, once there is memory for more
+                if not self._share.has_plenty:  # then frames are read one by one, when there is memory for more
                     await asyncio.wait([task])
                     if await self._share.reserve(_FRAME_BYTES):
                         self._share.give(_FRAME_BYTES)
@@ -99,7 +99,7 @@ class _Stream:
         began = time.perf_counter()
         response = await self._handle(request, self._share)
         answer = kv_frames.encode(response)
-        # The values of the results were counted as they were read.
+        # The values in the results were counted as they were read.
         counted = size + count(self._telemetry, request, response.results, time.perf_counter() - began)
         self._share.take(kv_frames.weight(len(answer)) - counted)
         self._answers.put_nowait(answer)

@@ -1,4 +1,4 @@
-"""What people are told of operations, however many migrations these have."""
+"""Operations as people see them, however many migrations they have."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +21,8 @@ _MOVED = (MigrationState.MIGRATION_STATE_HANDED_OVER, MigrationState.MIGRATION_S
 
 
 async def get_operations(coordinator: Coordinator, request: GetOperationsRequest) -> GetOperationsResponse:
-    """The operations in this node's copy of the table; only the active controller knows their progress. The loop gets
-    its turn after each piece. Raises UNKNOWN_OPERATION.
+    """The operations in this node's copy of the table; only the active controller knows their progress. Other tasks run
+    after each piece. Raises UNKNOWN_OPERATION.
     """
     state, active = coordinator.state, coordinator.active
     newest = sorted(state.operations, reverse=True)[: request.limit or DEFAULT_OPERATIONS]
@@ -44,7 +44,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
             response.blockers.extend(_reported(state, operation, blockers, response.progress))
     if request.with_migrations:
         reports = active.reports if active else None
-        rows = {id_: list(state.migrations[id_].values()) for id_ in ids}  # as they are now, all of them
+        rows = {id_: list(state.migrations[id_].values()) for id_ in ids}  # all of them, as they are now
         shown = {id_: list(_shown(state, id_, rows[id_], request.migrations_limit)) for id_ in ids}
         for operation_id in ids:
             response.summaries.append(await _summary(operation_id, rows[operation_id], reports, response))
@@ -59,7 +59,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
 def _reported(
     state: State, operation: Operation, known: Sequence[Blocker], progress: Iterable[MigrationProgress]
 ) -> list[Blocker]:
-    """What the sources of an operation's migrations say that a person should do something about."""
+    """The reports of the sources of an operation's migrations that ask a person to act."""
     told, found = {one.partition_id for one in known}, list[Blocker]()
     for one in progress:
         migration = state.under_way.get(Placed.partition(one.partition_id))
@@ -95,7 +95,7 @@ def _ended(rows: list[Migration]) -> Iterator[Migration]:
 async def _summary(
     operation_id: int, rows: list[Migration], reports: NodeReports | None, response: GetOperationsResponse
 ) -> OperationSummary:
-    """The summary of an operation's migrations; `reports` are those of the active controller, if this node has it."""
+    """The summary of an operation's migrations; `reports` are the active controller's, if it is on this node."""
     copied = Counter[int]()
     for one in response.progress:
         copied[one.partition_id] += one.bytes_done

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # the stubs of a channel of grpc.aio; at run time the classes
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
-UPDATE_TIMEOUT = 10.0  # seconds; hosting and deleting go on at the node even if the answer comes too late
+UPDATE_TIMEOUT = 10.0  # seconds; the node goes on hosting and deleting even if the answer comes too late
 
 
 class Peers:
@@ -95,7 +95,7 @@ class Peers:
         return await self._call(address, self._coordinator(address).FinishSplit, request, timeout)
 
     async def finish_merge(self, address: str, request: FinishMergeRequest, timeout: float) -> FinishMergeResponse:
-        """Coordinator.FinishMerge; a caller that asks again learns what came of it."""
+        """Coordinator.FinishMerge; a caller that asks again learns the outcome."""
         return await self._call(address, self._coordinator(address).FinishMerge, request, timeout, repeatable=False)
 
     async def finish_load_parts(

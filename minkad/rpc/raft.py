@@ -1,5 +1,5 @@
-"""What the coordinators of nodes ask each other by gRPC: where a data port is, which takes the messages of Raft, and to
-take in a snapshot.
+"""gRPC calls between the coordinators of nodes: to locate a data port, which takes Raft messages, and to send a
+snapshot.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check
 
 MAX_SNAPSHOTS: Final = 2  # sent at a time, encoded; one is received at a time
-SNAPSHOT_SECONDS: Final = 30.0  # beyond four times its time at the rate; after that it fails
-SNAPSHOT_SILENCE: Final = 10.0  # seconds between two pieces of a snapshot, at most
+SNAPSHOT_SECONDS: Final = 30.0  # added to four times the duration at the rate; then it fails
+SNAPSHOT_SILENCE: Final = 10.0  # most seconds between two pieces of a snapshot
 LOCATE_TIMEOUT: Final = 2.0  # seconds
 CHUNK_BYTES: Final = 256 * 1024
 MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
@@ -39,7 +39,7 @@ class RaftReceiver(RaftServicer):
         data_address: str = "",
         raft_id: int = 0,
     ) -> None:
-        """Messages of raft ids that are strangers are refused. `data_address` is that of this node's data port, and
+        """Messages of strange raft ids are refused. `data_address` is the address of this node's data port, and
         `raft_id` this node's own.
         """
         self._receive = receive
@@ -49,8 +49,8 @@ class RaftReceiver(RaftServicer):
         self._receives_snapshot = False
 
     def begin(self, address: str) -> Callable[[bytes], None]:
-        """What takes in the messages of a node which says that it is reached at this gRPC address. Raises
-        INVALID_ARGUMENT, and so does that.
+        """Returns the function that takes in the messages of a node with this gRPC address, as it says. Raises
+        INVALID_ARGUMENT, and so does the function.
         """
         if rules.address(address):
             raise MinkaError(Code.INVALID_ARGUMENT, f"the sender of Raft messages has no address: {address[:64]!r}")
@@ -60,7 +60,7 @@ class RaftReceiver(RaftServicer):
             try:
                 batch = RaftMessageBatch.FromString(content)
             except DecodeError as error:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"these are no Raft messages: {error}") from error
+                raise MinkaError(Code.INVALID_ARGUMENT, f"these aren't valid Raft messages: {error}") from error
             check(batch)
             self._check(batch.messages, known)
             if sender := sender_of(batch.messages):
@@ -78,15 +78,15 @@ class RaftReceiver(RaftServicer):
             known.add(message.from_id)
 
     async def Locate(self, request: LocateRequest, context: grpc.aio.ServicerContext[Any, Any]) -> LocateResponse:
-        """Say where this node's data port is, and which node it is."""
+        """The address of this node's data port, and this node's raft id."""
         return self._located
 
     async def SendSnapshot(
         self, request_iterator: AsyncIterator[SnapshotChunk], context: grpc.aio.ServicerContext[Any, Any]
     ) -> RaftSendResponse:
         """Take in a snapshot, as a whole or not at all. Raises OVERLOADED while another one is received,
-        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA; UNREACHABLE if it is meant for another node, which was at this
-        address before.
+        INVALID_ARGUMENT, TOO_LARGE, CORRUPT_DATA; UNREACHABLE if it is meant for another node, which had this address
+        before.
         """
         if self._receives_snapshot:
             raise MinkaError(Code.OVERLOADED, "another snapshot is being received")
@@ -123,7 +123,7 @@ async def _assembled(chunks: AsyncIterator[SnapshotChunk]) -> Message:
     try:
         return Message.FromString(bytes(content))
     except DecodeError as error:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"the snapshot is no message: {error}") from error
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the snapshot isn't a valid message: {error}") from error
 
 
 class RaftCalls:
@@ -135,8 +135,8 @@ class RaftCalls:
         self._sending = asyncio.Semaphore(MAX_SNAPSHOTS)
 
     async def locate(self, address: str, raft_id: int) -> str:
-        """The address of the data port of the node with this raft id. Raises UNREACHABLE, also where another node
-        answers, and what the node answers.
+        """The address of the data port of the node with this raft id. Raises UNREACHABLE, also if another node answers,
+        and the node's errors.
         """
         stub = RaftStub(self._channels.to(address))
         try:
@@ -151,7 +151,7 @@ class RaftCalls:
         return found.data_address
 
     async def send_snapshot(self, address: str, message: Message) -> None:
-        """Send a message with a snapshot, at the rate that is set. Raises UNREACHABLE, and what the node answers."""
+        """Send a message with a snapshot, at the configured rate. Raises UNREACHABLE, and the node's errors."""
         stub = RaftStub(self._channels.to(address))
         seconds = SNAPSHOT_SECONDS + 4 * self._chunk_seconds * message.ByteSize() / CHUNK_BYTES
         try:

@@ -1,8 +1,8 @@
-"""What each field of each request may be: the one place where that is declared. `minkad.rpc.validation` applies it.
+"""The allowed values of each field of each request, declared only here. `minkad.rpc.validation` applies them.
 
 A rule goes by the field's name, or by the message's and the field's if a name means several things. A message within
-another one is checked by its own fields' rules; an enum must be one of those that this version knows. What depends on
-the state of the cluster does not belong here: see `minkad.core.controller`.
+another one is checked by its own fields' rules; an enum must have a value that this version knows. Checks that depend
+on the state of the cluster do not belong here: see `minkad.core.controller`.
 """
 
 import re
@@ -17,19 +17,19 @@ from minka.v1.raft_pb2 import MessageType
 from minkad.config.addresses import address_problem, is_wildcard
 from minkad.core.state.names import keyspace_name_problem, node_id_problem
 
-MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client, and the data stream has its own limits
+MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024  # of a person or a client; the data stream has its own limits
 MAX_MESSAGE_BYTES: Final = 36 * 1024 * 1024  # of any message: an entry of a partition's log has up to 32 MiB
 MAX_CHUNK_BYTES: Final = 1024 * 1024
-MANY: Final = 100_000  # of anything that comes once for each partition, or move
-FEW: Final = 1_000  # of replicas of one partition, voters, keyspaces that are named
+MANY: Final = 100_000  # of anything that comes once for each partition or move
+FEW: Final = 1_000  # of replicas of one partition, voters, named keyspaces
 NODES: Final = 10_000  # of anything that comes once for each node
 
 Rule = Callable[[Any], str]
-"""What is wrong with the value; "" when nothing is."""
+"""The fault of the value; "" if there is none."""
 
 
 def any_value(_: Any) -> str:
-    """Everything that the type can be is allowed."""
+    """Everything that the type allows."""
     return ""
 
 
@@ -44,7 +44,7 @@ def text(most: int) -> Rule:
 
 
 def note(most: int) -> Rule:
-    """Up to `most` characters of any kind: a sentence that a node has composed, perhaps of texts that it was sent."""
+    """Up to `most` characters of any kind: a sentence composed by a node, perhaps from texts that it was sent."""
     return lambda value: "" if len(value) <= most else f"must have {most} characters at most, not {len(value)}"
 
 
@@ -54,7 +54,7 @@ def blob(most: int) -> Rule:
 
 
 def or_nothing(rule: Rule) -> Rule:
-    """The rule for what may also be empty."""
+    """The same rule, but empty values are also allowed."""
     return lambda value: rule(value) if value else ""
 
 
@@ -67,11 +67,11 @@ def address(value: str) -> str:
 
 def of_another(value: int) -> str:
     """A type of message that one node sends another."""
-    return "" if value in _SENT else f"{value} is no type of message between nodes"
+    return "" if value in _SENT else f"{value} isn't a type of message between nodes"
 
 
 def load_id(value: str) -> str:
-    """The id of a load, or the name of a file of it, which has that name in a node's spool."""
+    """The id of a load, or the name of one of its files, which is its name in a node's spool."""
     return (
         "" if _LOAD_ID.fullmatch(value) else "must be 1 to 100 letters, digits, _, . and -, the first a letter or digit"
     )
@@ -85,12 +85,12 @@ def share(value: float) -> str:
 _LOAD_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
 _LOCAL: Final = ("MSG_HUP", "MSG_BEAT", "MSG_UNREACHABLE", "MSG_SNAP_STATUS", "MSG_CHECK_QUORUM")
 _SENT: Final = frozenset(number for name, number in MessageType.items() if name not in _LOCAL)
-_NAME: Final = name_problem  # a name that is looked up: an unknown one is refused by the handler
+_NAME: Final = name_problem  # a name that is looked up: the handler refuses an unknown one
 _NAMES: Final = or_nothing(_NAME)
 _TOKEN: Final = text(64)
 _REASON: Final = text(1000)
-_KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is a bound, too
-_POSITION: Final = up_to(2**62)  # in a log, or of a term: so that the next one fits as well
+_KEY: Final = blob(MAX_KEY_BYTES + 1)  # the successor of the longest key is also a bound
+_POSITION: Final = up_to(2**62)  # in a log, or of a term: leaves room for the next one
 
 REQUIRED: Final = frozenset(
     {
@@ -120,7 +120,7 @@ REQUIRED: Final = frozenset(
     }
 )
 
-# How many values a repeated field may have; the field's rule is for each of them.
+# Most values of a repeated field; the field's rule applies to each of them.
 COUNTS: Final[dict[str, int]] = {
     "moves": MANY,
     "splits": MANY,
@@ -277,7 +277,7 @@ RULES: Final[dict[str, Rule]] = {
     "WaitingPart.reason": note(4096),
     # Keys
     **dict.fromkeys(("keys", "key", "split_points", "start_key", "end_key"), _KEY),
-    # What nodes report
+    # Reports of nodes
     "not_split": note(65_536),
     **dict.fromkeys(("blocked_by", "MigrationProgress.remedy", "restarted_by"), note(65_536)),
     # Consensus

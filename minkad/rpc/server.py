@@ -1,4 +1,4 @@
-"""The gRPC server of a node: every service, health and reflection."""
+"""The gRPC server of a node: all services, health and reflection."""
 
 import asyncio
 import logging
@@ -90,9 +90,9 @@ _OPTIONS: Final = [
     ("grpc.http2.max_ping_strikes", 0),
     *(option for option in channel_options(CONNECT_TIMEOUT) if option[0] != "grpc.max_receive_message_length"),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.http2.bdp_probe", 0),  # what a stream that isn't read may send ahead stays at 64 KiB
-    ("grpc.max_concurrent_streams", 256),  # of one connection; what is beyond waits at the client
-    # So what is held by a client that vanished without a word (power, network) is free again soon.
+    ("grpc.http2.bdp_probe", 0),  # an unread stream may send at most 64 KiB ahead
+    ("grpc.max_concurrent_streams", 256),  # of one connection; the rest waits at the client
+    # To free soon what is held by a client that vanished without a word (power, network).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
@@ -125,9 +125,9 @@ class Server:
         history: HistoryRecorder,
         is_replayed: Callable[[], bool],
     ) -> None:
-        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients'
-        streams, of their calls, and of the readers of whole keyspaces. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if
-        it can't listen on the address for another reason.
+        """Without `credentials` connections are plain. `streams`, `calls` and `feeds`: the memory of clients' streams,
+        of their calls, and of the readers of whole keyspaces. Raises ADDRESS_IN_USE, or ADDRESS_UNAVAILABLE if it can't
+        listen on the address for another reason.
         """
         self._address = address
         self._credentials = credentials
@@ -196,7 +196,7 @@ class Server:
         self._watcher = tasks.start(self._watch(), "gRPC server")
 
     async def _watch(self) -> None:
-        """Listen again after gRPC has given up: it does when the name of a method that is called isn't UTF-8."""
+        """Listen again after gRPC has given up: it does when a caller's method name isn't UTF-8."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if _is_running(self._server):
@@ -208,7 +208,7 @@ class Server:
                 try:
                     self._server = self._made()
                     break
-                except MinkaError:  # the old one has not let go of the address yet
+                except MinkaError:  # the old one hasn't released the address yet
                     if time.monotonic() > until:
                         raise
                     await asyncio.sleep(_LOOK_S)
@@ -216,7 +216,7 @@ class Server:
             await asyncio.wait([ending])
 
     async def announce_stop(self) -> None:
-        """Say on the health service that this node is about to stop."""
+        """Tell the health service that this node is about to stop."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float) -> None:
@@ -227,10 +227,11 @@ class Server:
 
 
 class _GenericHandlers:
-    """Takes a service's handlers for the server, and registers no methods.
+    """Takes a service's handlers for the server, without registering methods.
 
-    For each registered method grpcio (1.85) asks gRPC's core for the next call. When the server ends by itself, it
-    frees the memory for all these calls, and the core writes to it after that: the process dies of SIGSEGV, or worse.
+    For each registered method grpcio (1.85) asks gRPC's core for the next call. When the server ends because of an
+    error, grpcio frees the memory for all these calls, and the core writes to it afterwards: the process dies of
+    SIGSEGV, or worse.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -241,5 +242,5 @@ class _GenericHandlers:
 
 
 def _is_running(server: Any) -> bool:
-    # gRPC says so nowhere else: `wait_for_termination` waits for the calls under way, which may go on for ever.
+    # Only this flag tells: `wait_for_termination` waits for the calls under way, which may never end.
     return bool(server._server.is_running())

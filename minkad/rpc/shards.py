@@ -1,4 +1,4 @@
-"""What shards say to this node, and what nodes tell the active controller about them."""
+"""Messages of shards to this node, and of nodes to the active controller about shards."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,17 +19,17 @@ class ShardService(ShardsServicer):
     """Sessions of shards."""
 
     def __init__(self, sessions: ShardSessions, memory: Memory) -> None:
-        """`memory` is for what is on its way to shards."""
+        """`memory` is for messages on their way to shards."""
         self._sessions = sessions
         self._memory = memory
 
-    async def Session(self, request_iterator: AsyncIterator[ShardMessage], context: _Context) -> None:  # type: ignore[override]  # it writes by itself
+    async def Session(self, request_iterator: AsyncIterator[ShardMessage], context: _Context) -> None:  # type: ignore[override]  # it writes the answers
         """Serve a session until the shard ends it, or this node does, with a reason."""
         await self._sessions.serve(aiter(request_iterator), context.write, self._memory)
 
 
 class ShardCoordinatorService(ShardCoordinatorServicer):
-    """What nodes ask of the active controller."""
+    """Requests of nodes to the active controller."""
 
     def __init__(self, requests: ShardRequests) -> None:
         self._requests = requests

@@ -34,7 +34,7 @@ class SnapshotService(SnapshotsServicer):
         return await self._snapshots.open(request.partition_id, request.generation, request.part_bytes)
 
     def Read(self, request: ReadSnapshotRequest, context: _Context) -> AsyncIterator[bytes]:  # type: ignore[override]  # see read_handler
-        """The answers of the scan process as they are: serialized RowBatches."""
+        """The answers of the scan process, unchanged: serialized RowBatches."""
         asked = ScanRequest(
             path="",
             start=request.start_key,
@@ -47,7 +47,7 @@ class SnapshotService(SnapshotsServicer):
         return self._snapshots.read(request.snapshot_id, asked)
 
     async def Digest(self, request: DigestSnapshotRequest, context: _Context) -> SnapshotDigest:
-        """Compute the digest by reading all of it."""
+        """Compute the digest by reading everything."""
         asked = ScanRequest("", request.start_key, request.end_key, "digest", buckets=request.buckets or 1)
         found = SnapshotDigest()
         async with aclosing(self._snapshots.read(request.snapshot_id, asked)) as answers:
@@ -56,7 +56,7 @@ class SnapshotService(SnapshotsServicer):
         return found
 
     async def Release(self, request: ReleaseSnapshotRequest, context: _Context) -> ReleaseSnapshotResponse:
-        """Release the snapshot; it is no error if it isn't here."""
+        """Release the snapshot; no error if it isn't here."""
         await self._snapshots.release(request.snapshot_id)
         return ReleaseSnapshotResponse()
 

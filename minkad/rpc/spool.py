@@ -33,11 +33,11 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 T = TypeVar("T", bound=Message)
 
-_PULL_SECONDS: Final = 600.0  # a file may be large, and others wait in front of it
+_PULL_SECONDS: Final = 600.0  # a file may be large, and others may be ahead of it
 
 
 class SpoolService(SpoolServicer):
-    """What is asked about the files here."""
+    """Requests about the files here."""
 
     def __init__(self, spool: Spool, uploading: Uploading, fetching: Fetching, room: Callable[[], int]) -> None:
         self._spool = spool
@@ -51,23 +51,23 @@ class SpoolService(SpoolServicer):
         return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
 
     async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
-        """Fetch the file unless it is here, and check it. The answer comes when it is here durably."""
+        """Fetch the file unless it is here, and check it. Answers after it is here durably."""
         file = request.file
         await self._fetching.ensure(request.load_number, file)
         await self._spool.verify(request.load_number, file.name, file.checksum)
         return PullFileResponse()
 
     async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:
-        """Make new files from others here. The answer comes when they are here durably."""
+        """Make new files from others here. Answers after they are here durably."""
         made = await self._uploading.cut(request.load_number, list(request.sources), list(request.targets))
         return CutFilesResponse(files=made)
 
 
 class SpoolLinks:
-    """What a node asks of other nodes' spools."""
+    """Requests to other nodes' spools."""
 
     def __init__(self, channel_to: Callable[[str], grpc.aio.Channel], identity: Metadata) -> None:
-        """`channel_to` gives the channel to a node's id, or raises a MinkaError; `identity` goes with each call."""
+        """`channel_to` returns the channel to a node's id, or raises a MinkaError; `identity` goes with each call."""
         self._channel_to = channel_to
         self._identity = identity
 

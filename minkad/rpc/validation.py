@@ -1,4 +1,4 @@
-"""Applies `minkad.rpc.rules` to the requests that come in. A type's rules are put together when the first one comes."""
+"""Applies `minkad.rpc.rules` to incoming requests. The rules of a type are collected when its first request comes."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from minka.errors import Code, MinkaError
 from minkad.rpc.rules import COUNTS, REQUIRED, RULES, Rule, any_value
 
-_SHOWN: Final = 200  # characters of what is wrong
+_SHOWN: Final = 200  # characters of the faulty value
 _REMEMBERED: Final = 4096  # texts of one rule: the names of nodes come again and again
 
 _Check = Callable[[Message], str]
@@ -80,7 +80,7 @@ def _rule_of(full: str, one: FieldDescriptor) -> Rule:
         if full in RULES:
             return RULES[full]
         known = one.enum_type.values_by_number
-        return lambda value: "" if value in known else f"{value} is none that is known here"
+        return lambda value: "" if value in known else f"{value} is not a known value"
     rule = RULES[full] if full in RULES else RULES[one.name]
     return _remembering(rule) if one.type == FieldDescriptor.TYPE_STRING else rule
 

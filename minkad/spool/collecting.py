@@ -1,4 +1,4 @@
-"""Removing what nobody needs from the spool."""
+"""Removes unneeded files from the spool."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ _INTERVAL_S: Final = 2.0
 
 
 class Collecting:
-    """A file stays while its load is staged or committed, and while the mark is in the log of a replica here, which
-    others may have to follow. What this node has not heard of yet stays, too.
+    """A file stays while its load is staged or committed, and while the mark is in the log of a replica here that
+    others may have to follow. Files of loads that this node has not heard of yet also stay.
     """
 
     def __init__(self, spool: Spool, loads: Callable[[], LoadTable], is_in_log: Callable[[int, int], bool]) -> None:
-        """`loads` returns this node's copy of the table. `is_in_log`: whether the log of a partition here (by its id)
+        """`loads` returns this node's copy of the table. `is_in_log` tells if the log of a partition here (by its id)
         has, or may have, the mark of a load (by its number).
         """
         self._spool = spool
@@ -28,7 +28,7 @@ class Collecting:
         self._is_in_log = is_in_log
 
     async def run(self) -> None:
-        """Remove what nobody needs, until cancelled."""
+        """Remove unneeded files, until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             await self.collect()
@@ -52,7 +52,7 @@ class Collecting:
                 return True
             case LoadState.LOAD_STATE_COMMITTED:
                 part = loads.parts[number].get(file.partition_id)
-                return part is not None and part.name == file.name  # others are of failed attempts, or were cut
+                return part is not None and part.name == file.name  # others are from failed attempts, or were cut
             case LoadState.LOAD_STATE_ABORTED:
                 return False
             case _:

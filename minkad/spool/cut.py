@@ -1,6 +1,6 @@
-"""Makes new files with the rows of other files of sorted rows, divided by other ranges.
+"""Makes new files from the rows of other sorted files, divided by other ranges.
 
-That reads every row and holds the interpreter's lock meanwhile, so it is done in a process of its own: `worker` starts
+This reads every row and holds the interpreter's lock meanwhile, so it runs in a process of its own: `worker` starts
 `python -m minkad.spool.cut`.
 """
 
@@ -22,7 +22,7 @@ from minkad.spool.worker import serve
 
 
 class Target(msgspec.Struct):
-    """The file to which the rows of a range go."""
+    """The file for the rows of a range."""
 
     path: str
     start: bytes
@@ -30,8 +30,8 @@ class Target(msgspec.Struct):
 
 
 class Cut(msgspec.Struct):
-    """A request. `sources` are paths of files that have no key twice, and together as many rows, bytes, etc. as the
-    digest says. `folder` is for temporary files, and is removed before and after.
+    """A request. `sources` are paths of files that have no key twice, and whose total rows, bytes, etc. match the
+    digest. `folder` is for temporary files, and is removed before and after.
     """
 
     sources: list[str]
@@ -44,7 +44,7 @@ class Cut(msgspec.Struct):
 
 
 class Made(msgspec.Struct):
-    """A file that has been made: the one at index `place` of `targets`."""
+    """A new file: the one at index `place` of `targets`."""
 
     place: int
     file_bytes: int
@@ -56,14 +56,14 @@ class Made(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """The answer: the files that have been made. A target without rows has none."""
+    """The answer: the new files. A target without rows has none."""
 
     made: list[Made]
 
 
 def cut(request: Cut) -> Outcome:
-    """Raises INVALID_ARGUMENT if the targets don't cover the sources' rows, and CORRUPT_DATA if other rows came out
-    than went in. After any error nothing is left of the targets.
+    """Raises INVALID_ARGUMENT if the targets don't cover the sources' rows, and CORRUPT_DATA if the output rows differ
+    from the input rows. After any error nothing is left of the targets.
     """
     folder = Path(request.folder)
     try:

@@ -1,4 +1,4 @@
-"""A node gets files of loads that it lacks from nodes that have them."""
+"""A node fetches missing files of loads from nodes that have them."""
 
 import asyncio
 import logging
@@ -17,7 +17,9 @@ _AT_ONCE: Final = 4
 _NAMED: Final = 3
 
 Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
-"""Yields what a node sends: first its description of the file (a LoadFile), then the content. Raises MinkaError."""
+"""Yields the messages of a node: first its description of the file (a LoadFile), then the content. Raises
+MinkaError.
+"""
 
 
 class Fetching:
@@ -33,10 +35,10 @@ class Fetching:
         self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
 
     async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
-        """Fetch the file unless it is here; when this returns, it is here durably. The nodes in `first` are asked
-        before all others.
+        """Fetch the file unless it is here; when this returns, it is here durably. Asks the nodes in `first` before all
+        others.
 
-        Raises UNKNOWN_FILE if no node that is up has it, UNREACHABLE if that isn't known, DISK_FULL, STORAGE_FAILED.
+        Raises UNKNOWN_FILE if no node that is up has it, UNREACHABLE if that is unknown, DISK_FULL, STORAGE_FAILED.
         """
         while not self._spool.has(number, file.name, file.checksum):
             key = number, file.name
@@ -49,7 +51,7 @@ class Fetching:
             await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Give up the fetches under way."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()

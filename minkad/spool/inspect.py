@@ -1,4 +1,4 @@
-"""Finds out what an uploaded file really has, in a process: `worker` starts `python -m minkad.spool.inspect`."""
+"""Finds the real content of an uploaded file, in a process: `worker` starts `python -m minkad.spool.inspect`."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ from minkad.spool.worker import serve
 
 
 class Inspect(msgspec.Struct):
-    """A request: the path of the file to look into."""
+    """A request: the path of the file to inspect."""
 
     path: str
 
 
 class Content(msgspec.Struct):
-    """The content of a file: its first and last key, and how many rows and deletions it has."""
+    """The content of a file: its first and last key, and its number of rows and of deletions."""
 
     first: bytes
     last: bytes
@@ -27,8 +27,8 @@ class Content(msgspec.Struct):
 
 
 def inspect(request: Inspect) -> Content:
-    """What the file has, by the word of a temporary database that has taken in a link of it. Raises INVALID_ARGUMENT if
-    it is no SST file.
+    """The content of the file, as reported by a temporary database that has taken in a link of it. Raises
+    INVALID_ARGUMENT if it isn't an SST file.
     """
     path = Path(request.path)
     folder, link = path.with_name(f"{path.name}.db"), path.with_name(f"{path.name}.link.sst")
@@ -43,7 +43,7 @@ def inspect(request: Inspect) -> Content:
             try:
                 db.ingest_external_file([str(link)], taking)
             except Exception as error:
-                raise MinkaError(Code.INVALID_ARGUMENT, f"it is no file of rows: {error}") from error
+                raise MinkaError(Code.INVALID_ARGUMENT, f"it isn't a file of rows: {error}") from error
             (table,) = db.live_files()
         finally:
             db.close()

@@ -1,7 +1,7 @@
-"""The files of loads that lie on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each of them its description
-(a serialized `LoadFile`) in `NAME.sst.about`.
+"""The files of loads on this node: `data_dir/spool/NUMBER/NAME.sst`, and beside each its description (a serialized
+`LoadFile`) in `NAME.sst.about`.
 
-A file is there whole and synced, or not at all: it is written under another name first.
+A file is there whole and synced, or not at all: it is first written under another name.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ _WRITE_BYTES: Final = 1024 * 1024
 _VERIFIED_SECONDS: Final = 300.0
 _ENDING: Final = ".sst"
 _ABOUT: Final = ".about"
-_PARTS: Final = "parts"  # the folder of what is being written or made
+_PARTS: Final = "parts"  # the folder for files that are being written or made
 
 
 class Spool:
-    """The files of loads on this node. For the loop's thread; what touches the disk does so on others."""
+    """The files of loads on this node. For the loop's thread; disk access runs on others."""
 
     def __init__(self, folder: Path, check_room: Callable[[int], None]) -> None:
-        """`check_room` raises DISK_LOW unless there is room for so many bytes more."""
+        """`check_room` raises DISK_LOW unless there is room for a number of bytes more."""
         self.folder = folder
         self._check_room = check_room
         self._files: dict[int, dict[str, LoadFile]] = {}
-        self._expected = 0  # bytes that are on their way here
+        self._expected = 0  # bytes on their way here
         self._verified: dict[tuple[int, str, int], float] = {}  # when each was verified
         self._inspector = Worker("minkad.spool.inspect")
 
     async def start(self) -> None:
-        """Find what is there. Raises STORAGE_FAILED."""
+        """Find the existing files. Raises STORAGE_FAILED."""
         try:
             self._files = await on_thread(_found, self.folder)
         except OSError as error:
@@ -54,7 +54,7 @@ class Spool:
         """End the process that inspects files."""
         await self._inspector.close()
 
-    # What is here
+    # Existing files
 
     def numbers(self) -> list[int]:
         """The numbers of the loads that have files here."""
@@ -72,7 +72,7 @@ class Spool:
         return file
 
     def has(self, number: int, name: str, checksum: int) -> bool:
-        """Whether this very file is here."""
+        """True if exactly this file is here."""
         file = self._files.get(number, {}).get(name)
         return file is not None and file.checksum == checksum
 
@@ -80,10 +80,10 @@ class Spool:
         """The path at which it is, or would be."""
         return self.folder / str(number) / f"{name}{_ENDING}"
 
-    # What comes
+    # Incoming files
 
     def check_room(self, size: int) -> None:
-        """Raises DISK_FULL unless there is room for so many bytes, besides those on their way."""
+        """Raises DISK_FULL unless there is room for `size` bytes, besides those on their way."""
         try:
             self._check_room(size + self._expected)
         except MinkaError as error:
@@ -92,10 +92,11 @@ class Spool:
     async def receive(
         self, number: int, file: LoadFile, chunks: AsyncIterator[bytes], *, is_checked: bool = False
     ) -> None:
-        """Take a file in, durably. `is_checked`: another node has looked into it before, so its checksum is enough.
+        """Take a file in, durably. `is_checked`: another node has inspected it before, so its checksum is enough.
 
-        Raises DISK_FULL before anything is written or as soon as it shows, INVALID_ARGUMENT for another size or for
-        rows that can't be the partition's, CORRUPT_DATA for another checksum, STORAGE_FAILED, and what `chunks` raise.
+        Raises DISK_FULL before anything is written or as soon as the disk is full, INVALID_ARGUMENT for another size or
+        for rows that can't be the partition's, CORRUPT_DATA for another checksum, STORAGE_FAILED, and the errors of
+        `chunks`.
         """
         self.check_room(file.bytes)
         self._expected += file.bytes
@@ -113,8 +114,8 @@ class Spool:
             await on_thread(_remove, part)
 
     async def _check(self, part: Path, file: LoadFile) -> None:
-        """Raises INVALID_ARGUMENT if the file has other rows than it says, or keys that can't be the partition's. An
-        empty key can't, either: a data database keeps its own record at it.
+        """Raises INVALID_ARGUMENT if the file's rows differ from its description, or keys can't be the partition's. Nor
+        can an empty key: a data database keeps its own record at it.
         """
         found = await self._inspector.ask(Inspect(str(part)), Content)
         if found.rows != file.rows or found.deletions:
@@ -154,14 +155,14 @@ class Spool:
             raise _disk_error(error) from error
 
     def new_part(self) -> Path:
-        """A new path for something that is to be written. It is unique, since a process that the node's last run has
-        left may still be writing to one.
+        """A new path for a file to write. It is unique, since a leftover process of the node's last run may still be
+        writing to one.
         """
         return self.folder / _PARTS / uuid.uuid4().hex
 
     @failpoint("spool.keep")
     async def keep(self, number: int, file: LoadFile, part: Path) -> None:
-        """Make what was written at `part` a file of the load, durably. Raises DISK_FULL, STORAGE_FAILED."""
+        """Make the file written at `part` a file of the load, durably. Raises DISK_FULL, STORAGE_FAILED."""
         kept = LoadFile()
         kept.CopyFrom(file)
         try:
@@ -183,7 +184,7 @@ class Spool:
                 raise storage_error(error, f"reading {path}") from error
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
-        """Check that the file's content on the disk has this CRC-32; it isn't read again for 5 minutes after that.
+        """Check that the file's content on the disk has this CRC-32; for 5 minutes after that, it isn't read again.
         Raises UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
         """
         key, now = (number, name, checksum), asyncio.get_running_loop().time()
@@ -205,10 +206,10 @@ class Spool:
             raise MinkaError(Code.CORRUPT_DATA, text)
         self._verified[key] = now
 
-    # What goes
+    # Outgoing files
 
     async def link(self, number: int, name: str, checksum: int) -> Path:
-        """A hard link of the file, for the caller to take over. Raises DISK_FULL, and what `verify` does."""
+        """A hard link of the file, for the caller to take over. Raises DISK_FULL, and the errors of `verify`."""
         await self.verify(number, name, checksum)
         part = self.new_part().with_suffix(_ENDING)
         try:
@@ -251,7 +252,8 @@ class _Sink:
         for chunk in chunks:
             self._file.write(chunk)
             self.checksum = zlib.crc32(chunk, self.checksum)
-        # It is synced little by little: a client's write that is synced at the same time would wait for all of it.
+        # It is synced little by little: a client's write that is synced at the same time would otherwise wait for all
+        # of it.
         os.fdatasync(self._file.fileno())
         return self
 
@@ -269,7 +271,7 @@ def _disk_error(error: OSError) -> MinkaError:
 
 
 def _put_in_place(part: Path, path: Path, about: bytes) -> None:
-    """Write the description first, since a file that has one is taken for whole."""
+    """Write the description first, since a file with a description counts as whole."""
     is_new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + _ABOUT)
@@ -305,7 +307,7 @@ def _remove_files(folder: Path, names: Iterable[str], is_all: bool) -> None:
 
 
 def _found(folder: Path) -> dict[int, dict[str, LoadFile]]:
-    """The files that are here; what the last process was writing at its end is removed."""
+    """The existing files; removes those that the last process was writing when it ended."""
     shutil.rmtree(folder / _PARTS, ignore_errors=True)
     files: dict[int, dict[str, LoadFile]] = {}
     for load in folder.iterdir() if folder.exists() else ():

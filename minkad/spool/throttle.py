@@ -1,4 +1,4 @@
-"""How fast files are uploaded to this node: no faster than their load allows, and slower while clients wait longer."""
+"""The rate of uploads to this node: at most as fast as their load allows, and slower while clients wait longer."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,19 +10,17 @@ _WORSE: Final = 3.0  # times the usual wait of clients
 _LEAST_WAIT_S: Final = 0.002  # a shorter wait is never too long
 _LEAST_RATE: Final = 1024.0 * 1024
 _EASE: Final = 1.25
-_SMOOTH: Final = 0.2  # how much the newest look counts for the usual wait
+_SMOOTH: Final = 0.2  # weight of the newest look in the usual wait
 
 
 class Throttle:
     """The wait of clients is the mean time of their requests at this node. Its usual value is learned while nothing is
-    uploaded. When the wait is three times as long, the rate becomes half of what it last was; when it isn't, the rate
-    grows by a quarter at each look, until it limits nothing (additive increase is too slow for loads of a minute).
+    uploaded. When the wait is three times as long, the rate is halved; otherwise it grows by a quarter at each look,
+    until it limits nothing (additive increase is too slow for loads of a minute).
     """
 
     def __init__(self, clock: Callable[[], float], client_seconds: Callable[[], tuple[float, int]]) -> None:
-        """`client_seconds`: the seconds that all requests of clients since the start took together, and their
-        number.
-        """
+        """`client_seconds` returns the total seconds of all clients' requests since the start, and their number."""
         self._clock = clock
         self._client_seconds = client_seconds
         self._free_at: dict[int, float] = {}  # by load

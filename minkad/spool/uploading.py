@@ -1,4 +1,4 @@
-"""The requests of jobs to a node's spool: to upload files, and to make files from others."""
+"""Jobs' requests to a node's spool: to upload files, and to make files from others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,9 +14,9 @@ from minkad.spool.spool import Spool
 from minkad.spool.throttle import Throttle
 from minkad.spool.worker import Worker
 
-_AT_ONCE: Final = 8  # files; each has little more than a MiB in memory
-_SILENT_S: Final = 60.0  # an upload of which so little comes in so long ends,
-_STALLED_S: Final = 20.0  # and sooner when others wait for its place
+_AT_ONCE: Final = 8  # files; each takes little more than a MiB of memory
+_SILENT_S: Final = 60.0  # an upload ends if it gets hardly anything for this long,
+_STALLED_S: Final = 20.0  # and sooner if others wait for its place
 _LITTLE_BYTES: Final = 64 * 1024
 _LOOK_S: Final = 1.0
 
@@ -25,7 +25,7 @@ class Uploading:
     """Takes in files that jobs upload, and cuts them. For the loop's thread."""
 
     def __init__(self, spool: Spool, table: Callable[[], LoadTable], throttle: Throttle) -> None:
-        """`table` returns this node's copy; a load that isn't in it may have begun a moment ago."""
+        """`table` returns this node's copy; a load that isn't in it may have just begun."""
         self._spool = spool
         self._table = table
         self._throttle = throttle
@@ -41,7 +41,7 @@ class Uploading:
         """Take the file in, unless it is here already; when this returns, it is here durably.
 
         Raises UNKNOWN_LOAD, LOAD_ENDED, INVALID_ARGUMENT if another file has its name, OVERLOADED if hardly anything
-        comes, and what `Spool.receive` does.
+        comes, and the errors of `Spool.receive`.
         """
         self._check_wanted(number, file)
         if self._spool.has(number, file.name, file.checksum):
@@ -49,7 +49,7 @@ class Uploading:
         if any(one.name == file.name for one in self._spool.files(number)):
             text = f"load {number} has another file {file.name} here: each attempt needs a name of its own"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
-        self._spool.check_room(file.bytes)  # a full disk is told at once, not when it is the file's turn
+        self._spool.check_room(file.bytes)  # a full disk is reported at once, not when the file's turn comes
         self._waiting += 1
         try:
             await self._slots.acquire()
@@ -68,7 +68,7 @@ class Uploading:
             yield chunk
 
     async def _arriving(self, file: LoadFile, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The chunks as they come. Raises OVERLOADED if they hardly do."""
+        """The chunks as they come. Raises OVERLOADED if hardly any do."""
         loop, chunks = asyncio.get_running_loop(), aiter(chunks)
         waited, came = 0.0, 0  # for the sender, since there was more than little
         while True:
@@ -95,8 +95,8 @@ class Uploading:
             self._check_staging(number)
 
     def _check_staging(self, number: int) -> None:
-        """Raises UNKNOWN_LOAD, LOAD_ENDED. The nodes have all files of a load that is committed, and fetch them from
-        each other.
+        """Raises UNKNOWN_LOAD, LOAD_ENDED. The nodes have all files of a committed load, and fetch them from each
+        other.
         """
         table = self._table()
         load = table.rows.get(number)
@@ -106,7 +106,7 @@ class Uploading:
             raise MinkaError(Code.LOAD_ENDED, f"load {load.id} takes no more files")
 
     def _is_lost(self, number: int, file: LoadFile) -> bool:
-        """Whether a partition has yet to take in this very file, so that it may be uploaded again."""
+        """True if a partition has yet to take in exactly this file, so that it may be uploaded again."""
         part = self._table().parts.get(number, {}).get(file.partition_id)
         return part is not None and not part.done and (part.name, part.checksum) == (file.name, file.checksum)
 

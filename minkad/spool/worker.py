@@ -1,5 +1,5 @@
-"""A process of the node's own for work that would hold the interpreter's lock: one request at a time, each a line of
-JSON on its standard input, each answered by a line on its standard output.
+"""A process of the node for work that would hold the interpreter's lock: one request at a time, each a line of JSON on
+its standard input, each answered by a line on its standard output.
 """
 
 import asyncio
@@ -30,19 +30,17 @@ class _Answer(msgspec.Struct):
 
 
 class Worker:
-    """A process that is started with the first request, and ended when there has been none for 10 s. For the loop's
-    thread.
-    """
+    """A process that starts with the first request, and ends after 10 s without one. For the loop's thread."""
 
     def __init__(self, module: str) -> None:
-        """`module`: the name of a module that calls `serve` when it is run."""
+        """`module`: the name of a module that calls `serve` when it runs."""
         self._module = module
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
 
     async def ask(self, request: msgspec.Struct, answer: type[T]) -> T:
-        """Raises what the process raised, and STORAGE_FAILED if it has died."""
+        """Raises the error of the process, and STORAGE_FAILED if it has died."""
         async with self._lock:
             if self._idle is not None:
                 self._idle.cancel()
@@ -79,7 +77,7 @@ class Worker:
 
     def _end_idle(self) -> None:
         if not self._lock.locked() and self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()  # the process ends when its input does
+            self._process.stdin.close()  # the process ends with its input
             self._process = None
 
     async def _end(self) -> None:
@@ -97,7 +95,7 @@ class Worker:
 
 
 def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
-    """Answer requests until standard input ends; to be called in the process."""
+    """Answer requests until standard input ends; call this in the process."""
     lower_priority()
     for line in sys.stdin.buffer:
         try:
@@ -105,7 +103,7 @@ def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
             answer = _Answer(result=msgspec.Raw(msgspec.json.encode(result)))
         except MinkaError as error:
             answer = _Answer(failure=_Failure(error.code.name, error.message))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the node is to hear of it
+        except Exception as error:  # noqa: BLE001 - in any case, the node must hear of it
             answer = _Answer(failure=_Failure(Code.STORAGE_FAILED.name, f"{type(error).__name__}: {error}"))
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()

@@ -1,1 +1,1 @@
-"""RocksDB: the log database of a node, the data databases of its partitions, checkpoints of them."""
+"""RocksDB: the log database of a node, the data databases of its partitions, and their checkpoints."""

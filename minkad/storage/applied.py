@@ -1,4 +1,4 @@
-"""How far a partition's data is."""
+"""The place up to which a partition's data has its log."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """How far the partition's log is in the data: offset and leader_epoch of the last entry."""
+    """The place up to which the partition's log is in the data: offset and leader_epoch of the last entry."""
 
     BYTES: ClassVar[int] = 12
 
@@ -14,12 +14,12 @@ class Applied:
     leader_epoch: int = 0
 
     def encode(self) -> bytes:
-        """The bytes that are stored."""
+        """The stored bytes."""
         return self.offset.to_bytes(8, "big") + self.leader_epoch.to_bytes(4, "big")
 
     @classmethod
     def decode(cls, data: bytes | None) -> "Applied":
-        """What the bytes that were stored say; None: nothing is applied."""
+        """The content of the stored bytes; None: nothing is applied."""
         if data is None:
             return cls()
         return cls(int.from_bytes(data[:8], "big"), int.from_bytes(data[8 : cls.BYTES], "big"))

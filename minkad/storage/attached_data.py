@@ -1,5 +1,5 @@
-"""The data of a split's child while it has no database of its own: its rows are in its parent's database, where they no
-longer change, and what was written since is in memory.
+"""The data of a split's child without a database of its own: its rows are in its parent's database, where they no
+longer change, and later writes are in memory.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,11 +23,12 @@ _FIRST: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A child is a part of `parent` as it was when this was applied there. The child's own log begins after that.
+    """A child is a part of `parent` as it was when `applied` was applied there. The child's own log begins after that.
 
     `copy` puts a copy of the parent's data, as it is then or later, where the child's database is opened. `detached` is
-    awaited when that has become durable with all that belongs to it; the parent has to keep the rows until it returns.
-    `lost` is called when the child was condemned: the parent has to keep the rows until the child is told to let go.
+    awaited after that has become durable with everything that belongs to it; the parent has to keep the rows until it
+    returns. `lost` is called when the child is condemned: the parent has to keep the rows until the child is told to
+    let go.
     """
 
     parent: "DataDatabase"
@@ -40,7 +41,7 @@ class Attachment:
 
 
 class AttachedData:
-    """The rows of the parent, and over them what was written to the child since. For the loop's thread."""
+    """The rows of the parent, covered by the writes to the child since. For the loop's thread."""
 
     __slots__ = ("_at_first", "_parent", "applied", "loads", "memory_bytes", "newer", "versions")
 
@@ -50,18 +51,18 @@ class AttachedData:
         self.versions = attachment.versions
         self.loads = attachment.parent.loads
         self._at_first = attachment.parent.size()
-        self.newer: dict[bytes, bytes | None] = {}  # what was written since; None: deleted
+        self.newer: dict[bytes, bytes | None] = {}  # later writes; None: deleted
         self.memory_bytes = 0  # of `newer`, each write counted
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
-        """Apply the writes in order. `last_offset`: that of the last write, if `applied` does not say it."""
+        """Apply the writes in order. `last_offset`: the offset of the last write, if `applied` does not have it."""
         rows, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
         self.newer.update(rows)
         self.memory_bytes += sum([len(key) + len(row or b"") for key, row in rows.items()])
         self.applied = applied
 
     def stored(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; None where there is none."""
+        """The values in the order of the keys; None for a missing key."""
         older = [key for key in keys if key not in self.newer]
         return self._over(keys, dict(zip(older, self._parent.stored(older), strict=True)) if older else {})
 
@@ -105,18 +106,18 @@ class AttachedData:
             start, end = (start, keys[-1]) if reverse else (keys[-1] + _FIRST, end)
 
     def size(self) -> Size:
-        """An estimate: that of the parent at first, and what was written since."""
+        """An estimate: at first the parent's, plus the writes since."""
         return Size(self._at_first.bytes + self.memory_bytes, self._at_first.keys + len(self.newer))
 
     def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range."""
+        """About the share of the data that is in the range."""
         return self._parent.share(part)
 
 
 def _fitting(
     found: list[tuple[bytes, bytes]], max_rows: int, max_bytes: int, *, is_all: bool
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """A page of the first rows that are not too many, but one at least if there is any."""
+    """A page of the first rows within the limits, but at least one row if there is any."""
     keys: list[bytes] = []
     rows: list[bytes] = []
     size = 0

@@ -11,8 +11,8 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 def lower_background_priority() -> None:
-    """Let flushes and compactions give way to what answers clients. All databases of a process share their threads; the
-    first one that is opened starts them.
+    """Make flushes and compactions give way to answering clients. All databases of a process share their threads; the
+    first database that is opened starts them.
     """
     for thread in _THREADS.iterdir():
         with suppress(OSError):  # it may have ended

@@ -1,4 +1,4 @@
-"""Checkpoints: a data database as it is at one moment, made of hard links, sent file by file, put in place whole."""
+"""Checkpoints: a data database as of one moment, made of hard links, sent file by file, put in place as a whole."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder of hard links. `remove` it when it is no longer needed: it keeps what compaction would free."""
+    """A folder of hard links. `remove` it when it is no longer needed: it keeps files that compaction would free."""
 
     path: Path
     files: tuple[CheckpointFile, ...]
@@ -50,9 +50,9 @@ class Checkpoint:
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files except those to skip, in their order and in chunks. The last chunk of each file
-        comes with the file's CRC-32, the others with None. The next chunk is read while the caller deals with this
-        one. Raises STORAGE_FAILED.
+        """The content of the files except those to skip, in order and in chunks. The last chunk of each file comes with
+        the file's CRC-32, the others with None. While the caller works on one chunk, the next is read. Raises
+        STORAGE_FAILED.
         """
         loop = asyncio.get_running_loop()
         parts = self._parts(chunk_bytes, skip)
@@ -85,11 +85,13 @@ class Checkpoint:
             raise _unreadable(error, f"reading {self.path / file.name}", self.path) from error
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA if anything in it is damaged."""
+        """Raises CORRUPT_DATA if anything in the checkpoint is damaged."""
         await on_thread(verify, self.path)
 
     async def move(self, path: Path) -> None:
-        """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
+        """Move the checkpoint to where the database is opened, durably, replacing what was there. Raises
+        STORAGE_FAILED.
+        """
         await remove_folder(path)
         try:
             await on_thread(self._move, path)
@@ -98,7 +100,7 @@ class Checkpoint:
 
     def _move(self, path: Path) -> None:
         for file in self.files:
-            if not file.name.endswith(".sst"):  # RocksDB has synced those that it has made
+            if not file.name.endswith(".sst"):  # RocksDB has synced its own files
                 sync_path(self.path / file.name)
         sync_folder(self.path)
         _move(self.path, path)
@@ -110,7 +112,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a file: so many bytes from `start` on."""
+    """A part of a file: its first byte and its length."""
 
     path: Path
     start: int
@@ -119,12 +121,14 @@ class _Part:
 
 
 def _unreadable(error: OSError, what: str, path: Path) -> MinkaError:
-    """The links of a checkpoint may be removed meanwhile; else what they can't read is damage of the database."""
+    """The links of a checkpoint may be removed meanwhile; any other file that can't be read is damage of the
+    database.
+    """
     return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what, path)
 
 
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
-    # The file is opened each time, so that none is left open when the reader stops in between.
+    # The file is opened each time, so that none stays open if the reader stops in between.
     with part.path.open("rb", buffering=0) as source:
         source.seek(part.start)
         data = source.read(part.count)
@@ -142,7 +146,7 @@ def _checksum(path: Path) -> int:
 
 
 async def take(database: DataDatabase, path: Path) -> Checkpoint:
-    """A checkpoint of the database at `path`, with at least what is applied now. Raises STORAGE_FAILED."""
+    """A checkpoint of the database at `path`, with at least everything applied now. Raises STORAGE_FAILED."""
     await remove_folder(path)
     await database.open()
     await database.flush()
@@ -163,8 +167,8 @@ def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
     except OSError as error:
         raise storage_error(error, f"making {path.parent}") from error
     try:
-        RocksCheckpoint(db).create_checkpoint(str(path))  # kept by no name: while it is there, `db` stays locked
-        # Opening doesn't need these, or would write them again with syncs of its own while it holds the GIL.
+        RocksCheckpoint(db).create_checkpoint(str(path))  # bound to no name: while it exists, `db` stays locked
+        # Opening doesn't need these; it would write them again, with its own syncs, while it holds the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
             left_out.unlink()
         shutil.copy(database / "IDENTITY", path)
@@ -174,8 +178,8 @@ def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
 
 
 def verify(path: Path) -> None:
-    """Read all of a checkpoint that nobody writes to, so that the checksums of its blocks are compared. It blocks, so
-    it is called on a thread. Raises CORRUPT_DATA, STORAGE_FAILED.
+    """Read all of a checkpoint that nobody writes to, so that the checksums of its blocks are compared. This blocks:
+    call it on a thread. Raises CORRUPT_DATA, STORAGE_FAILED.
     """
     try:
         db = Rdict(str(path), data_options(Cache(_CACHE_BYTES)), access_type=AccessType.read_only())
@@ -195,12 +199,12 @@ def _read_all(iterator: RdictIter) -> None:
 
 
 class Incoming:
-    """A checkpoint while it is received, in a folder that is no database's."""
+    """A checkpoint while it is received, in a folder of its own."""
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile], kept: Mapping[str, int] = _NONE) -> None:
-        """`kept`: CRC-32, by name, of the files that are there from an earlier try and are not sent again.
+        """`kept`: CRC-32, by name, of the files from an earlier try, which are not sent again.
 
-        Raises INVALID_ARGUMENT for files that no checkpoint has.
+        Raises INVALID_ARGUMENT for files that can't be in a checkpoint.
         """
         if len(files) > _MAX_FILES:
             raise MinkaError(Code.INVALID_ARGUMENT, f"a checkpoint of {len(files)} files")
@@ -217,12 +221,12 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all content is there."""
+        """True if all content is there."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Write the content of the files that come, in their order, durably. Returns the CRC-32 of all files, also of
-        the kept ones. Raises STORAGE_FAILED, INVALID_ARGUMENT if there is more or less content than was announced.
+        """Write the content of the coming files, in order, durably. Returns the CRC-32 of all files, including kept
+        ones. Raises STORAGE_FAILED, INVALID_ARGUMENT if there is more or less content than announced.
         """
         background = _Background()
         try:
@@ -243,7 +247,7 @@ class Incoming:
         return [checksums[file.name] for file in self._files]
 
     async def _write(self, chunks: AsyncIterator[bytes], background: "_Background") -> None:
-        """While some of it is written, the next is received."""
+        """While one part is written, the next is received."""
         buffer: list[bytes] = []
         buffered = 0
         async for chunk in chunks:
@@ -261,7 +265,7 @@ class Incoming:
             raise MinkaError(Code.INVALID_ARGUMENT, text)
 
     def finished(self) -> dict[str, int]:
-        """The CRC-32 of the files that are there whole and durable."""
+        """The CRC-32 of the files that are whole and durable."""
         return {**self._kept, **dict(zip((file.name for file in self._new), self._sink.checksums, strict=False))}
 
     def check(self, expected: Sequence[int], found: Sequence[int]) -> None:
@@ -272,11 +276,13 @@ class Incoming:
                 raise MinkaError(Code.CORRUPT_DATA, text)
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA if the sender's copy is damaged: whatever is in it is read."""
+        """Raises CORRUPT_DATA if the sender's copy is damaged: reads everything in it."""
         await on_thread(verify, self._path)
 
     async def install(self, path: Path) -> None:
-        """Move it to where the database is opened, durably; what was there is removed. Raises STORAGE_FAILED."""
+        """Move the checkpoint to where the database is opened, durably, replacing what was there. Raises
+        STORAGE_FAILED.
+        """
         await remove_folder(path)
         try:
             await on_thread(_move, self._path, path)
@@ -284,7 +290,7 @@ class Incoming:
             raise storage_error(error, f"putting a checkpoint in place at {path}") from error
 
     async def discard(self) -> None:
-        """Remove what came."""
+        """Remove everything that came."""
         await remove_folder(self._path, durably=False)
 
 
@@ -295,12 +301,12 @@ class _Background:
         self._running: asyncio.Future[None] | None = None
 
     async def start(self, work: Callable[..., None], *args: object) -> None:
-        """Start a piece of work once the one before has ended. Raises what that one raised."""
+        """Start a piece of work when the one before has ended. Raises the error of that one."""
         await self.end()
         self._running = asyncio.get_running_loop().run_in_executor(None, work, *args)
 
     async def end(self) -> None:
-        """Wait for the last piece. Raises what it raised."""
+        """Wait for the last piece. Raises its error."""
         running, self._running = self._running, None
         if running is not None:
             await end_of(running)
@@ -318,7 +324,7 @@ class _Sink:
         self._checksum = 0
         self._syncer = ThreadPoolExecutor(1, "checkpoint-sync")
         self._syncing: Future[int] | None = None
-        self.checksums: list[int] = []  # those of the files that are durable
+        self.checksums: list[int] = []  # those of the durable files
 
     def write(self, chunks: list[bytes]) -> None:
         for chunk in chunks:
@@ -346,7 +352,7 @@ class _Sink:
         if self._file is not None:
             self._file.close()
             self._file = None
-        with suppress(OSError):  # it is not durable, and not among the checksums
+        with suppress(OSError):  # it isn't durable, and not among the checksums
             self._wait_synced()
         self._syncer.shutdown()
 
@@ -360,7 +366,7 @@ class _Sink:
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self._wait_synced()  # so that what is not on disk yet stays below two files
+            self._wait_synced()  # so that less than two files are not on disk yet
             self._syncing = self._syncer.submit(_sync_file, self._file, self._checksum)
             self._file = None
 
@@ -391,7 +397,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make durable which files a folder has."""
+    """Make the list of files in a folder durable."""
     sync_path(path, os.O_DIRECTORY)
 
 
@@ -405,7 +411,7 @@ def sync_path(path: Path, flags: int = 0) -> None:
 
 
 async def remove_folder(path: Path, *, durably: bool = True) -> None:
-    """Remove a folder with its content, if there is one. Raises STORAGE_FAILED."""
+    """Remove a folder with its content, if it exists. Raises STORAGE_FAILED."""
     try:
         await on_thread(_remove, path, durably)
     except OSError as error:
@@ -417,7 +423,7 @@ def _remove(path: Path, durably: bool) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()  # damage has made it a file or a link
+            path.unlink()  # damage has turned it into a file or a link
     except FileNotFoundError:
         return
     if durably:

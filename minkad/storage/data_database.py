@@ -1,4 +1,4 @@
-"""The data of one partition: in memory alone while there is little of it, then in a RocksDB database."""
+"""The data of one partition: in memory alone while it is small, then in a RocksDB database."""
 
 import asyncio
 import os
@@ -30,12 +30,12 @@ from minkad.storage.versions import Versions, loaded_version
 
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
 _NO_LIMIT: Final = 2**63
-_MEMORY_BYTES: Final = 256 * KIB  # about what an open RocksDB takes of memory with nothing in it
-_MOST_MEMORY_BYTES: Final = 2 * MIB  # while a database is being made of it, more is not applied
+_MEMORY_BYTES: Final = 256 * KIB  # about the memory of an open, empty RocksDB
+_MOST_MEMORY_BYTES: Final = 2 * MIB  # with more, nothing is applied while a database is being made of it
 
 
 class _Known(NamedTuple):
-    """What is known of a database that was closed, to be opened again."""
+    """The known properties of a closed database that may be opened again."""
 
     applied: Applied = Applied()
     loads: TakenLoads = TakenLoads()
@@ -54,7 +54,7 @@ def _has_files(folder: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # a file, or what can't be read: whoever opens it is told
+        return True  # a file, or something unreadable: whoever opens it gets the error
 
 
 @asynccontextmanager
@@ -67,13 +67,12 @@ async def _released_if_useless(db: Rdict, folder: str) -> AsyncIterator[None]:
 
 
 class DataDatabase:
-    """What is applied lives in memory until there is much of it, or something needs a folder: the partition's log has
-    all of it durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a
-    database; what is read or written at once needs it to be open, or not to be on disk. For the loop's thread.
+    """Applied rows live in memory until they are many, or something needs a folder: the partition's log has all of them
+    durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a database; to read
+    or write at once, the database must be open, or not be on disk. For the loop's thread.
 
-    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN once it is closed. Once it
-    has been found damaged, everything raises that same CORRUPT_DATA: what is missing can't be told from what was never
-    there.
+    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN after `close`. After damage
+    was found, everything raises that same CORRUPT_DATA: missing rows look the same as rows that never existed.
     """
 
     __slots__ = (
@@ -90,8 +89,8 @@ class DataDatabase:
         openings: Openings | None = None,
         row_cache: RowCache | None = None,
     ) -> None:
-        """`size`: its size when it was closed, so that it isn't opened just to ask for that. `on_damage` is called
-        once, when it is found damaged. `openings`, `row_cache`: those of the node.
+        """`size`: its size when it was closed, so that it isn't opened only to find that out. `on_damage` is called
+        once, when damage is found. `openings`, `row_cache`: the node's.
         """
         self._folder = os.fspath(folder)
         self._damage: str | None = None
@@ -108,30 +107,30 @@ class DataDatabase:
         self._was_used = False
         self._pins = 0
         self._is_shut = False
-        self.attachment: Attachment | None = None  # until it has a database of its own, durably
-        self._parent: DataDatabase | None = None  # until that is known durably, too
-        self._children: dict[DataDatabase, int] = {}  # those attached to this one, and since which offset
+        self.attachment: Attachment | None = None  # until it durably has a database of its own
+        self._parent: DataDatabase | None = None  # until the parent's side is durable, too
+        self._children: dict[DataDatabase, int] = {}  # attached to this one, and from which offset on
 
     # Its form
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something in memory, or the database is open: then `applied` is known."""
+        """True if data is in memory, or the database is open: then `applied` is known."""
         return self._rocks is not None or self._memory is not None
 
     @property
     def is_known(self) -> bool:
-        """Whether `applied` and `loads` are known: it is open, or was, and is at rest."""
+        """True if `applied` and `loads` are known: the data is open, or was, and is at rest."""
         return self.is_open or self._known is not _UNKNOWN
 
     @property
     def in_memory(self) -> bool:
-        """Whether there is something in memory, and nothing of it in a database."""
+        """True if data is in memory, and none of it in a database."""
         return self._memory is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has to be opened before it is read or written at once."""
+        """True if the database has to be opened before it is read or written at once."""
         if self.is_open or self._damage is not None or self._is_shut:
             return False
         if self._has_folder is None:
@@ -140,27 +139,27 @@ class DataDatabase:
 
     @property
     def is_large(self) -> bool:
-        """Whether there is too much in memory, so that a database should be made of it."""
+        """True if too much is in memory, so that a database should be made of it."""
         return self._memory is not None and self._memory.memory_bytes > _MEMORY_BYTES
 
     @property
     def applied(self) -> Applied:
-        """How far the log is in the data, if `is_known`."""
+        """The place up to which the log is in the data, if `is_known`."""
         return self._known.applied if (store := self._store) is None else store.applied
 
     @property
     def loads(self) -> TakenLoads:
-        """The loads that it has taken in, if `is_known`."""
+        """The loads that the data has taken in, if `is_known`."""
         return self._known.loads if (store := self._store) is None else store.loads
 
     @property
     def version_base(self) -> int:
-        """What is added to an entry's offset for the version of its rows, if `is_known`."""
+        """Added to an entry's offset for the version of its rows, if `is_known`."""
         return self.versions.base
 
     @property
     def may_expire(self) -> bool:
-        """Whether there may be rows that expire, if `is_known`."""
+        """True if there may be rows that expire, if `is_known`."""
         return self.versions.may_expire
 
     @property
@@ -170,11 +169,11 @@ class DataDatabase:
 
     @property
     def versions(self) -> Versions:
-        """What the versions of rows follow from, if `is_known`."""
+        """The source of the versions of rows, if `is_known`."""
         return self._known.versions if (store := self._store) is None else store.versions
 
     def exists(self) -> bool:
-        """Whether there is anything on disk."""
+        """True if there is anything on disk."""
         return self._rocks is not None or self.attachment is not None or _has_files(self._folder)
 
     @property
@@ -188,13 +187,13 @@ class DataDatabase:
 
     @property
     def damage(self) -> MinkaError | None:
-        """Why nothing of it is used any more. A new error each time: one that is kept and raised again and again keeps
-        the frames of all who got it, with the iterators in them.
+        """The reason why nothing of the data is used any longer. A new error each time: an error that is kept and
+        raised repeatedly keeps the frames of all who got it, with the iterators in them.
         """
         return None if self._damage is None else MinkaError(Code.CORRUPT_DATA, self._damage)
 
     def condemn(self, error: MinkaError) -> None:
-        """Note that it is damaged, as this CORRUPT_DATA says: nothing in it is used from now on."""
+        """Note that the data is damaged, with this CORRUPT_DATA: nothing in it is used from now on."""
         if self._damage is None:
             self._damage = error.message
             if self.attachment is not None:
@@ -202,9 +201,7 @@ class DataDatabase:
             self._on_damage()
 
     async def open(self) -> None:
-        """Open the database, or make one of what is in memory. Reads and writes of what is in memory go on
-        meanwhile.
-        """
+        """Open the database, or make one of the data in memory. Reads and writes in memory go on meanwhile."""
         self._check()
         while self._rocks is None:
             opening = self._opening or self._begin(self._open())
@@ -215,8 +212,8 @@ class DataDatabase:
     # Children of a split
 
     def attach(self, attachment: Attachment) -> None:
-        """It is a part of its parent's data from now on, until it is opened. It can be read and written at once if that
-        data is open.
+        """From now on the data is a part of its parent's, until it is opened. It can be read and written at once if the
+        parent's data is open.
         """
         assert not self.is_open, f"{self.path} has data of its own"
         self.attachment, self._parent = attachment, attachment.parent
@@ -226,15 +223,17 @@ class DataDatabase:
 
     @property
     def is_attached(self) -> bool:
-        """Whether it would be nothing, after a crash, without its parent's data."""
+        """True if a crash would leave nothing of the data without its parent's."""
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
-        """Whether the entry at this offset finds it attached to its parent's data, or a child attached to it."""
+        """True if, at the entry with this offset, the data is attached to its parent's, or a child is attached
+        to it.
+        """
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
-        """Return when it has a database of its own, durably. Raises also what its parent's data raises."""
+        """Return when the data durably has a database of its own. Also raises the errors of its parent's data."""
         await self.open()
         if self.is_attached and (opening := self._opening) is not None:
             await asyncio.wait([opening])
@@ -242,7 +241,7 @@ class DataDatabase:
             opening.result()
 
     async def detach_children(self) -> None:
-        """Return when no child needs this data, or none of those left can be detached from it."""
+        """Return when no child needs this data, or the remaining children can't be detached from it."""
         for child in list(self._children):
             with suppress(MinkaError):
                 await child.detach()
@@ -264,7 +263,7 @@ class DataDatabase:
         self.let_go()
 
     def let_go(self) -> None:
-        """It is not a part of its parent's data any more, which may change from now on."""
+        """The data is no longer a part of its parent's, which may change from now on."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
@@ -286,7 +285,7 @@ class DataDatabase:
             raise
 
     async def _open_own(self) -> None:
-        is_wanted_now = self.is_closed  # else what is asked for goes on in memory
+        is_wanted_now = self.is_closed  # else reads and writes go on in memory
         async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
             self._check()
             if self.is_closed:
@@ -312,16 +311,16 @@ class DataDatabase:
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._opening = None
         if not task.cancelled():
-            task.exception()  # those that wait for it are told
+            task.exception()  # those that wait for it get the exception
 
     def take_used(self) -> bool:
-        """Whether it was read or written since the last call, or can't be put to rest."""
+        """True if the data was read or written since the last call, or can't be put to rest."""
         was_used, self._was_used = self._was_used, False
         return was_used or self._rocks is None or self._pins > 0 or bool(self._children)
 
     async def rest(self, may_rest: Callable[[], bool]) -> None:
-        """Flush and close the database, unless it is used meanwhile or `may_rest` says no; it is opened again by
-        `open`. What is known of it stays known.
+        """Flush and close the database, unless it is used meanwhile or `may_rest` says no; `open` opens it again. Its
+        known properties stay known.
         """
         self._was_used = False
         if (rocks := self._rocks) is None:
@@ -339,7 +338,7 @@ class DataDatabase:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While it is entered, the database is not put to rest."""
+        """While this context is entered, the database isn't put to rest."""
         self._pins += 1
         try:
             yield
@@ -347,7 +346,7 @@ class DataDatabase:
             self._pins -= 1
 
     async def close(self) -> None:
-        """Flush and close the database, once nobody reads. What is in memory alone is forgotten: see the log."""
+        """Flush and close the database, when nobody reads. Data in memory alone is forgotten: the log has it."""
         self._is_shut = True
         if self._opening is not None:
             self._opening.cancel()
@@ -370,30 +369,30 @@ class DataDatabase:
     # Reading and writing at once
 
     def is_stalled(self) -> bool:
-        """Whether `write` would have to wait for the disk, or for the database that is being made."""
+        """True if `write` would have to wait for the disk, or for the new database."""
         if self._rocks is not None:
             return self._rocks.is_stalled()
         memory = self._memory
         return self._opening is not None and memory is not None and memory.memory_bytes > _MOST_MEMORY_BYTES
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
-        """Apply the writes in order, with `applied`. They become durable with the next flush. `last_offset`: that of
-        the last write, if `applied` does not say it.
+        """Apply the writes in order, with `applied`. The next flush makes them durable. `last_offset`: the offset of
+        the last write, if `applied` does not have it.
         """
         self._writable().write(writes, applied, last_offset)
 
     def stored(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values, in their stored form, in the order of the keys; None where there is none. For few keys."""
+        """The values, in their stored form, in the order of the keys; None for a missing key. For few keys."""
         return [None] * len(keys) if (store := self._readable()) is None else store.stored(keys)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values alone, also of what has expired."""
+        """The values alone, including expired ones."""
         return values_of(self.stored(keys))
 
     def page(
         self, start: bytes, end: bytes, reverse: bool, max_rows: int, max_bytes: int, max_passed: int = 0
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """What `stored_page` returns, with the values alone."""
+        """The result of `stored_page`, with the values alone."""
         keys, stored, is_all = self.stored_page(start, end, reverse, max_rows, max_bytes, max_passed)
         return keys, [value_of(one) for one in stored], is_all
 
@@ -420,18 +419,18 @@ class DataDatabase:
         return store.page(start, end, reverse, max_rows, max_bytes, max_passed, max_seconds, only_heads)
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. Their room is
-        freed by `compact_outside`.
+        """Remove all keys outside of `kept`, in one write with `applied`. Returns True if there were any.
+        `compact_outside` frees their room.
         """
         store = self._writable()
         assert not isinstance(store, AttachedData), f"{self.path} is attached"
         return store.trim_to_range(kept, applied)
 
-    # Reading and writing that takes time: a database on disk is opened for it
+    # Slow reads and writes: a database on disk is opened for them
 
     async def stored_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
-        """What `stored` returns, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes`
-        together, as soon as a little more than that has been read.
+        """The result of `stored`, read on another thread. Raises TOO_LARGE soon after the values exceed `max_bytes`
+        together.
         """
         store = await self._opened_if_closed()
         if store is None:
@@ -441,14 +440,14 @@ class DataDatabase:
         return await store.stored_many(keys, max_bytes)
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
-        """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`
-        keys. It counts what is there at the call, unless something has to be cleared away meanwhile; see `clear`.
+        """The exact number of keys and bytes in the range, found by reading all; the loop runs after every `slice_keys`
+        keys. Counts the state at the call, unless something has to be cleared away meanwhile; see `clear`.
         """
         store = await self._opened_for_long()
         return Size() if store is None else await store.count(wanted, slice_keys)
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """See `RocksData.clear`. Nothing that was deleted is in the way in memory."""
+        """See `RocksData.clear`. In memory, deleted keys are never in the way."""
         store = await self._opened_for_long()
         return await store.clear(wanted, reverse) if isinstance(store, RocksData) else wanted
 
@@ -458,17 +457,17 @@ class DataDatabase:
         await self.opened().ingest(file, size, loads, applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
+        """Free the room of the keys removed outside of the range. Reads and writes go on meanwhile."""
         if isinstance(store := await self._opened_for_long(), RocksData):
             await store.compact_outside(kept)
 
     async def compact(self) -> Size:
-        """Leave one version of each key that was there at the beginning. Returns the size after that, measured."""
+        """Leave one version of each key that was there at the beginning. Returns the measured size afterwards."""
         store = await self._opened_for_long()
         return await store.compact() if isinstance(store, RocksData) else self.size()
 
     async def flush(self) -> Applied:
-        """Make durable what is applied, and return how far that goes at least. Writes go on meanwhile."""
+        """Make the applied rows durable, and return the place up to which at least they are. Writes go on meanwhile."""
         if not self.is_open:
             return self.applied
         await self.detach()
@@ -477,7 +476,7 @@ class DataDatabase:
     # Its size, at no cost
 
     def size(self) -> Size:
-        """Its size: an estimate, except of what is in memory."""
+        """The size: an estimate, but exact for data in memory."""
         return (self._size or Size()) if (store := self._store) is None else store.size()
 
     def size_error(self) -> float:
@@ -487,19 +486,19 @@ class DataDatabase:
         return 0.0 if self.in_memory else self._known.error
 
     def size_at_most(self) -> Size:
-        """An upper bound of its size if that is known, else the estimate."""
+        """An upper bound of the size if known, else the estimate."""
         if self._rocks is not None:
             return self._rocks.size_at_most()
         return self.size() if self.in_memory else self._known.at_most or self.size()
 
     def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range. 0.5 if it is not open."""
+        """About the share of the data that is in the range; 0.5 if the data isn't open."""
         return 0.5 if (store := self._store) is None or self._damage is not None else store.share(part)
 
     # What only an open database has
 
     def tables(self) -> list[Table]:
-        """The files that it consists of."""
+        """The files of the database."""
         return self.opened().tables()
 
     @property
@@ -532,7 +531,9 @@ class DataDatabase:
         return self._store
 
     async def _opened_for_long(self) -> MemoryData | RocksData | None:
-        """What is read or rewritten as a whole, which can't be the parent's: that changes outside of the child."""
+        """The data for a read or rewrite of all of it. This can't be the parent's, which changes outside of the
+        child.
+        """
         if self.is_attached:
             await self.open()
         store = await self._opened_if_closed()

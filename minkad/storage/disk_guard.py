@@ -1,4 +1,4 @@
-"""Ends the process when its disk keeps it from ending: after a failure, or when the disk has stopped answering."""
+"""Ends the process when its disk keeps it from ending: after a failure, or when the disk no longer answers."""
 
 import threading
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from minkad.process.exits import end_at_once
 from minkad.storage.log_database import LogDatabase
 
 _POLL_SECONDS: Final = 0.1
-_GRACE_SECONDS: Final = 1.0  # after a failure, the node has so long to take its leave and to end by itself
+_GRACE_SECONDS: Final = 1.0  # after a failure, the node has this long to take its leave and end
 
 
 class DiskGuard:
-    """Watches on a thread of its own, since it may be the loop that waits for the disk."""
+    """Watches on a thread of its own, since the loop itself may be waiting for the disk."""
 
     def __init__(
         self, log_db: LogDatabase, max_sync_seconds: float, end: Callable[[MinkaError], object] = end_at_once
     ) -> None:
-        """`max_sync_seconds`: how long a write or a sync of the log may take before the disk counts as failed."""
+        """`max_sync_seconds`: longest write or sync of the log before the disk counts as failed."""
         self._log_db = log_db
         self._max_sync = max_sync_seconds
         self._end = end
@@ -26,7 +26,7 @@ class DiskGuard:
         self._thread = threading.Thread(target=self._watch, name="disk guard", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that watches."""
+        """Start the watching thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -34,8 +34,8 @@ class DiskGuard:
         self._stopped.set()
 
     def _watch(self) -> None:
-        # Turns of this thread are counted, not a clock's seconds: a process that was stopped (SIGSTOP) for a minute has
-        # not waited for its disk.
+        # This counts turns of its thread, not the clock's seconds: a process that was stopped (SIGSTOP) for a minute
+        # has not waited for its disk.
         failed = busy = 0
         since: float | None = None
         while not self._stopped.wait(_POLL_SECONDS):

@@ -1,4 +1,4 @@
-"""Free space on the file system of the data directory: whether it is low, and a reserve for a start on a full one."""
+"""Free space on the data directory's file system: tells if it is low, and keeps a reserve for a start on a full one."""
 
 import asyncio
 import logging
@@ -15,15 +15,15 @@ log: Final = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
 _POLL_SECONDS: Final = 0.5
 _LARGEST_MARK_SHARE: Final = 10  # of the file system; without this a small one would be low even when empty
-_RESERVE_BYTES: Final = 64 * _MIB  # what a start writes: a log that was in memory, and the databases' own files
+_RESERVE_BYTES: Final = 64 * _MIB  # a start writes this: a log that was in memory, and the databases' own files
 
 
 class DiskWatch:
-    """The disk is low when less than the mark is free, and until half as much again as the mark is free, so that this
-    doesn't change with every file.
+    """The disk is low from when less than the mark is free until 1.5 times the mark is free, so that this doesn't
+    change with every file.
 
-    The reserve is a file that takes space while there is enough: without it a full disk would not let the node start,
-    and so nobody could move or delete what fills it. It is given up at such a start.
+    The reserve is a file that takes space while there is enough: without it the node couldn't start on a full disk, so
+    nobody could move or delete the data that fills it. Such a start gives it up.
     """
 
     def __init__(self, data_dir: Path, low_bytes: int) -> None:
@@ -36,7 +36,7 @@ class DiskWatch:
 
     @property
     def is_low(self) -> bool:
-        """Whether the node takes nothing that grows."""
+        """True if the node takes nothing that grows."""
         return self.space.is_low
 
     def check_room(self, size: int) -> None:
@@ -47,7 +47,7 @@ class DiskWatch:
             raise MinkaError(Code.DISK_LOW, text)
 
     def room(self) -> int:
-        """How many more bytes the disk can take and stay above the mark."""
+        """The bytes that the disk can still take and stay above the mark."""
         space = self.space
         return 0 if space.is_low else max(0, space.free_bytes - space.low_mark_bytes)
 
@@ -62,7 +62,7 @@ class DiskWatch:
         )
 
     async def watch(self) -> None:
-        """Look at the disk again and again, until cancelled."""
+        """Measure repeatedly, until cancelled."""
         while True:
             before = self.space
             await on_thread(self.check)
@@ -75,13 +75,13 @@ class DiskWatch:
             await asyncio.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
-        """Measure, and make the reserve again once there is room for it. Raises STORAGE_FAILED."""
+        """Measure, and make the reserve again when there is room for it. Raises STORAGE_FAILED."""
         self.measure()
         if not self.space.is_low and not self._reserve.exists():
             self._make_reserve()
 
     def measure(self) -> None:
-        """Bring `space` up to now. Raises STORAGE_FAILED."""
+        """Bring `space` up to date. Raises STORAGE_FAILED."""
         try:
             found = os.statvfs(self._data_dir)
         except OSError as error:
@@ -95,7 +95,7 @@ class DiskWatch:
         return min(_RESERVE_BYTES, self.space.low_mark_bytes // 2)
 
     def _make_reserve(self) -> None:
-        """Take space as the reserve, unless less than twice the mark would be free after that."""
+        """Take space as the reserve, unless less than twice the mark would then be free."""
         size = self._reserve_bytes()
         if self.space.free_bytes < self.space.low_mark_bytes * 2 + size:
             return
@@ -108,6 +108,6 @@ class DiskWatch:
 
 
 def free_space(space: DiskSpace) -> str:
-    """What is free, in words for people."""
+    """The free space, in words for people."""
     free, total, mark = (size / _MIB for size in (space.free_bytes, space.total_bytes, space.low_mark_bytes))
     return f"{free:,.0f} of {total:,.0f} MiB are free, and below {mark:,.0f} it is low"

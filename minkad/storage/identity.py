@@ -1,4 +1,4 @@
-"""The identity of this node: written into its data directory at the first start, and compared at every other."""
+"""The identity of this node: written into its data directory at the first start, and compared at every later one."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-FORMAT: Final = 2  # of all that is in the directory; in 1, which names none, values had no versions
+FORMAT: Final = 2  # of everything in the directory; in format 1, which isn't recorded, values had no versions
 _FILE: Final = "identity.json"
 _LOCK: Final = "LOCK"
 _FOLDERS: Final = ("log", "partitions")
@@ -20,7 +20,7 @@ _FOLDERS: Final = ("log", "partitions")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What stays the same for the life of a data directory."""
+    """The facts that stay the same for the life of a data directory."""
 
     cluster_id: str
     node_id: str
@@ -33,14 +33,14 @@ class Identity:
 
 def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
     """The cluster's id: a UUID of version 5 (RFC 9562) made from the cluster's name and its bootstrap voters (id,
-    address), so that each of them derives the same.
+    address), so that each of them derives the same id.
     """
     listed = ",".join(f"{node}={address}" for node, address in voters)
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minka:{name}:{listed}"))
 
 
 def lock(data_dir: Path) -> int:
-    """Make the directory this process's own until it ends; the descriptor has to be kept.
+    """Lock the directory for this process until it ends; keep the descriptor.
 
     Raises MinkaError: STORAGE_FAILED when it can't be made, DATA_DIRECTORY_IN_USE when another process has it.
     """
@@ -58,8 +58,8 @@ def lock(data_dir: Path) -> int:
 def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
     """The identity of the directory; None for a new one.
 
-    Raises CORRUPT_DATA when it is damaged, or gone from a directory that is in use; UNKNOWN_FORMAT when another version
-    has written it; INVALID_CONFIG when the directory is another node's, CLUSTER_MISMATCH when it is of a cluster with
+    Raises CORRUPT_DATA if it is damaged, or gone from a directory that is in use; UNKNOWN_FORMAT if another version has
+    written it; INVALID_CONFIG if the directory is another node's, CLUSTER_MISMATCH if it belongs to a cluster with
     another name.
     """
     path = data_dir / _FILE

@@ -20,17 +20,17 @@ from minkad.storage.rocks import MIB, base_options, count, is_stalled, last_keys
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
-STALLED_S: Final = 1.0  # a disk that takes longer for a write or a sync counts as not answering
+STALLED_S: Final = 1.0  # a disk whose write or sync takes longer counts as not answering
 _STALL_POLL_S: Final = 0.001
-# What only the operating system has is synced when it is so old, and that sync may take so long: together these are the
-# 100 ms that are promised for what `write` acknowledges.
+# Data that only the operating system has is synced at this age, and that sync may take this long: together these are
+# the 100 ms that are promised for everything that `write` acknowledges.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
 _MARK_SOON_S: Final = 1.0  # after a sync
 
 
 class Sync(asyncio.Future[None]):
-    """Done when a batch is durable. Many wait for the same one, so a waiter that is cancelled does not cancel it."""
+    """Done when a batch is durable. Many wait for the same one, so a cancelled waiter doesn't cancel it."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
@@ -41,7 +41,7 @@ _Work = tuple[WriteBatch, Sync | None, Sync | None]
 
 @dataclass(slots=True)
 class SyncCounters:
-    """For the metrics: what was made durable so far, and how long the last sync took in seconds."""
+    """For the metrics: the amount made durable so far, and the seconds of the last sync."""
 
     syncs: int = 0
     bytes: int = 0
@@ -50,11 +50,11 @@ class SyncCounters:
 
 
 class LogDatabase:
-    """One writer, group commit: what is staged while a sync is in flight joins the next.
+    """One writer, group commit: changes staged while a sync is in flight join the next one.
 
-    Every method is for the loop's thread alone. Reads see what `sync` has made durable, and may or may not see what is
-    staged after it. After a failed write nothing is known about the disk, so every later `sync` fails with the same
-    error; `on_failure` is called once, and the node has to stop.
+    Every method is for the loop's thread alone. Reads see everything that `sync` has made durable, and may or may not
+    see later staged changes. After a failed write nothing is known about the disk, so every later `sync` fails with the
+    same error; `on_failure` is called once, and the node has to stop.
     """
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,10 +71,10 @@ class LogDatabase:
         self._next_written: Sync | None = None
         self._writing = False
         self._error: MinkaError | None = None
-        # Only the thread that writes sets it; others read it.
+        # Only the writing thread sets it; others read it.
         self._busy_since: float | None = None
         self._asked_at: float | None = None  # when the disk was asked, if it has yet to answer
-        self._unsynced_since: float | None = None  # when the first of what isn't synced yet was acknowledged
+        self._unsynced_since: float | None = None  # when the oldest unsynced write was acknowledged
         self._last_sync_s = 0.0
         self._synced = mark.sequence
         self._mark_due: float | None = None
@@ -84,8 +84,8 @@ class LogDatabase:
 
     @classmethod
     def open(cls, path: Path, *, must_exist: bool = False) -> Self:
-        """Open, or create if there was none. Raises CORRUPT_DATA for a damaged log (but a torn tail, which was never
-        acknowledged, is truncated), STORAGE_FAILED for anything else, such as another process that has it open.
+        """Open, or create if it doesn't exist. Raises CORRUPT_DATA for a damaged log (a torn tail, which was never
+        acknowledged, is truncated instead), STORAGE_FAILED for anything else, such as another process that has it open.
         """
         mark_path = path.with_name(f"{path.name}.mark")
         mark = LogMark.load(mark_path)
@@ -117,7 +117,7 @@ class LogDatabase:
             raise
 
     def close(self) -> None:
-        """Finish the write in flight and close. What was staged without a `sync` is dropped, and callers that wait for
+        """Finish the write in flight and close. Changes staged without a `sync` are dropped, and callers that wait for
         another write get SHUTTING_DOWN.
 
         Raises STORAGE_FAILED, but not for a database that has failed already.
@@ -138,33 +138,33 @@ class LogDatabase:
                 raise storage_error(error, f"closing the log database {self.path}") from error
 
     def forget_start(self) -> None:
-        """Note that the cluster has refused this start. Otherwise an older copy of the directory would be let in once
-        it had been started often enough.
+        """Note that the cluster has refused this start. Otherwise it would let an older copy of the directory in after
+        enough starts.
         """
         with suppress(OSError):  # the next start is refused with this number, or with the next
             self._mark.forget_start()
 
     @property
     def error(self) -> MinkaError | None:
-        """Why the database has failed; None while it has not."""
+        """The reason why the database has failed; None while it has not."""
         return self._error
 
     @property
     def busy_since(self) -> float | None:
-        """When the write or sync that is under way began, by a monotonic clock; None if none is. On any thread."""
+        """When the present write or sync began, by a monotonic clock; None if there is none. On any thread."""
         return self._busy_since
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk has owed an answer for longer than a slow disk takes, so that the node can make nothing
-        durable. A disk that is busy with flushes still answers, so a wait for room in memory does not count.
+        """True if the disk owes an answer for longer than a slow disk takes, so that the node can make nothing durable.
+        A disk that is busy with flushes still answers, so waiting for room in memory doesn't count.
         """
         since = self._asked_at
         return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
-        """For how many seconds the oldest of the writes that are acknowledged and not synced has been so: the present
-        exposure to a power cut. 0 if everything is synced.
+        """The age, in seconds, of the oldest acknowledged write that isn't synced: the present exposure to a power cut.
+        0 if everything is synced.
         """
         since = self._unsynced_since
         return 0.0 if since is None else self._clock() - since
@@ -193,8 +193,8 @@ class LogDatabase:
         return future
 
     def write(self) -> asyncio.Future[None]:
-        """Like `sync`, but done when the operating system has it: it survives the end of the process, not a power cut
-        within the next 100 ms. While syncs take too long for that, it is done when the sync is.
+        """Like `sync`, but done when the operating system has the data: it survives the end of the process, but not a
+        power cut within the next 100 ms. While syncs take too long for that, it is done when the sync is.
         """
         if self._next_written is not None:
             return self._next_written
@@ -206,11 +206,11 @@ class LogDatabase:
         if self._error is not None:
             self._fail_next()
         elif not self._writing:
-            # It doesn't start at once, so that others of this loop turn can join.
+            # It starts a little later, so that others of this loop turn can join.
             future.get_loop().call_soon(self._start_write)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value; None if there is none. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The value; None if it doesn't exist. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -220,7 +220,7 @@ class LogDatabase:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """The pairs with start <= key < end in order, up to `limit` of them and `max_bytes` of values (0: all).
+        """The pairs with start <= key < end in order, at most `limit` of them and `max_bytes` of values (0: all).
 
         If there are any, at least one is returned. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -239,7 +239,7 @@ class LogDatabase:
         return found
 
     def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
-        """The last key of each group of keys with the same first `width` bytes, which at most eight others follow.
+        """The last key of each group of keys with the same first `width` bytes, followed by at most eight others.
 
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -249,7 +249,7 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def count(self, start: bytes, end: bytes) -> int:
-        """How many keys there are with start <= key < end. Every block of them is read, and its checksum is compared.
+        """The number of keys with start <= key < end. Reads every block of them, and compares its checksum.
 
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -259,7 +259,7 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def damaged(self, what: str) -> MinkaError:
-        """Note that something is missing, so that nothing that is in here can be relied on: see `fail`. Returns the
+        """Note that something is missing, so that nothing in this database can be relied on: see `fail`. Returns the
         error, for the caller to raise.
         """
         error = MinkaError(Code.CORRUPT_DATA, f"the log database {self.path} is damaged: {what}")
@@ -274,7 +274,7 @@ class LogDatabase:
 
     def fail(self, error: MinkaError) -> None:
         """Make every later `sync` fail with `error`: the node can't go on, since its disk can no longer be trusted, or
-        something has failed that it can't do without.
+        it lacks something essential.
         """
         if self._error is not None:
             return
@@ -318,16 +318,16 @@ class LogDatabase:
             self._store(loop, *work)
 
     def _until_due(self) -> float | None:
-        """Seconds until something is to be done that nobody asks for: a sync, or the mark of what is durable."""
+        """Seconds until a step that nobody asks for: a sync, or the mark of the durable end."""
         sync_due = None if self._unsynced_since is None else self._unsynced_since + _SYNC_DUE_S
         due = [at for at in (sync_due, self._mark_due) if at is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
     def _mark_if_due(self) -> None:
-        """Now and then what is durable is marked, so that a start can tell what is missing."""
+        """Now and then, mark the durable end, so that a start can tell if something is missing."""
         if self._mark_due is not None and self._clock() >= self._mark_due:
             self._mark_due = None
-            self._busy_since = self._asked_at = self._clock()  # what is staged waits for this, too
+            self._busy_since = self._asked_at = self._clock()  # staged changes also wait for this
             with suppress(OSError):  # a disk that fails will fail the next sync
                 self._mark.write(self.path, self._synced)
             self._busy_since = self._asked_at = None
@@ -338,7 +338,7 @@ class LogDatabase:
             self._sync_unsynced(loop)
 
     def _sync_unsynced(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sync what isn't synced, whatever the loop is doing: the promise does not wait for the loop's turn."""
+        """Sync unsynced writes, whatever the loop is doing: the promise doesn't wait for the loop's turn."""
         error = None
         started = self._busy_since = self._clock()
         try:
@@ -375,8 +375,8 @@ class LogDatabase:
             loop.call_soon_threadsafe(self._finish_write, synced, written, error, size, seconds)
 
     def _will_be_synced_in_time(self) -> bool:
-        """Whether a write may be acknowledged before it is synced. It may not while a sync is due, nor after a sync
-        that took long: what is acknowledged meanwhile could stay unsynced for longer than promised.
+        """True if a write may be acknowledged before it is synced. It may not while a sync is due, nor after a slow
+        sync: the write could then stay unsynced for longer than promised.
         """
         since = self._unsynced_since
         is_due = since is not None and self._clock() - since >= _SYNC_DUE_S
@@ -391,7 +391,7 @@ class LogDatabase:
 
     @failpoint("log.sync")
     def flush_wal(self) -> None:
-        """Sync what was written; for the thread that writes. Unlike `write` with sync, this lets go of the GIL."""
+        """Sync the written data; for the writing thread. Unlike `write` with sync, this releases the GIL."""
         self._db.flush_wal(sync=True)
 
     def _sync(self) -> None:
@@ -409,7 +409,7 @@ class LogDatabase:
     def _finish_write(
         self, synced: Sync | None, written: Sync | None, error: MinkaError | None, size: int, seconds: float | None
     ) -> None:
-        """`seconds`: how long it took, if it was synced."""
+        """`seconds`: the duration, if it was synced."""
         self._writing = False
         self.counters.bytes += size
         if error is not None:
@@ -449,7 +449,7 @@ def _done(future: Sync) -> None:
 def _fail(future: Sync | None, error: MinkaError) -> None:
     if future is not None and not future.done():
         future.set_exception(error)
-        future.exception()  # asyncio doesn't complain then if nobody waits for it
+        future.exception()  # asyncio then doesn't complain if nobody waits for it
 
 
 def _options() -> Options:

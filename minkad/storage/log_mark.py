@@ -1,9 +1,9 @@
-"""How far the log database was durable, kept beside it: RocksDB can't tell that from its own files.
+"""The durable end of the log database, kept beside it: RocksDB can't tell it from its own files.
 
-Wherever its newest log ends, RocksDB takes that for a write that a crash has torn; it takes an absent log for an empty
-one, and a shorter manifest for an older one. What a mark names was synced before the mark, so it has to be there at
-the next start. A mark is written once a second while there are writes, at the start and after a stop. So only what is
-lost of the last second before a crash can't be told from what was never written.
+Wherever its newest log ends, RocksDB assumes a write torn by a crash; it takes an absent log for an empty one, and a
+shorter manifest for an older one. Everything that a mark covers was synced before the mark, so it must be there at the
+next start. A mark is written once a second while there are writes, at the start and after a stop. So only lost writes
+of the last second before a crash can't be told from writes that never were.
 """
 
 import os
@@ -31,9 +31,7 @@ class _Slot(msgspec.Struct):
 
 
 class LogMark:
-    """A file with two slots. Only one of them is overwritten at a time, so the other one is always whole. For any
-    thread.
-    """
+    """A file with two slots. Only one is overwritten at a time, so the other one is always whole. For any thread."""
 
     def __init__(self, path: Path, slot: _Slot) -> None:
         self.path = path
@@ -42,7 +40,7 @@ class LogMark:
 
     @classmethod
     def load(cls, path: Path) -> "LogMark | None":
-        """The mark in this file; None if there is no file. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The mark in this file; None if the file doesn't exist. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -57,7 +55,7 @@ class LogMark:
 
     @classmethod
     def create(cls, path: Path) -> "LogMark":
-        """Write a mark durably, for a log database to which nothing was written yet. Raises OSError."""
+        """Write a mark durably, for a log database without any write yet. Raises OSError."""
         mark = cls(path, _Slot(0, 0, 0, "", 0, 0))
         path.write_bytes(_encoded(mark._slot) * _SLOTS)
         for name, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
@@ -66,7 +64,7 @@ class LogMark:
 
     @property
     def start(self) -> int:
-        """How often the database was opened."""
+        """The number of times that the database was opened."""
         return self._slot.start
 
     @property
@@ -75,28 +73,28 @@ class LogMark:
         return self._slot.sequence
 
     def check_manifest(self, folder: Path) -> None:
-        """Check the manifest before the database is opened, which removes what the manifest doesn't name. Raises
-        CORRUPT_DATA.
+        """Check the manifest before the database is opened, which removes all files that the manifest doesn't name.
+        Raises CORRUPT_DATA.
         """
         slot, current = self._slot, _current(folder)
         if current is None or not slot.manifest:
-            return  # RocksDB says what is wrong
+            return  # RocksDB reports the fault
         manifest = folder / current
         if _number(current) < _number(slot.manifest):
             raise MinkaError(
                 Code.CORRUPT_DATA, f"{folder / 'CURRENT'} names {current}, and {slot.manifest} was in use already"
             )
         if current != slot.manifest or not manifest.exists():
-            return  # the node ended before it could mark what a start had made
+            return  # the node ended before it could mark the changes of a start
         size = manifest.stat().st_size
         if size < slot.size:
             raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has {size} bytes, {slot.size} were written")
         if _checksum(manifest, 0, slot.size, 0) != slot.checksum:
-            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} is not what was written")
+            raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has other content than was written")
 
     def check_sequence(self, folder: Path, sequence: int, suspects: str) -> None:
-        """Raises CORRUPT_DATA if the database, now that it is open, ends at a write before the last durable one.
-        `sequence`: RocksDB's number of its last write. `suspects`: the log files that it had before.
+        """Raises CORRUPT_DATA if the database, now open, ends before the last durable write. `sequence`: RocksDB's
+        number of its last write. `suspects`: the log files that it had before.
         """
         if sequence < self._slot.sequence:
             raise MinkaError(
@@ -112,7 +110,7 @@ class LogMark:
             self.write(folder, sequence)
 
     def forget_start(self) -> None:
-        """Count one start less, because this one was refused: the next one has the same number, and is refused, too.
+        """Count one start less, because this one was refused: the next one has the same number, and is also refused.
         Raises OSError.
         """
         with self._lock:
@@ -138,8 +136,8 @@ class LogMark:
             os.close(handle)
 
     def _look_at_manifest(self, folder: Path) -> None:
-        """Sync the manifest, and note its size and CRC-32. RocksDB only appends to it while the database is open; if
-        somebody else has changed it, the next start says so.
+        """Sync the manifest, and note its size and CRC-32. RocksDB only appends to it while the database is open; the
+        next start reports any other change.
         """
         slot, current = self._slot, _current(folder)
         if current is None or _number(current) < _number(slot.manifest) or not (folder / current).exists():

@@ -1,4 +1,4 @@
-"""The data of one partition in memory, while there is little of it: the partition's log has all of it, durably."""
+"""The data of one partition in memory, while it is small: the partition's log has all of it, durably."""
 
 import asyncio
 from bisect import bisect_left
@@ -26,8 +26,8 @@ class MemoryCopy(NamedTuple):
 
 
 class MemoryData:
-    """A dict of rows, whose values are in their stored form. Its keys are sorted when a page is asked for. For the
-    loop's thread.
+    """A dict of rows with values in their stored form. Its keys are sorted when a page is asked for. For the loop's
+    thread.
     """
 
     __slots__ = ("_bytes", "_newer", "_order", "_rows", "applied", "loads", "versions")
@@ -42,7 +42,7 @@ class MemoryData:
         self.versions = Versions()
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
-        """Apply the writes in order. `last_offset`: that of the last write, if `applied` does not say it."""
+        """Apply the writes in order. `last_offset`: the offset of the last write, if `applied` does not have it."""
         newest, self.versions = self.versions.rows_of(writes, last_offset or applied.offset)
         rows = self._rows
         for key, stored in newest.items():
@@ -61,7 +61,7 @@ class MemoryData:
         self.applied = applied
 
     def stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; None where there is none."""
+        """The values in the order of the keys; None for a missing key."""
         return [self._rows.get(key) for key in keys]
 
     def stored_many(self, keys: Sequence[bytes], max_bytes: int) -> list[bytes | None]:
@@ -88,14 +88,14 @@ class MemoryData:
         return keys[: len(values)], values, len(values) == len(found)
 
     async def count(self, wanted: KeyRange, slice_keys: int) -> Size:
-        """Exactly how many keys and bytes the range has; the loop runs after every `slice_keys` keys."""
+        """The exact number of keys and bytes in the range; the loop runs after every `slice_keys` keys."""
         sizes = [_size(key, self._rows[key]) for key in self._keys_in(wanted)]
         for _ in range(len(sizes) // slice_keys):
             await asyncio.sleep(0)
         return Size(sum(sizes), len(sizes))
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of `kept`. Returns whether there were any."""
+        """Remove all keys outside of `kept`. Returns True if there were any."""
         outside = [key for key in self._rows if not kept.contains(key)]
         self.write([WriteBody(outside, [None] * len(outside))], applied)
         return bool(outside)
@@ -110,19 +110,19 @@ class MemoryData:
         return self._bytes
 
     def share(self, part: KeyRange) -> float:
-        """Which share of the bytes is in the range; 0.5 if there are none."""
+        """The share of the bytes that is in the range; 0.5 if there are none."""
         inside = sum(_size(key, self._rows[key]) for key in self._keys_in(part))
         return inside / self._bytes if self._bytes else 0.5
 
     # The move to RocksDB
 
     def copy(self) -> "MemoryCopy":
-        """All that there is now; from here on `since_copied` has what is written."""
+        """All present data; from here on `since_copied` has the writes."""
         self._newer = {}
         return MemoryCopy(dict(self._rows), self.size(), self.applied, self.loads, self.versions)
 
     def since_copied(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """What was written since `copy`; None where a key was deleted."""
+        """The writes since `copy`; None for a deleted key."""
         assert self._newer is not None, "nothing was copied"
         return self._newer.items()
 

@@ -1,5 +1,5 @@
-"""The order in which databases are opened. RocksDB's opening holds the GIL for 3 to 5 ms, on whichever thread it runs,
-so one is opened at a time, and the loop goes on between two.
+"""The order in which databases are opened. To open one, RocksDB holds the GIL for 3 to 5 ms, on any thread, so they are
+opened one at a time, and the loop runs in between.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Openings:
 
     @asynccontextmanager
     async def slot(self, urgency: Callable[[], float]) -> AsyncIterator[None]:
-        """Wait until no other one is being opened. `urgency` is asked whenever the next one is chosen, which is the
-        most urgent.
+        """Wait until no other database is being opened. The most urgent one is next; `urgency` is asked at each
+        choice.
         """
         if self._is_busy:
             waiting = _Waiting(urgency, asyncio.get_running_loop().create_future())

@@ -1,4 +1,4 @@
-"""Raft's `Storage` in the log database: the coordinator's log, and the staging of what it wants persisted."""
+"""Raft's `Storage` in the log database: the coordinator's log, and the staging of its changes."""
 
 from typing import Final
 
@@ -23,10 +23,10 @@ def _key(index: int) -> bytes:
 
 
 class RaftStorage:
-    """The log after a restart is what `LogDatabase.sync` had made durable.
+    """After a restart, the log has everything that `LogDatabase.sync` had made durable.
 
-    The end of the log is kept in memory, up to `tail_bytes`, the rest is read from the database. Staged entries are
-    readable at once. Between one `stage` and the next there has to be a `sync`.
+    The end of the log is kept in memory, up to `tail_bytes`; the rest is read from the database. Staged entries are
+    readable at once. There must be a `sync` between any two calls of `stage`.
     """
 
     def __init__(self, db: LogDatabase, tail_bytes: int = _TAIL_BYTES) -> None:
@@ -49,7 +49,7 @@ class RaftStorage:
         self._tail: list[Entry] = []  # ends with the last entry
         self._tail_size = 0
 
-    # What the core reads
+    # Reads of the core
 
     def initial_state(self) -> tuple[HardState, ConfState]:
         """See Storage."""
@@ -92,10 +92,10 @@ class RaftStorage:
         """See Storage."""
         return self._snapshot
 
-    # What the driver persists
+    # Writes of the driver
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever persisted: neither `bootstrap` nor `stage`."""
+        """True if nothing was ever persisted: neither `bootstrap` nor `stage`."""
         return not self._last and self._hard_state == HardState()
 
     def bootstrap(self, conf_state: ConfState) -> None:
@@ -105,7 +105,7 @@ class RaftStorage:
         self._stage_hard_state(HardState(term=1, commit=1))
 
     def stage(self, ready: Ready) -> None:
-        """Stage hard state, entries and snapshot; they take the place of what the log has at and after their index."""
+        """Stage hard state, entries and snapshot; they replace the log at and after their index."""
         self._drop_old_tail()
         if ready.snapshot is not None:
             self._install(ready.snapshot)

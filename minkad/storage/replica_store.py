@@ -1,4 +1,4 @@
-"""What one node's disk has of its replicas: a data database each, and checkpoints that are taken or received."""
+"""One node's replicas on disk: a data database for each, and checkpoints that are taken or received."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -16,7 +16,7 @@ from minkad.storage.size_estimate import Size
 
 
 class Purpose(Enum):
-    """What a checkpoint is taken for: the folder that it lies in until it is moved or removed."""
+    """The purpose of a checkpoint: the folder where it lies until it is moved or removed."""
 
     SEND = "outgoing"
     SPLIT = "splitting"
@@ -29,10 +29,10 @@ _LEFTOVERS: Final = (_INCOMING, *(purpose.value for purpose in Purpose))
 
 
 class ReplicaStore:
-    """For the loop's thread. The simulation has one of its own, which loses what was not synced."""
+    """For the loop's thread. The simulation has its own, which loses unsynced data."""
 
     def __init__(self, data_dir: Path, cache_bytes: int, row_cache: RowCache) -> None:
-        """`cache_bytes`: the size of RocksDB's block cache, which all data databases share, as they do `row_cache`."""
+        """`cache_bytes`: the size of RocksDB's block cache. All data databases share it, and `row_cache`."""
         self._data_dir = data_dir
         self._partitions = str(data_dir / _PARTITIONS)
         self._cache = Cache(cache_bytes)
@@ -40,7 +40,7 @@ class ReplicaStore:
         self._row_cache = row_cache
 
     async def remove_leftovers(self) -> None:
-        """Remove the checkpoints that the node's last run has left. Raises STORAGE_FAILED."""
+        """Remove the checkpoints left over from the node's last run. Raises STORAGE_FAILED."""
         for folder in _LEFTOVERS:
             await remove_folder(self._data_dir / folder, durably=False)
 
@@ -53,7 +53,7 @@ class ReplicaStore:
 
     @property
     def open_databases(self) -> int:
-        """How many data databases are open."""
+        """The number of open data databases."""
         return self._openings.open
 
     def partition_ids(self) -> list[int]:
@@ -62,18 +62,18 @@ class ReplicaStore:
         return [int(entry.name) for entry in path.iterdir() if entry.name.isdigit()] if path.exists() else []
 
     def exists(self, partition_id: int) -> bool:
-        """Whether the partition has a folder."""
+        """True if the partition has a folder."""
         return self._path(partition_id).exists()
 
     async def remove(self, partition_id: int) -> None:
-        """Remove the folder of a partition whose data database is closed, durably, and what was to become its data when
-        it was a split's child. Raises STORAGE_FAILED.
+        """Remove, durably, the folder of a partition whose data database is closed, and its unfinished data as a
+        split's child. Raises STORAGE_FAILED.
         """
         await remove_folder(self._data_dir / Purpose.SPLIT.value / str(partition_id), durably=False)
         await remove_folder(self._path(partition_id))
 
     async def take(self, data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:
-        """A checkpoint with at least what is applied now. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """A checkpoint with at least everything applied now. Raises CORRUPT_DATA, STORAGE_FAILED."""
         return await checkpoint.take(data, self._data_dir / purpose.value / name)
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> Incoming:

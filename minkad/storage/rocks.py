@@ -1,4 +1,4 @@
-"""What all our RocksDB databases have in common: options, errors, iteration."""
+"""Common parts of all our RocksDB databases: options, errors, iteration."""
 
 import os
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ from minkad.core.replication.storage import DeletedAheadError
 KIB = 1024
 MIB = 1024 * KIB
 _INCOMPLETE: Final = "Result incomplete"
-# If a file that RocksDB knows is gone, that is damage, too.
+# A missing file that RocksDB knows is damage, too.
 _DAMAGE: Final = ("Corruption", "IO error: No such file")
 _NO_CURRENT: Final = "(create_if_missing is false)"
-# What the system says of one file that can't be used, although the disk has room and the process may open files.
+# The system's errors for one file that can't be used, although the disk has room and the process may open files.
 _BAD_FILE: Final = (
     *map(os.strerror, (EBADMSG, EEXIST, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, EUCLEAN)),
     "lock hold by current process",
@@ -47,11 +47,11 @@ _NO_ROOM: Final = (ENOSPC, EDQUOT, EMFILE, ENFILE)
 
 
 def storage_error(error: Exception, what: str) -> MinkaError:
-    """The error that stands for what rocksdict raised (a bare Exception with RocksDB's status as its text):
-    CORRUPT_DATA or STORAGE_FAILED.
+    """The error for an exception of rocksdict (a bare Exception with RocksDB's status as its text): CORRUPT_DATA or
+    STORAGE_FAILED.
 
-    The frames of `error` are dropped: they may have an iterator, and a database with an iterator stays open, and
-    locked, when it is closed.
+    Drops the frames of `error`: they may have an iterator, and a database with an iterator stays open and locked even
+    after `close`.
     """
     error.__traceback__ = None
     text = str(error)
@@ -61,20 +61,20 @@ def storage_error(error: Exception, what: str) -> MinkaError:
 
 def data_error(error: Exception, what: str, path: Path) -> MinkaError:
     """The same for the data of a partition in the folder `path`: a file that can't be used, such as one in an
-    unreadable sector, is damage of that partition alone. STORAGE_FAILED says that the node lacks something, such as
+    unreadable sector, is damage of that partition alone. STORAGE_FAILED means that the node lacks something, such as
     room, or that its whole disk can't be used.
     """
     if isinstance(error, MinkaError):
         return error
     failure = storage_error(error, what)
-    text = str(error).replace(str(path), "")  # names of folders say nothing
+    text = str(error).replace(str(path), "")  # names of folders tell nothing
     if any(reason in text for reason in _BAD_FILE) and _is_usable(path.parent):
         return MinkaError(Code.CORRUPT_DATA, failure.message)
     return failure
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether the disk still takes files there, as far as there is room."""
+    """True if the disk still takes files there, as far as there is room."""
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"1")
@@ -85,9 +85,9 @@ def _is_usable(folder: Path) -> bool:
 
 
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
-    """Options of a database that has one writer and never delays it.
+    """Options of a database with one writer, which is never delayed.
 
-    A delayed or stopped write would hold the GIL. So the triggers that delay are out of reach, and every writer asks
+    A delayed or stopped write would hold the GIL. So the triggers of delays are out of reach, and every writer checks
     `is_stalled` first.
     """
     options = Options(raw_mode=True)
@@ -108,7 +108,7 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
 
 
 def is_stalled(db: Rdict) -> bool:
-    """Whether a write would be delayed now. Only its own writes bring a database into this state."""
+    """True if a write would be delayed now. Only its own writes bring a database into this state."""
     return bool(db.property_int_value("rocksdb.is-write-stopped")) or bool(
         db.property_int_value("rocksdb.actual-delayed-write-rate")
     )
@@ -120,7 +120,7 @@ def pairs(
     """The pairs with start <= key < end, in order. `end` None: to the last key.
 
     Raises DeletedAheadError if more than `max_passed` deleted keys and older versions come one after another (0: no
-    limit). Raises what rocksdict raises, also at a damaged block, where its own iterators just end.
+    limit). Raises rocksdict's errors, also at a damaged block, where its own iterators just end.
     """
     # Not set_iterate_lower_bound: in rocksdict 0.3.29 it sets the upper bound.
     options = ReadOptions()
@@ -143,8 +143,8 @@ def pairs(
 def last_keys(db: Rdict, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
     """The last key of each group of keys with the same first `width` bytes, of the groups between `start` and `end`.
 
-    The cost is in the groups that there are: making an iterator may take half a millisecond, and this makes one. Raises
-    what rocksdict raises.
+    The cost depends on the existing groups: making an iterator may take half a millisecond, and this makes only one.
+    Raises rocksdict's errors.
     """
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
@@ -179,14 +179,13 @@ def page(
     max_seconds: float = inf,
     only_heads: bool = False,
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """Keys and values with start <= key < end, in order, and whether these are all. `end` b"": to the last key.
+    """Keys and values with start <= key < end, in order, and True if these are all. `end` b"": to the last key.
 
-    They are at most `max_rows` and `max_bytes`, and none is added after `max_seconds`, but there is at least one row.
-    They also end where more than `max_passed` entries (0: no limit) of deleted keys and older versions would have to be
-    passed, which takes a quarter of a microsecond each; DeletedAheadError is raised if that is before the first row.
-    With `only_heads` the values are cut off after the head of their stored form.
-    This is not a generator, since the iterator has to be gone when it returns. It holds the GIL for about 1 µs a row.
-    Raises what rocksdict raises.
+    There are at most `max_rows` and `max_bytes`, and none is added after `max_seconds`, but there is at least one row.
+    The page also ends before more than `max_passed` entries (0: no limit) of deleted keys and older versions, which
+    take a quarter of a microsecond each; if these come before the first row, it raises DeletedAheadError. With
+    `only_heads` the values are cut off after the head of their stored form. This isn't a generator, since the iterator
+    must be gone when it returns. It holds the GIL for about 1 µs a row. Raises rocksdict's errors.
     """
     options = ReadOptions()
     if end:
@@ -226,7 +225,7 @@ def page(
 
 
 def count(db: Rdict, start: bytes, end: bytes) -> int:
-    """How many keys there are with start <= key < end, by reading every block of them. Raises what rocksdict raises."""
+    """The number of keys with start <= key < end, by reading every block of them. Raises rocksdict's errors."""
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
     iterator: RdictIter = db.iter(options)

@@ -1,4 +1,4 @@
-"""The data of one partition in RocksDB, without a WAL, since what a crash takes is in the partition's log."""
+"""The data of one partition in RocksDB, without a WAL: the partition's log has everything that a crash takes."""
 
 import asyncio
 import struct
@@ -46,17 +46,16 @@ from minkad.storage.threads import on_thread
 from minkad.storage.versions import Versions
 
 # The key of the database's own record. Users' keys are not empty, so none collides with it. The record is written in
-# the same batch as the data, so it is right for the data after a crash and in every checkpoint. It has the applied
-# offset and leader_epoch, the estimate of the size, what versions follow from, and then the loads that were taken in,
-# if there were any.
+# the same batch as the data, so it matches the data after a crash and in every checkpoint. It has the applied offset
+# and leader_epoch, the estimate of the size, the source of versions, and then the loads that were taken in, if any.
 _APPLIED: Final = b""
 _ESTIMATE_END: Final = Applied.BYTES + len(SizeEstimate().encode())
 _RECORD_BYTES: Final = _ESTIMATE_END + len(Versions().encode())
 _KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; they have 128 MiB at most
-_BATCH_KEYS: Final = 500  # of what was in memory before, written with the GIL held
+_BATCH_KEYS: Final = 500  # of rows that were in memory before, written with the GIL held
 _UNCLEAR_SHARE: Final = 0.05
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
-# A reader that holds the loop passes so many deleted keys and older versions (about 5 ms) before it has them cleared.
+# A reader that holds the loop passes this many deleted keys and older versions (about 5 ms) before it has them cleared.
 MAX_PASSED: Final = 20_000
 
 # The owner flushes long before the buffers are full.
@@ -65,7 +64,7 @@ _WRITE_BUFFERS: Final = 4
 
 
 class RocksData:
-    """An open database. For the loop's thread; what takes long runs on another one.
+    """An open database. For the loop's thread; slow work runs on another one.
 
     Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails.
     """
@@ -73,14 +72,14 @@ class RocksData:
     def __init__(
         self, path: Path, db: Rdict, stored: bytes | None, rows: CachedRows, condemn: Callable[[MinkaError], None]
     ) -> None:
-        """`db`, `stored`: what `open_folder` returned. `rows`: none yet. `condemn` is called when damage is found.
+        """`db`, `stored`: the result of `open_folder`. `rows`: none yet. `condemn` is called when damage is found.
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self.path = path
         self._db: Rdict | None = db
         self._rows = rows
         self._condemn = condemn
-        # All that was put and is not compacted away, so there can't be more keys and bytes than that.
+        # All puts that are not compacted away: an upper bound of the keys and bytes.
         self._in_tables = Size()
         self._since_flush = Size()
         self._readers = 0
@@ -112,7 +111,7 @@ class RocksData:
     def created(
         cls, path: Path, db: Rdict, memory: MemoryData, rows: CachedRows, condemn: Callable[[MinkaError], None]
     ) -> "RocksData":
-        """The database that `create_folder` has made of a copy of `memory`, with what was written there since. Raises
+        """The database that `create_folder` has made of a copy of `memory`, with the later writes there. Raises
         STORAGE_FAILED.
         """
         made = cls(path, db, None, rows, condemn)
@@ -124,12 +123,12 @@ class RocksData:
         return made
 
     def is_stalled(self) -> bool:
-        """Whether `write` would have to wait, and the GIL with it, for the disk to keep up."""
+        """True if `write` would wait, and the GIL with it, for the disk to keep up."""
         return is_stalled(self._opened())
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
-        """Apply the writes in order, in one batch with `applied`. They become durable with the next flush.
-        `last_offset`: that of the last write, if `applied` does not say it.
+        """Apply the writes in order, in one batch with `applied`. The next flush makes them durable. `last_offset`: the
+        offset of the last write, if `applied` does not have it.
         """
         newest, versions = self.versions.rows_of(writes, last_offset or applied.offset)
         self.take_over(newest, versions, applied)
@@ -155,7 +154,7 @@ class RocksData:
         self._since_flush.keys += added_keys
 
     def _write(self, batch: WriteBatch, applied: Applied) -> None:
-        """Write the batch, with what is kept about the data. Raises STORAGE_FAILED."""
+        """Write the batch with the record about the data. Raises STORAGE_FAILED."""
         batch[_APPLIED] = _record(applied, self._estimate, self.versions, self.loads)
         try:
             self._opened().write(batch, _NO_WAL)
@@ -164,7 +163,7 @@ class RocksData:
         self.applied = applied
 
     def _look_up(self, newest: Mapping[bytes, bytes | None]) -> list[tuple[int, int]]:
-        """The bytes that each sampled one of these keys has now, and for how many keys it counts; see
+        """For each sampled key, the bytes of its present row, and the number of keys that it counts for; see
         `SizeEstimate.written`.
         """
         picked = self._estimate.pick(len(newest))
@@ -178,7 +177,7 @@ class RocksData:
         return [(0 if row is None else len(key) + len(row) - HEAD_BYTES, weight) for key, row, weight in found]
 
     def stored(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values, in their stored form, in the order of the keys; None where there is none. For few keys."""
+        """The values, in their stored form, in the order of the keys; None for a missing key. For few keys."""
         found = self._rows.find(keys)
         return found if all(found) else self._with_missing(keys, found)
 
@@ -197,8 +196,8 @@ class RocksData:
         return found
 
     async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
-        """The same on another thread, which reads without the GIL. Raises TOO_LARGE if the values have more than
-        `max_bytes` together, as soon as a little more than that has been read.
+        """The same on another thread, which reads without the GIL. Raises TOO_LARGE soon after the values exceed
+        `max_bytes` together.
         """
         try:
             with _Reading(self):
@@ -231,11 +230,11 @@ class RocksData:
             raise self._failure("reading", error) from error
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """Remove what is left of deleted keys and older versions at the beginning of this range (at its end, if
-        `reverse`). A compaction does that without the GIL, once for all callers that wait for it. Returns the part of
-        the range that is cleared.
+        """Remove the remains of deleted keys and older versions at the beginning of this range (at its end, if
+        `reverse`). A compaction does that without the GIL, once for all callers that wait for it. Returns the cleared
+        part of the range.
 
-        An iterator does not say how far it has come when it gives up, so there is no place to go on from.
+        An iterator that gives up doesn't say how far it has come, so there is no place to continue from.
         """
         part = self._begin_of(wanted, reverse)
         with _Reading(self):
@@ -276,8 +275,8 @@ class RocksData:
         return True
 
     async def count(self, wanted: KeyRange, slice_keys: int) -> Size:
-        """Exactly how many keys and bytes the range has, found by reading all; the loop runs after every `slice_keys`
-        keys. It counts what is there at the call, unless something has to be cleared away meanwhile; see `clear`.
+        """The exact number of keys and bytes in the range, found by reading all; the loop runs after every `slice_keys`
+        keys. Counts the state at the call, unless something has to be cleared away meanwhile; see `clear`.
         """
         size = Size()
         start, end = max(wanted.start, FIRST_KEY), wanted.end
@@ -299,8 +298,8 @@ class RocksData:
                 await self.clear(KeyRange(start, end), False)
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of `kept`, in one write with `applied`. Returns whether there were any. They are
-        deleted as ranges, so many keys take no longer; their room is freed by `compact_outside`.
+        """Remove all keys outside of `kept`, in one write with `applied`. Returns True if there were any. They are
+        deleted as ranges, so the number of keys doesn't matter; `compact_outside` frees their room.
         """
         below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1, 0, inf) if kept.start else ([], [], True)
         above, _, _ = self.page(kept.end, b"", True, 1, 1, 0, inf) if kept.end else ([], [], True)
@@ -314,11 +313,11 @@ class RocksData:
         return bool(below or above)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Take in a file of sorted rows, which is moved into the database, and then write a note of that: `loads` and
-        `applied`. Nothing else may be written meanwhile.
+        """Move a file of sorted rows into the database, then write a note of it: `loads` and `applied`. Nothing else
+        may be written meanwhile.
 
         The rows are durable at once, the note with the next flush. If a crash takes the note, the file is taken in once
-        more, and hides nothing newer: what was written after the note was not durable, either.
+        more, and hides nothing newer: later writes weren't durable either.
         """
         was_empty = not self._most().keys
         await self.flush()  # RocksDB would refuse the file because of overlapping keys in memory
@@ -329,18 +328,18 @@ class RocksData:
             with _Reading(self):
                 await on_thread(self._opened().ingest_external_file, [str(file)], options)
         except Exception as error:
-            # `_failure` would condemn the database, and it may be the file that is damaged.
+            # `_failure` would condemn the database, but the file may be the damaged one.
             raise storage_error(error, f"taking in {file} at {self.path}") from error
         self._rows.clear()
         self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
         self._estimate.written(size.bytes, size.keys, [])
         if not was_empty:
-            self._estimate.doubt()  # how many were there before is not known
+            self._estimate.doubt()  # the number of existing keys is unknown
         self.loads = loads
         self._write(WriteBatch(raw_mode=True), applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Free the room of what was removed outside of the range. Reads and writes go on meanwhile."""
+        """Free the room of the keys removed outside of the range. Reads and writes go on meanwhile."""
         outside: list[tuple[bytes, bytes | None]] = [(FIRST_KEY, kept.start)] if kept.start else []
         if kept.end:
             outside.append((kept.end, None))
@@ -358,14 +357,14 @@ class RocksData:
             self._in_tables = puts(db, _RECORD_BYTES)
             self._estimate.reduced(before, self._most())
             if self._since_flush.bytes > _UNCLEAR_SHARE * before.bytes:
-                self._estimate.doubt()  # what was written meanwhile hides how much was removed
+                self._estimate.doubt()  # writes meanwhile hide how much was removed
 
     def tables(self) -> list[Table]:
-        """The files that it consists of."""
+        """The files of the database."""
         return tables_of(self._opened())
 
     async def compact(self) -> Size:
-        """Leave one version of each key that was there at the beginning. Returns the size after that, measured."""
+        """Leave one version of each key that was there at the beginning. Returns the measured size afterwards."""
         db, before = self._opened(), self._estimate.copy()
         self._begin_flush()
         try:
@@ -380,7 +379,7 @@ class RocksData:
         return self.size()
 
     def size(self) -> Size:
-        """An estimate of its size, at no cost."""
+        """An estimate of the size, at no cost."""
         return self._estimate.size
 
     def size_error(self) -> float:
@@ -388,15 +387,15 @@ class RocksData:
         return self._estimate.error
 
     def share(self, part: KeyRange) -> float:
-        """About which share of the data is in the range, at no cost; see `share_in`."""
+        """About the share of the data that is in the range, at no cost; see `share_in`."""
         return share_in(self.tables(), part)
 
     def size_at_most(self) -> Size:
-        """An upper bound of its size, at no cost."""
+        """An upper bound of the size, at no cost."""
         return self._most()
 
     async def flush(self) -> Applied:
-        """Make durable what is applied, and return how far that goes at least. Writes go on meanwhile."""
+        """Make the applied rows durable, and return the place up to which at least they are. Writes go on meanwhile."""
         db, before = self._opened(), self.applied
         self._begin_flush()
         try:
@@ -409,7 +408,7 @@ class RocksData:
         return before
 
     async def close(self) -> None:
-        """Flush and close, once nobody reads."""
+        """Flush and close, when nobody reads."""
         await self._no_readers.wait()
         db, self._db = self._db, None
         self._rows.clear()
@@ -422,7 +421,7 @@ class RocksData:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads it."""
+        """True if somebody reads the database."""
         return self._readers > 0
 
     def raw(self) -> Rdict:
@@ -451,11 +450,11 @@ class RocksData:
         return Size(tables.bytes + since.bytes, tables.keys + since.keys)
 
     def _begin_flush(self) -> None:
-        """Count what is in memory as in tables, so that the sum stays right until the new tables are read."""
+        """Count the rows in memory as in tables, so that the sum stays right until the new tables are read."""
         self._in_tables, self._since_flush = self._most(), Size()
 
     def _read_tables(self) -> None:
-        """Take over what the tables on disk say of themselves, which takes tens of microseconds."""
+        """Take over the sizes that the tables on disk report, which takes tens of microseconds."""
         self._in_tables = puts(self._opened(), _RECORD_BYTES)
         self._estimate.bounded(self._most())
 
@@ -467,7 +466,7 @@ class RocksData:
 
 
 class _Reading:
-    """While it is entered, the database is not closed."""
+    """While this context is entered, the database isn't closed."""
 
     def __init__(self, database: RocksData) -> None:
         self._database = database
@@ -483,8 +482,8 @@ class _Reading:
 
 
 def _all_levels() -> CompactOptions:
-    """Options with which a compaction also rewrites tables that nothing overlaps. By default it would move those down
-    as they are, with their deletions.
+    """Options with which a compaction also rewrites tables that nothing overlaps. By default it would move them down
+    unchanged, with their deletions.
     """
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
@@ -519,20 +518,20 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
 
 
 def release(db: Rdict | None) -> None:
-    """Close a database that can't be used: whatever takes its place is refused while it is open."""
+    """Close a database that can't be used: while it is open, its replacement is refused."""
     if db is not None:
-        with suppress(Exception):  # it closes, and says that it is damaged
+        with suppress(Exception):  # it closes, and reports its damage
             db.close()
 
 
 def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
-    """Create a database of what was in memory: about 4 ms with the GIL held, and then as long as the rows take. Raises
-    STORAGE_FAILED.
+    """Create a database from the data in memory: about 4 ms with the GIL held, and then as long as the rows take.
+    Raises STORAGE_FAILED.
     """
     options = data_options(cache)
     options.create_if_missing(True)
     left = iter(memory.rows.items())
-    # Without a WAL, only what is written at once is certainly flushed at once, once it may fill a write buffer.
+    # Without a WAL, rows that may fill a write buffer are certainly flushed together only if they are written together.
     at_once = _BATCH_KEYS if memory.size.bytes < _WRITE_BUFFER_BYTES // 4 else len(memory.rows)
     db: Rdict | None = None
     try:

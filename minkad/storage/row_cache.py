@@ -1,8 +1,8 @@
-"""The rows that were read lately, in dictionaries: one is found there in a fifth of the time that RocksDB takes.
+"""Recently read rows, in dictionaries, which take a fifth of RocksDB's time to find one.
 
-The rows of all of a node's databases age together, by generations: a row that is read belongs to the young one. Once
-that has half of the memory it becomes the old one, and the old one is forgotten. So what was not read for a generation
-goes, and what is read often costs no more than a look into a dictionary.
+The rows of all of a node's databases age together, by generations: a row that is read belongs to the young one. When
+that has half of the memory it becomes the old one, and the old one is forgotten. So rows that were not read for a
+generation go, and a frequent read costs only a look into a dictionary.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from minkad.process.telemetry import RowCacheUse
 
 _LARGEST_ROW_BYTES: Final = 16 * 1024  # a larger one would take the room of many
 _OVERHEAD_BYTES: Final = 160  # of a row: two objects and their place in a dictionary
-_FORGOTTEN_AT_ONCE: Final = 4  # for each row that comes, so nothing is left of a generation when the next one goes
+_FORGOTTEN_AT_ONCE: Final = 4  # for each new row, so a generation is gone when the next one goes
 
 
 class RowCache:
-    """How much the databases of a node keep together. For the loop's thread."""
+    """The memory of all row caches of a node. For the loop's thread."""
 
     def __init__(self, limit: int, use: RowCacheUse | None = None) -> None:
-        """`limit`: bytes of rows, with what Python takes for them; with 0 nothing is kept."""
+        """`limit`: bytes of rows, including Python's overhead; with 0 nothing is kept."""
         self.limit: Final = limit
         self.use: Final = use or RowCacheUse()
         self._young = 0  # bytes
@@ -27,7 +27,7 @@ class RowCache:
         self._forgotten: list[dict[bytes, bytes]] = []
 
     def grew(self, rows: "CachedRows", size: int) -> None:
-        """A database has so many bytes of young rows more, or fewer."""
+        """A database has `size` more bytes of young rows (fewer if below 0)."""
         self._young += size
         self.use.bytes += size
         self._with_rows.add(rows)
@@ -37,7 +37,7 @@ class RowCache:
             self._age()
 
     def forget(self, rows: dict[bytes, bytes]) -> None:
-        """Free these little by little: a hundred thousand at once would hold the loop for 5 ms."""
+        """Free these rows little by little: a hundred thousand at once would hold the loop for 5 ms."""
         if rows:
             self._forgotten.append(rows)
 
@@ -57,7 +57,7 @@ class RowCache:
 
 
 class CachedRows:
-    """Rows of one database in their stored form, as they are there now."""
+    """Present rows of one database, in their stored form."""
 
     __slots__ = ("_bytes", "_cache", "_old", "_young")
 
@@ -71,7 +71,7 @@ class CachedRows:
         return len(self._young) + len(self._old)
 
     def find(self, keys: list[bytes]) -> list[bytes | None]:
-        """The rows of these keys that are here, in their order; None for a key whose row is not here."""
+        """The cached rows of these keys, in order; None for a key whose row is not cached."""
         self._cache.use.looked_up += len(keys)
         found: list[bytes | None] = list(map(self._young.get, keys))
         if self._old and not all(found):
@@ -82,7 +82,7 @@ class CachedRows:
         return found
 
     def missed(self, count: int) -> None:
-        """So many of the rows that were to be found are not here."""
+        """`count` of the wanted rows are not here."""
         self._cache.use.missed += count
 
     def keep(self, key: bytes, row: bytes) -> None:

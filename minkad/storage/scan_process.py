@@ -39,8 +39,8 @@ _Pair = tuple[bytes, bytes]
 
 
 class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
-    """What is to be read from the checkpoint, or from the file of sorted rows, in `path`: keys with start <= key < end.
-    An empty `end` is no bound.
+    """A request to read from the checkpoint, or from the file of sorted rows, in `path`: keys with start <= key < end.
+    An empty `end` means to the last key.
     """
 
     path: str
@@ -59,7 +59,7 @@ _decode_request: Final = msgspec.msgpack.Decoder(ScanRequest).decode
 
 
 def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
-    """The serialized messages that answer the request. Raises what rocksdict raises."""
+    """The serialized messages that answer the request. Raises rocksdict's errors."""
     if request.kind == "cuts":
         yield RowBatch(cuts=_cuts(db, request)).SerializeToString()
     elif request.kind == "digest":
@@ -70,7 +70,7 @@ def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
 
 
 def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
-    """Raises what rocksdict raises, also at a damaged block, where its fast iterator just ends."""
+    """Raises rocksdict's errors, also at a damaged block, where its fast iterator just ends."""
     start, last = max(request.start, FIRST_KEY), b""
     items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
     for key, stored in items:
@@ -176,7 +176,7 @@ class _Databases:
 
     @contextmanager
     def of(self, path: str) -> Iterator[Rdict]:
-        """The database of a checkpoint, or one with the rows of a file. Raises what rocksdict raises."""
+        """The database of a checkpoint, or one with the rows of a file. Raises rocksdict's errors."""
         if path.endswith(_FILE_ENDING):
             with _database_of(Path(path)) as db:
                 yield db

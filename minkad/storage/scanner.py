@@ -1,4 +1,4 @@
-"""Long reads of checkpoints, in processes of their own: see `scan_process`."""
+"""Long reads of checkpoints, in separate processes: see `scan_process`."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from minkad.storage.scan_process import END, ERROR, ScanRequest, encode_request
 
 _IDLE_SECONDS: Final = 60.0
 _MAX_WAITING: Final = 256
-_UNTAKEN_S: Final = 5.0  # a scan whose answer nobody has taken for so long ends when others wait
+_UNTAKEN_S: Final = 5.0  # a scan whose answer nobody has taken for this long ends if others wait
 _LOOK_S: Final = 1.0
 _BUFFER_BYTES: Final = 2 * MIB
 PROCESSES: Final = max(1, (os.cpu_count() or 2) // 2)
@@ -29,7 +29,7 @@ class _Scan:
 
 
 class Scanner:
-    """Up to `PROCESSES` scans at a time; others wait their turn. A reader that stands still doesn't hold them up. For
+    """At most `PROCESSES` scans at a time; others wait their turn. A reader that stands still doesn't hold them up. For
     the loop's thread.
     """
 
@@ -86,7 +86,7 @@ class Scanner:
             self._waiting -= 1
 
     def _end_untaken(self) -> None:
-        """While scans wait: end those whose readers stand still, and give their turns on."""
+        """While scans wait: end those whose readers stand still, and give their turns to others."""
         loop = asyncio.get_running_loop()
         for scan in self._busy:
             since = scan.untaken_since

@@ -1,4 +1,4 @@
-"""How much a database holds, kept up to date while it is written, at a cost that does not grow with it."""
+"""The size of a database, kept up to date as it is written, at a cost that doesn't grow with it."""
 
 import math
 import struct
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-# One of so many written keys is looked up: every key while there are few, since chance would make an error of many
+# One in this many written keys is looked up: every key while there are few, since chance would make an error of many
 # percent; then as many as cost little; then so few that a rewritten database still has some thousand samples.
 _ALL_BELOW: Final = 512
 _USUAL_STEP: Final = 16
 _KEYS_LOOKED_UP: Final = 16_384
 _MAX_STEP: Final = 256
 _FAR_BEYOND: Final = 0.95
-_FEW_VERSIONS: Final = 0.97  # if such a share of the bytes that were put is live, keys have few older versions
+_FEW_VERSIONS: Final = 0.97  # above this share of live bytes among all put bytes, keys have few older versions
 
 _STORED: Final = struct.Struct(">qqdd")
 
@@ -28,10 +28,9 @@ class Size:
 
 
 class SizeEstimate:
-    """The size of new keys is counted exactly, that of replaced or deleted ones by a sample: in each block of some
-    keys, in the order in which they are written, one at random is looked up, and counts for all of them (stratified
-    sampling; W. G. Cochran, Sampling Techniques, chapter 5). So keys that are always or never there already make no
-    error.
+    """The size of new keys is counted exactly, that of replaced or deleted ones by a sample: one random key in each
+    block of consecutive writes is looked up, and counts for the whole block (stratified sampling; W. G. Cochran,
+    Sampling Techniques, chapter 5). So keys that always or never exist already cause no error.
 
     The variance that the samples add is estimated from neighbouring ones, so `error` says how far off the size may be.
     """
@@ -41,12 +40,12 @@ class SizeEstimate:
     )  # fmt: skip
 
     def __init__(self, size: Size | None = None, seed: int = 0) -> None:
-        """`seed`: for the random choice of the keys that are looked up."""
+        """`seed`: for the random choice of keys to look up."""
         self._random = Random(seed)
         self._bytes = self._keys = 0
         self._bytes_variance = self._keys_variance = 0.0
-        self._cut = Size()  # what `bounded` has taken away so far, which is no change of the data
-        self._last = 0  # bytes of what the last sampled key replaced
+        self._cut = Size()  # removed by `bounded` so far, without a change of the data
+        self._last = 0  # bytes that the last sampled key replaced
         self._step = self._skip = self._tail = 0  # a block's length, and its keys before and after the next pick
         if size is not None:
             self._bytes, self._keys = size.bytes, size.keys
@@ -59,14 +58,14 @@ class SizeEstimate:
     @property
     def error(self) -> float:
         """The standard error of the estimate as a share of it; infinite if nothing is known."""
-        # A block that has begun is counted whole, or not yet.
+        # An unfinished block is counted whole, or not yet.
         begun = self._step**2 / 6 if self._step > 1 and self._last else 0.0
         of_bytes = math.sqrt(self._bytes_variance + begun * self._last**2) / max(1, self._bytes)
         return max(of_bytes, math.sqrt(self._keys_variance + begun) / max(1, self._keys))
 
     def pick(self, count: int) -> list[tuple[int, int]]:
-        """The places, among the next `count` keys that are written, of the keys to look up before that; and for how
-        many keys each of these counts.
+        """The places, among the next `count` written keys, of the keys to look up first; and the number of keys that
+        each counts for.
         """
         place = self._skip
         if place >= count:
@@ -86,9 +85,9 @@ class SizeEstimate:
         return picked
 
     def written(self, bytes_: int, keys: int, replaced: Sequence[tuple[int, int]]) -> None:
-        """Take in that so many bytes of keys and values, and so many keys, were written (deletions not counted).
-        `replaced` has for each key that was looked up the bytes of what was there (key and value, 0 for nothing), and
-        for how many keys it counts.
+        """Note that `bytes_` of keys and values, and `keys` keys, were written (without deletions). `replaced` has, for
+        each key that was looked up, the bytes of its old row (key and value, 0 for none), and the number of keys that
+        it counts for.
         """
         self._bytes += bytes_
         self._keys += keys
@@ -102,8 +101,8 @@ class SizeEstimate:
             self._last = found
 
     def measured(self, size: Size, before: "SizeEstimate") -> None:
-        """Take in that the size was measured to be `size` when `before` was copied."""
-        self._step = self._skip = self._tail = 0  # the block that has begun is from before
+        """Note that the size was measured to be `size` when `before` was copied."""
+        self._step = self._skip = self._tail = 0  # the unfinished block is from before
         self._bytes = size.bytes + (self._bytes + self._cut.bytes) - (before._bytes + before._cut.bytes)
         self._keys = size.keys + (self._keys + self._cut.keys) - (before._keys + before._cut.keys)
         if math.isfinite(before._bytes_variance):
@@ -113,8 +112,8 @@ class SizeEstimate:
             self._bytes_variance = self._keys_variance = 0.0
 
     def bounded(self, most: Size) -> None:
-        """Take in that there can't be more than `most`. When the estimate is far beyond it, what is below it is
-        doubtful too.
+        """Note that there can't be more than `most`. If the estimate is far above it, even the bound is a doubtful
+        estimate.
         """
         if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
             self.doubt()
@@ -123,12 +122,12 @@ class SizeEstimate:
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
-        """Take in that a compaction has left `after` of all that was put, which was `before`. It isn't known which keys
-        were removed.
+        """Note that a compaction has left `after` of all puts, which were `before`. It isn't known which keys were
+        removed.
         """
         share = self._bytes / max(1, before.bytes)
         if share < _FEW_VERSIONS:
-            self.doubt()  # what was overwritten may be all in the part that is left, or in the other
+            self.doubt()  # overwritten rows may all be in the remaining part, or in the other
             self._bytes, self._keys = int(after.bytes * share), int(after.keys * share)
         else:
             self._bytes, self._keys = after.bytes, after.keys
@@ -144,12 +143,12 @@ class SizeEstimate:
         return made
 
     def encode(self) -> bytes:
-        """The bytes that are stored."""
+        """The stored bytes."""
         return _STORED.pack(self._bytes, self._keys, self._bytes_variance, self._keys_variance)
 
     @classmethod
     def decode(cls, data: bytes) -> "SizeEstimate":
-        """What the bytes that were stored say."""
+        """The content of the stored bytes."""
         made = cls()
         made._bytes, made._keys, made._bytes_variance, made._keys_variance = _STORED.unpack(data)
         return made

@@ -18,12 +18,12 @@ _SLICE_BYTES: Final = 1 * MIB
 
 
 async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
-    """Keys that divide the data into so many parts of about the same bytes; fewer where there are too few keys.
+    """Keys that divide the data into `parts` parts of about equal bytes; fewer if there are too few keys.
 
     RocksDB knows the first key and the size of each table, and the tables of the deepest level, which have nearly all
-    data, don't overlap: so it is known in which table a part ends. That table alone is read. When much is in tables
-    that overlap (the last few flushes), they are compacted first; they have some 100 MiB at most. So it costs no
-    more for more data. Raises what DataDatabase does.
+    data, don't overlap: this tells in which table a part ends. Only that table is read. If much is in overlapping
+    tables (the last few flushes), they are compacted first; they have at most some 100 MiB. So the cost doesn't grow
+    with the data. Raises the errors of DataDatabase.
     """
     if not (data.is_open or data.exists()):
         return []
@@ -74,7 +74,7 @@ async def _keys_within(data: DataDatabase, table: Table, shares: Sequence[float]
 async def _page(
     data: DataDatabase, start: bytes, end: bytes, max_rows: int, max_bytes: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """See `DataDatabase.page`; deleted keys that are in the way are cleared away."""
+    """See `DataDatabase.page`; clears deleted keys away that are in the way."""
     while True:
         try:
             return data.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
@@ -83,9 +83,7 @@ async def _page(
 
 
 def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
-    """The shortest start of the key at this place that is more than the key before, since it will be a bound in the
-    table.
-    """
+    """The shortest prefix of the key at this place that is above the key before it: it will be a bound in the table."""
     key, before = begins[place][1], begins[place - 1][1] if place else b""
     differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
     return key[: next(differs, len(before)) + 1] if place else key

@@ -1,4 +1,4 @@
-"""What RocksDB says of its tables (files), at no cost that grows with what is in them."""
+"""RocksDB's reports about its tables (files), at a cost that doesn't grow with their content."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -22,7 +22,9 @@ class Table(NamedTuple):
 
 
 def tables_of(db: Rdict) -> list[Table]:
-    """The database's SST files; one that holds the applied offset alone has no key. Raises what rocksdict raises."""
+    """The database's SST files, without those that have only the record with the applied offset. Raises rocksdict's
+    errors.
+    """
     files = db.live_files()
     tables = [Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
     return [table._replace(first=max(table.first, FIRST_KEY)) for table in tables if table.last]
@@ -35,8 +37,8 @@ def deepest_of(tables: Sequence[Table]) -> list[Table]:
 
 
 def share_in(tables: Sequence[Table], part: KeyRange) -> float:
-    """About which share of the data is in the range. A table that lies across a bound counts by half, so small data is
-    known badly; 0.5 if there is no table.
+    """About the share of the data that is in the range. A table across a bound counts by half, so the share of small
+    data is inaccurate; 0.5 if there is no table.
     """
     total = inside = 0.0
     for table in tables:
@@ -49,9 +51,9 @@ def share_in(tables: Sequence[Table], part: KeyRange) -> float:
 
 
 def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
-    """The size of keys and values in the tables, without the values' heads, each key as often as it has versions.
-    `record_bytes`: the size of the one entry that is not a user's. `level`: "-at-levelN" for the tables of one level,
-    "" for all.
+    """The size of keys and values in the tables, without the values' heads, each key counted once for each of its
+    versions. `record_bytes`: the size of the one entry that isn't a user's. `level`: "-at-levelN" for the tables of one
+    level, "" for all.
     """
     text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
     table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
@@ -59,7 +61,7 @@ def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
     raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
     if not entries:
         return Size()
-    # RocksDB adds 8 bytes to each key, a deletion is a key, and one entry at least is the record.
+    # RocksDB adds 8 bytes to each key, a deletion is a key, and at least one entry is the record.
     key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
     keys = max(0, entries - deletions - 1)
     return Size(max(0, key_bytes + raw_values - record_bytes - HEAD_BYTES * keys), keys)

@@ -1,4 +1,4 @@
-"""The loads that a partition's data has taken in: kept with its applied offset, so in each checkpoint of it, too."""
+"""The loads that a partition's data has taken in: kept with its applied offset, so also in each of its checkpoints."""
 
 from typing import Final
 
@@ -6,22 +6,22 @@ import msgspec
 
 
 class TakenLoads(msgspec.Struct, array_like=True, gc=False):
-    """`offsets` has by a load's number the offset of its mark in the partition's log. Loads below `floor` are over
+    """`offsets` has, by a load's number, the offset of its mark in the partition's log. Loads below `floor` are over
     everywhere, so they count as taken in even if they aren't in `offsets`.
 
-    A split's child has its parent's loads, whose marks came before its own log. A merge leaves them as they are: only
-    a partition's own leader puts a load's mark into its log, so there is no mark of the other partition's loads.
+    A split's child has its parent's loads, whose marks came before its own log. A merge doesn't change them: only a
+    partition's own leader puts a load's mark into its log, so the log has no mark of the other partition's loads.
     """
 
     offsets: dict[int, int] = {}
     floor: int = 0
 
     def has(self, number: int) -> bool:
-        """Whether the load counts as taken in."""
+        """True if the load counts as taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
-        """These and one more. Loads below the floor are forgotten once the log, which begins after `log_base`, no
+        """These and one more. Loads below the floor are forgotten when the log, which begins after `log_base`, no
         longer has their marks.
         """
         floor = max(floor, self.floor)
@@ -30,16 +30,16 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return TakenLoads(kept, floor)
 
     def is_in_log(self, number: int, log_base: int) -> bool:
-        """Whether the load is taken in, and its mark is still in the log, which begins after `log_base`."""
+        """True if the load is taken in, and its mark is still in the log, which begins after `log_base`."""
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:
-        """The bytes that are stored; b"" for none."""
+        """The stored bytes; b"" for none."""
         return _encode(self) if self.offsets or self.floor else b""
 
     @classmethod
     def decode(cls, data: bytes) -> "TakenLoads":
-        """What the bytes that were stored say."""
+        """The content of the stored bytes."""
         return _decode(data) if data else cls()
 
 

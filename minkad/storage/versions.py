@@ -1,4 +1,4 @@
-"""How the writes of a log become rows with versions: see `minka.wire.stored_values`."""
+"""Turns the writes of a log into rows with versions: see `minka.wire.stored_values`."""
 
 import struct
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ _EXPIRES: Final = 1  # in the last byte of a head
 
 
 class Versions(NamedTuple):
-    """The version of an entry's rows is made of its offset plus `base`: see `version_at`.
+    """The version of an entry's rows comes from its offset plus `base`: see `version_at`.
 
-    A merge raises the base, since rows of the other partition come in with the versions that they have there. So no
-    key ever has the same version with two values.
+    A merge raises the base, since rows of the other partition come in with their versions from there. So no key ever
+    has the same version with two values.
 
-    Both fields follow from the log alone, and are kept with the data, so in each checkpoint of it, too.
+    Both fields follow from the log alone, and are kept with the data, so also in each of its checkpoints.
     """
 
     base: int = 0
-    may_expire: bool = False  # some row was written that expires
+    may_expire: bool = False  # some row with an expiry was written
 
     def rows_of(self, writes: Sequence[WriteBody], last_offset: int) -> "tuple[dict[bytes, bytes | None], Versions]":
-        """The newest rows of the writes, in their stored form, and what follows for later ones. None: it is deleted.
-        `last_offset` is that of the last write; the others are at the offsets before it.
+        """The newest rows of the writes, in their stored form (None: deleted), and the `Versions` for later ones.
+        `last_offset` is the offset of the last write; the others have the offsets before it.
         """
         base, may_expire = self
         newest: dict[bytes, bytes | None] = {}
@@ -42,17 +42,17 @@ class Versions(NamedTuple):
         return newest, Versions(base, may_expire)
 
     def encode(self) -> bytes:
-        """The bytes that are stored."""
+        """The stored bytes."""
         return _STORED.pack(self.base, self.may_expire)
 
     @classmethod
     def decode(cls, data: bytes) -> "Versions":
-        """What the bytes that were stored say."""
+        """The content of the stored bytes."""
         return cls(*_STORED.unpack(data))
 
 
 def loaded_version(loads: TakenLoads) -> int:
-    """The version of rows that came with a load, in a partition that has taken in these: it changes with each, so two
-    loads don't give a key the same one.
+    """The version of rows that came with a load, in a partition that has taken in these loads: it changes with each
+    load, so two loads never give a key the same version.
     """
     return LOAD_VERSIONS + max(loads.floor, max(loads.offsets, default=0))

@@ -1,4 +1,4 @@
-"""Files that go to the disk in steps: a large sync at their end would hold up the syncs of the log for as long."""
+"""Files that go to the disk in steps: one large sync at their end would hold up the syncs of the log."""
 
 import ctypes
 import os
@@ -13,8 +13,8 @@ _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 
 class Writeback:
-    """Has what is written to a file brought to the disk, a step behind the writer. That makes nothing durable: a sync
-    still follows, which then finds little left to do. For a thread that may block.
+    """Brings the written data of a file to the disk, a step behind the writer. That makes nothing durable: a sync still
+    follows, which then finds little left to do. For a thread that may block.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -22,7 +22,7 @@ class Writeback:
         self._begun = self._done = 0  # offsets up to which the disk has been asked, and has answered
 
     def written(self) -> None:
-        """More was written: once that is a step, ask the disk for it, and wait for the step before. Raises OSError."""
+        """More was written: after each step, ask the disk for it, and wait for the step before. Raises OSError."""
         self._file.flush()
         end = self._file.tell()
         if end - self._begun < STEP_BYTES:
@@ -33,7 +33,7 @@ class Writeback:
         self._done, self._begun = self._begun, end
 
     def _ask(self, start: int, end: int, flags: int) -> None:
-        """Without the GIL, as ctypes calls."""
+        """Without the GIL, like all ctypes calls."""
         if _libc.sync_file_range(self._file.fileno(), start, end - start, flags) != 0:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))

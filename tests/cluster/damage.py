@@ -273,7 +273,7 @@ def judged(
     assert has_started(), f"not whole again: {said[-2000:]}"
     if "a copy is damaged" not in said:
         return "right"
-    return "mended from the log" if "made again of the log" in said else "rebuilt from another replica"
+    return "mended from the log" if "made again from the log" in said else "rebuilt from another replica"
 
 
 def check_said(cell: Cell, said: str) -> None:

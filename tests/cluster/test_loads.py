@@ -218,7 +218,7 @@ def test_a_file_with_other_rows_than_it_says_is_refused(cluster: LocalCluster, t
             client.upload(load, max(first, second, key=lambda one: one.range.start), written, "wrong")
         (tmp_path / "wrong.sst").write_bytes(b"x" * written.bytes)
         garbage = replace(written, checksum=zlib.crc32(b"x" * written.bytes))
-        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* is no file of rows"):
+        with pytest.raises(MinkaError, match=r"INVALID_ARGUMENT: .* isn't a file of rows"):
             client.upload(load, first, garbage, "wrong")
         client.abort("wrong")
 

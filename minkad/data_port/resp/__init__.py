@@ -1,1 +1,1 @@
-"""Redis's protocol (RESP 2 and 3) on the data port, with the commands for strings, and Redis Cluster's."""
+"""Redis's protocol (RESP 2 and 3) on the data port, with the commands for strings and for Redis Cluster."""

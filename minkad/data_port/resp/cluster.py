@@ -19,7 +19,7 @@ _ALIVE: Final = (NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING)
 
 
 def redis_id(node_id: str) -> str:
-    """The id of a node as Redis Cluster has them: 40 hexadecimal digits."""
+    """The id of a node as in Redis Cluster: 40 hexadecimal digits."""
     return hashlib.sha1(node_id.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -57,7 +57,7 @@ def _by_leader(view: ClusterView) -> dict[str, list[SlotRange]]:
 
 
 def _shards(connection: RespConnection) -> bytes:
-    """A shard is what one node leads, with the nodes that follow it in any of it."""
+    """A shard consists of one node, the slots that it leads, and the nodes that follow it in any of them."""
     nodes, shown = _nodes(connection), list[Reply]()
     for leader, ranges in _by_leader(connection.cluster).items():
         if leader not in nodes:
@@ -152,7 +152,7 @@ def _asking(connection: RespConnection, words: Words) -> bytes:
 
 
 def _readonly(connection: RespConnection, words: Words) -> bytes:
-    connection.cluster  # noqa: B018 - refuses it elsewhere, as Redis does
+    connection.cluster  # noqa: B018 - raises the refusal elsewhere, as Redis does
     connection.is_readonly = True
     return OK
 

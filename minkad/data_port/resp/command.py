@@ -1,4 +1,6 @@
-"""What is known of each command: its arguments, its keys, what it may overtake, and what carries it out."""
+"""The description of a command: its arguments, its keys, which commands it may overtake, and the function that carries
+it out.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 Words = list[bytes]
 
 MANY: Final = 1_000_000
-"""Words, of commands with any number of keys; the parser takes fewer."""
+"""Most words of commands with any number of keys; the parser takes fewer."""
 
 _NAME_BYTES: Final = 64
 _INTEGER_BYTES: Final = 20
@@ -23,7 +25,7 @@ Run = Callable[["RespConnection", Words], bytes | Slot]
 
 
 class Kind(Enum):
-    """What a command waits for, of the same connection."""
+    """The commands of the same connection that a command waits for."""
 
     READ = "for its writes"
     WRITE = "for its reads"
@@ -34,8 +36,8 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command. `arity` counts the name; below zero it is the least number. Keys are at the places `first` to `last`
-    (below zero: from the end), every `step`; 0 means that there are none. `tips` are
-    those of Redis: how a client of a cluster asks several nodes.
+    (below zero: from the end), every `step`; 0: there are none. `tips` are Redis's: they say how a client of a cluster
+    asks several nodes.
     """
 
     name: str
@@ -76,12 +78,12 @@ def syntax_error() -> RespError:
 
 
 def upper(word: bytes) -> bytes:
-    """The name of a command or an option, in capitals; b"" for what is too long to be one."""
+    """The name of a command or an option, in capitals; b"" if the word is too long to be one."""
     return word.upper() if len(word) <= _NAME_BYTES else b""
 
 
 def integer_of(word: bytes) -> int:
-    """A number of 64 bits with sign, written as Redis writes it. Raises RespError."""
+    """A signed 64-bit number, written as Redis writes it. Raises RespError."""
     if len(word) > _INTEGER_BYTES:
         raise not_an_integer()
     try:
@@ -94,7 +96,7 @@ def integer_of(word: bytes) -> int:
 
 
 def cursor_of(word: bytes) -> int:
-    """A number of 64 bits without sign. Raises RespError."""
+    """An unsigned 64-bit number. Raises RespError."""
     if not word.isdigit() or len(word) > _INTEGER_BYTES or int(word) >= 2**64:
         raise RespError("ERR invalid cursor")
     return int(word)
@@ -114,12 +116,12 @@ def float_of(word: bytes) -> float:
 
 
 def not_an_integer() -> RespError:
-    """The error for a number that isn't one of 64 bits with sign. A new one each time: one that is raised again keeps
-    the frames of all times before.
+    """The error for a number that isn't a signed 64-bit one. A new one each time: an exception raised again keeps the
+    frames of all earlier times.
     """
     return RespError("ERR value is not an integer or out of range")
 
 
 def not_a_float() -> RespError:
-    """The error for what is no number with a point."""
+    """The error for a word that isn't a number with a point."""
     return RespError("ERR value is not a valid float")

@@ -28,19 +28,19 @@ from minkad.data_port.resp.untaken import Untaken
 log: Final = logging.getLogger(__name__)
 
 _UNSENT_BYTES: Final = 64 * 1024  # with more in the transport, the client counts as not taking its answers
-_READS_AT_ONCE: Final = 64  # that have to wait
-_SLOTS_AT_ONCE: Final = 2000  # that wait for each other
-_RUN_SETS: Final = 1000  # that follow each other
-_ENDS: Final = frozenset({"RESET", "QUIT"})  # of a transaction, besides EXEC and DISCARD
+_READS_AT_ONCE: Final = 64  # reads that have to wait
+_SLOTS_AT_ONCE: Final = 2000  # slots that wait for each other
+_RUN_SETS: Final = 1000  # SETs that follow each other
+_ENDS: Final = frozenset({"RESET", "QUIT"})  # commands that end a transaction, besides EXEC and DISCARD
 _HTTP: Final = (b"POST", b"HOST:")
 DEFAULT_KEYSPACE: Final = b"default"
 
 
 class RespConnection:
-    """An `asyncio.Protocol`, which a class that may be compiled (see setup.py) can't inherit from.
+    """An `asyncio.Protocol`, from which a class that may be compiled (see setup.py) can't inherit.
 
-    A command that has to wait doesn't hold up those after it, unless they could see that it was overtaken: a read
-    waits for the connection's earlier writes, a write for its earlier reads.
+    A command that has to wait lets later ones overtake it, unless they could notice: a read waits for the connection's
+    earlier writes, a write for its earlier reads.
     """
 
     def __init__(self, service: Service) -> None:
@@ -60,18 +60,18 @@ class RespConnection:
         self._queue: deque[bytes | Slot] = deque()
         self._intake = Intake()
         self.is_refusing = False  # since MULTI, until the end of the transaction
-        self.is_busy = False  # with one command, and none begins meanwhile
+        self.is_busy = False  # with one command; no other begins meanwhile
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._settles = False
-        self._is_ending = False  # nothing more is taken, and once everything is answered the connection is over
-        self._has_quit = False  # what has not begun does not begin
+        self._is_ending = False  # nothing more is taken; the connection ends when everything is answered
+        self._has_quit = False  # commands that have not begun don't begin
         self._is_over = False
 
     # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
         try:
             self.share = self.service.memory.share(self._transport.abort)
@@ -90,7 +90,7 @@ class RespConnection:
         self.service.connections_made += 1
 
     def data_received(self, data: bytes) -> None:
-        """Commands have come, or parts of them."""
+        """Commands, or parts of them, have come."""
         if self._is_over or self._is_ending:
             return
         if not self.service.is_in_turn:
@@ -105,8 +105,8 @@ class RespConnection:
             self._receiving.count(self._held)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. Returns whether the transport is to leave the connection open, until all is
-        answered; with TLS it can't.
+        """The client sends nothing more. Returns True if the transport is to stay open until everything is answered;
+        with TLS it can't.
         """
         self._is_ending = True
         is_answered = self._is_over or not (self._queue or self._has_more or self._out)
@@ -123,7 +123,7 @@ class RespConnection:
         self._settle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over; what was begun goes on."""
+        """The connection is over; commands that have begun go on."""
         if self.service.connections.pop(self.id, None) is not None:
             self._untaken.stop_watching()
             self._receiving.stop()
@@ -137,11 +137,11 @@ class RespConnection:
 
     @property
     def _has_more(self) -> bool:
-        """Whether something has come that has not begun, and will."""
+        """True if a command has come that has not begun, and will."""
         return self._intake.has_more and not self._has_quit
 
     def _go_on(self) -> None:
-        """Begin what has come, until something has to wait or this turn of the loop has taken long enough."""
+        """Begin the commands that have come, until one has to wait or this turn of the loop has taken long enough."""
         intake, service = self._intake, self.service
         while not self._has_quit:
             if intake.at < len(intake.commands):
@@ -156,7 +156,7 @@ class RespConnection:
             self._settle_soon()  # in the next turn
 
     def _run(self, commands: Sequence[Words], index: int) -> int:
-        """Begin commands in their order, from this place on, until one has to wait. Returns the place of the next."""
+        """Begin commands in order, from this place on, until one has to wait. Returns the place of the next."""
         service, count, first = self.service, len(commands), index
         table, get, set_, share = service.commands, service.get, service.set, self.share
         has_leave = self._receiving.take_leave()
@@ -187,7 +187,7 @@ class RespConnection:
         return index
 
     def _carried_out(self, command: Command | None, words: Words) -> bytes | Slot:
-        """Carry out any command. Returns its answer, or the place of that."""
+        """Carry out any command. Returns its answer, or the slot for it."""
         try:
             if command is None:
                 return self._unknown(words)
@@ -199,12 +199,10 @@ class RespConnection:
             return internal(error).encoded
 
     def _unknown(self, words: Words) -> bytes:
-        """Answer a command that isn't there, or comes in a transaction: what follows MULTI isn't carried out in part.
-        Raises RespError.
-        """
+        """Answer an unknown command, or one in a transaction: nothing after MULTI is carried out. Raises RespError."""
         name = upper(words[0])
         if name in _HTTP:
-            # As Redis does: a web page can have a browser send commands in the body of a POST.
+            # As Redis does: a web page can make a browser send commands in the body of a POST.
             log.warning("%s sent POST or Host: to the port for Redis clients: its connection is ended", self.address)
             self._has_quit = True
             self.close()
@@ -220,7 +218,7 @@ class RespConnection:
         raise RespError("ERR MULTI was refused, and so is all that follows it until EXEC or DISCARD")
 
     def _has_to_wait_for_more(self, kind: Kind) -> bool:
-        """Whether it has to wait for more than what can be read at once."""
+        """True if the command has to wait for more than can be read at once."""
         return self._has_to_wait(kind) and (not self.service.gets.run() or self._has_to_wait(kind))
 
     def _has_to_wait(self, kind: Kind) -> bool:
@@ -233,8 +231,8 @@ class RespConnection:
         return kind is Kind.ALONE or self.reads > 0
 
     def _run_gets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the GETs from this one on. Returns the place of the next command. The first of a turn of the loop are
-        answered at once, and those that come after them in the same turn together, at its end.
+        """Begin the GETs from this one on. Returns the place of the next command. The first GETs in a turn of the loop
+        are answered at once, later ones in the same turn together, at its end.
         """
         service, view, queue = self.service, self._view, self._queue
         if view is None or not self.share.has_plenty:
@@ -269,7 +267,7 @@ class RespConnection:
         return index + 1
 
     def _run_sets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the plain SETs from this one on, up to one about which there is something to say. Returns how many."""
+        """Begin the plain SETs from this one on, up to the first with anything else to check. Returns their number."""
         view, node_id, pipes, queue = self._view, self.service.means.node_id, self.service.pipes, self._queue
         if view is None:
             return 0
@@ -311,11 +309,11 @@ class RespConnection:
         else:
             self._queue.append(answer)
 
-    # What commands are made of
+    # Building blocks of commands
 
     @property
     def view(self) -> View:
-        """The keyspace. Raises RespError if there is none of this name."""
+        """The keyspace. Raises RespError if no keyspace has this name."""
         if self._view is None:
             self._view = self.service.keyspaces.view(self.keyspace)
             if self._view is None:
@@ -323,7 +321,7 @@ class RespConnection:
         return self._view
 
     def use(self, keyspace: bytes) -> None:
-        """Use another keyspace from now on. Raises RespError if there is none of this name."""
+        """Use another keyspace from now on. Raises RespError if no keyspace has this name."""
         view = self.service.keyspaces.view(keyspace)
         if view is None and keyspace != DEFAULT_KEYSPACE:
             raise no_keyspace(keyspace, "WRONGPASS", self.service.knows_table())
@@ -338,7 +336,7 @@ class RespConnection:
         return bulk(values[0], self.resp3)
 
     def _values(self, keys: list[bytes]) -> list[bytes | None] | None:
-        """The values if they can be read here and now."""
+        """The values, if they can be read here and now."""
         view = self._view
         if view is None or not self.share.has_plenty or b"" in keys or max(map(len, keys)) > MAX_KEY_BYTES:
             return None
@@ -356,12 +354,12 @@ class RespConnection:
         only_presence: bool = False,
         owner: Owner | None = None,
     ) -> bytes | Slot:
-        """Read keys; `finish` makes the answer of the values. With `only_presence` it may get any others in their
-        place, and the values may have any size together. Raises RespError.
+        """Read keys; `finish` makes the answer from the values. With `only_presence` it may get other values in their
+        place, and the values may have any total size. Raises RespError.
         """
         check_keys(keys, self.view)
         if self.reads:
-            self.service.gets.run()  # so that what is read later isn't older
+            self.service.gets.run()  # so that later reads aren't older
         values = self._values(keys) if len(keys) <= MAX_KEYS else None
         if values is not None:
             return finish(values)
@@ -377,8 +375,8 @@ class RespConnection:
         only_presence: bool = False,
         owner: Owner | None = None,
     ) -> Slot:
-        """Read checked keys by requests; the results are those of `op`. `owner` of the answer: this connection, or what
-        makes another answer of it.
+        """Read checked keys by requests; the results are those of `op`. The `owner` of the answer is this connection,
+        or an object that makes another answer from it.
         """
         joined = Joined(owner or self, len(keys), finish, is_write=False, share=self.share)
         begin = self.service.reads.begin
@@ -386,7 +384,7 @@ class RespConnection:
         return joined
 
     def set_all(self, pairs: Sequence[tuple[bytes, bytes]], owner: Owner | None = None) -> Slot:
-        """Set several keys; each partition takes its own as a whole. Raises RespError."""
+        """Set several keys; each partition takes all of its keys or none. Raises RespError."""
         check_keys([key for key, _ in pairs], self.view)
         routes = [self._route_to_write(key) for key, _ in pairs]
         if max(len(value) for _, value in pairs) > MAX_VALUE_BYTES:
@@ -404,7 +402,7 @@ class RespConnection:
         finish: Callable[[list[Outcome]], bytes],
         owner: Owner | None = None,
     ) -> Slot:
-        """Begin operations: (key, operation, size in bytes); `finish` makes the answer of the outcomes. Raises
+        """Begin operations: (key, operation, size in bytes); `finish` makes the answer from the outcomes. Raises
         RespError.
         """
         check_keys([key for key, _, _ in operations], self.view)
@@ -430,7 +428,7 @@ class RespConnection:
 
     @property
     def cluster(self) -> ClusterView:
-        """The keyspace, if its clients go to the right node themselves. Raises RespError."""
+        """The keyspace, if its clients choose the right node themselves. Raises RespError."""
         view = self.view
         if not isinstance(view, ClusterView):
             raise RespError("ERR This instance has cluster support disabled")
@@ -439,7 +437,7 @@ class RespConnection:
     # Answers
 
     def filled(self, slot: Slot) -> None:
-        """An answer is known; it is sent once all before it are."""
+        """An answer is known; it is sent after all earlier ones."""
         queue, out = self._queue, self._out
         if len(queue) == 1 and queue[0] is slot and self._is_at_rest and slot.answer is not None:
             queue.popleft()
@@ -464,18 +462,18 @@ class RespConnection:
         self._settle_soon()
 
     def keep(self, size: int) -> None:
-        """An answer of so many bytes waits for its turn in a slot."""
+        """An answer of `size` bytes waits for its turn in a slot."""
         self._out_bytes += size
         if self._out_bytes > UNCOUNTED_BYTES:
             self._receiving.count(self._held)
         self._settle_soon()
 
     def may_keep_more(self) -> bool:
-        """Whether answers that wait for their turn have few bytes, and there is memory for more."""
+        """True if the answers that wait for their turn have few bytes, and there is memory for more."""
         return self._out_bytes <= _UNSENT_BYTES and self.share.has_plenty
 
     def _answer_late(self) -> None:
-        """Send answers of the first slot one by one, as far as the client takes them."""
+        """Send the answers of the first slot one by one, as far as the client takes them."""
         queue = self._queue
         while queue and not self._untaken.is_there:
             head = queue[0]
@@ -495,12 +493,12 @@ class RespConnection:
 
     @property
     def unsent(self) -> int:
-        """Bytes of answers that the transport has."""
+        """Bytes of answers in the transport."""
         return self._transport.get_write_buffer_size()
 
     @property
     def _is_at_rest(self) -> bool:
-        """Whether there is nothing to be done but to send answers."""
+        """True if nothing is left to do but send answers."""
         return self._receiving.is_reading and not (
             self._out or self._has_more or self._receiving.counted or self._is_ending or self._is_over
         )
@@ -511,7 +509,9 @@ class RespConnection:
             self.service.settle_soon(self)
 
     def settle(self) -> None:
-        """Send what is answered, begin what has waited for it, and read further if there is room."""
+        """Send the answers that are ready, begin the commands that waited for them, and read further if there
+        is room.
+        """
         self._settles = False
         if self._is_over:
             return
@@ -531,7 +531,7 @@ class RespConnection:
             self._receiving.read_or_not()
 
     def _rest(self) -> None:
-        """All that has come is answered."""
+        """Everything that has come is answered."""
         self._intake.unanswered = 0
         self._receiving.take_leave()
         if self._is_ending and not self._is_over:
@@ -541,12 +541,12 @@ class RespConnection:
             self._transport.close()
 
     def end_after_answers(self) -> None:
-        """Begin no more commands, and close the connection once all are answered."""
+        """Begin no more commands, and close the connection after all are answered."""
         self._is_ending = self._has_quit = True
         self._settle_soon()
 
     def close(self) -> None:
-        """End the connection: what was answered is sent, if the client takes it."""
+        """End the connection: answers are still sent, if the client takes them."""
         if self._untaken.is_there:
             self._transport.abort()
         else:
@@ -575,7 +575,7 @@ class RespConnection:
 
     @property
     def _held(self) -> int:
-        """Bytes of what has come and is not answered, and of answers that wait for others."""
+        """Bytes of input that isn't answered yet, and of answers that wait for others."""
         return self._intake.weight + self._out_bytes
 
     def _begin_next(self) -> bool:

@@ -1,8 +1,8 @@
-"""The way to the nodes that lead partitions which are not led here: their data ports, as a client of Minka.
+"""The way to the nodes that lead other partitions: their data ports, as a client of Minka.
 
-A request says how many bytes the answers may have, and that many are taken from the clients' memory before; a read
-waits until there is room. The other node refuses an answer that is larger; it is asked again once there is room for the
-largest answer. One read of a client waits at a time, so that no client waits for all the reads of another one.
+A request says how many bytes the answers may have, and takes that many from the clients' memory first; a read waits
+until there is room. The other node refuses a larger answer; it is asked again when there is room for the largest
+answer. One read of a client waits at a time, so that no client waits for all the reads of another one.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from minkad.process import tasks
 from minkad.process.memory import Share
 
 _CONNECT_S: Final = 2.0
-_GRACE_S: Final = 1.0  # a node answers within the timeout; so much later it counts as hung
-_FRAME_BYTES: Final = 1024 * 1024  # of answers that come together, as far as they are known before
+_GRACE_S: Final = 1.0  # a node answers within the timeout; with no answer this much later, it counts as hung
+_FRAME_BYTES: Final = 1024 * 1024  # of answers that come together, as far as they are known in advance
 
 
 class Elsewhere:
     """A connection to each node that was asked."""
 
     def __init__(self, cluster_id: str, tls: Callable[[], ssl.SSLContext | None]) -> None:
-        """`tls` gives the context for the next connection."""
+        """`tls` returns the context for the next connection."""
         self._cluster_id = cluster_id
         self._tls = tls
         self._nodes: dict[str, _Node] = {}
         self._is_closed = False
 
     def ask(self, address: str, asked: Asked) -> None:
-        """Pass it on to the node with this data port; `on_done` is called in a later turn of the loop, with
+        """Pass the group on to the node with this data port; `on_done` is called in a later turn of the loop, with
         OUTCOME_UNKNOWN if a write may have been done.
         """
         if not address or self._is_closed:
@@ -55,7 +55,7 @@ class Elsewhere:
         node.ask(asked)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Only nodes with these data ports are there: end the connections to others once they have answered."""
+        """Only nodes with these data ports exist now: end the connections to others after they have answered."""
         for address, node in list(self._nodes.items()):
             node.leave(address not in addresses)
 
@@ -67,7 +67,9 @@ class Elsewhere:
 
 
 class _Node:
-    """The connection to one node: a `Receiver`. What is asked in one turn of the loop is one frame, or a few."""
+    """The connection to one node: a `Receiver`. Groups asked in one turn of the loop are sent in one frame, or
+    a few.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class _Node:
         tls: Callable[[], ssl.SSLContext | None],
         forget: Callable[[str], object],
     ) -> None:
-        """`forget` is called with the address at the end."""
+        """`forget` is called with the address when the connection ends."""
         self._address = address
         self._forget = forget
         self._is_leaving = False
@@ -99,7 +101,7 @@ class _Node:
         self._queue.append(asked)
 
     def leave(self, is_leaving: bool) -> None:
-        """Whether to end once everything that was asked is answered."""
+        """`is_leaving`: end after everything asked is answered."""
         self._is_leaving = is_leaving
         self._end_if_idle()
 
@@ -196,7 +198,7 @@ class _Node:
         self._end_if_idle()
 
     async def _with_room(self, asked: Asked) -> None:
-        """Ask once there is room for as much as is expected."""
+        """Ask when there is room for the expected size."""
         has_room = await asked.share.reserve(asked.expected - asked.size, asked.deadline, lambda: asked.size)
         if has_room:
             asked.size = asked.expected

@@ -1,5 +1,5 @@
-"""What is asked of one partition for Redis clients: done by the replica here or passed on to the node that leads, and
-repeated while that is safe.
+"""Requests to one partition for Redis clients: done by the replica here or passed on to the leader's node, and repeated
+while that is safe.
 """
 
 import asyncio
@@ -21,13 +21,15 @@ from minkad.replication.requests import Requests
 from minkad.replication.ticket import Ticket
 
 TIMEOUT_MS: Final = 5000
-"""How long a request waits at most before it is answered with an error."""
+"""The longest time that a request waits before it is answered with an error."""
 
 SEVERAL_BYTES: Final = 4 * 1024 * 1024
-"""Of several values in one answer; with more, they are asked for in parts."""
+"""Most bytes of several values in one answer; more are asked for in parts."""
 
 READS: Final = frozenset({Op.READ, Op.READ_STALE, Op.READ_VERSIONED, Op.SCAN})
-"""They may be repeated, and wait for the memory of their answers. Writes don't wait: other writes wait for them."""
+"""Operations that may be repeated, and wait for the memory of their answers. Writes don't wait: other writes wait for
+them.
+"""
 
 _NO_VALUES: Final = frozenset({Op.WRITE, Op.OPERATE, Op.SCAN})
 _BODY_BYTES: Final = 1024  # of an answer, besides its values
@@ -40,11 +42,11 @@ class Elsewhere(Protocol):
     """The way to other nodes."""
 
     def ask(self, address: str, asked: "Asked") -> None:
-        """Pass it on to the node with this data port; `on_done` is called in a later turn of the loop."""
+        """Pass the group on to the node with this data port; `on_done` is called in a later turn of the loop."""
 
 
 class Asked:
-    """A group that is passed on to the node that leads."""
+    """A group that is passed on to the leader's node."""
 
     __slots__ = ("deadline", "expected", "group", "most", "on_done", "share", "size")
 
@@ -59,9 +61,9 @@ class Asked:
         *,
         is_taken: bool = True,
     ) -> None:
-        """`deadline`: a time of the loop's clock. The answer has `expected` bytes, as far as is known, and `most` at
-        most. `size` bytes are taken from `share`: those that are expected, or 0 as long as it waits for room, not
-        `is_taken`. Whoever calls `on_done` has given them back.
+        """`deadline`: a time of the loop's clock. The answer probably has `expected` bytes, and at most `most`. `size`
+        bytes are taken from `share`: `expected`, or 0 as long as the group waits for room (not `is_taken`). Whoever
+        calls `on_done` has given them back.
         """
         self.group = group
         self.deadline = deadline
@@ -73,7 +75,7 @@ class Asked:
 
 
 class Means:
-    """What errands need."""
+    """The parts of the node that errands need."""
 
     def __init__(
         self,
@@ -93,12 +95,12 @@ class Means:
 
 
 class Errand:
-    """Some keys of one partition, and what is asked about them."""
+    """Some keys of one partition, and a request about them."""
 
     __slots__ = ("_attempts", "_deadline", "_means", "_op", "_refused", "_route", "_share", "outcome", "view")
 
     def __init__(self, means: Means, view: View, op: Op, share: Share) -> None:
-        """The body of the answer is taken from `share` while it is looked at."""
+        """The body of the answer is taken from `share` while it is being read."""
         self._means = means
         self.view = view
         self._op = op
@@ -107,9 +109,9 @@ class Errand:
         self._deadline = 0.0
         self._refused: MinkaError | None = None
         self._route: Route | None = None
-        self.outcome: Outcome = "refused"  # of one that has failed
+        self.outcome: Outcome = "refused"  # of a failed errand
 
-    # What it is about
+    # The content
 
     def keys(self) -> Sequence[bytes]:
         """The keys, at least one, all of one partition as far as is known."""
@@ -120,33 +122,33 @@ class Errand:
         raise NotImplementedError
 
     def route(self) -> Route | None:
-        """The route to its partition."""
+        """The route to the partition."""
         return self.view.route(self.keys()[0])
 
     def succeeded(self, body: bytes | None) -> None:
-        """It is done; `body` is that of the result."""
+        """The errand is done; `body` is the body of the result."""
         raise NotImplementedError
 
     def failed(self, errors: Sequence[RespError]) -> None:
-        """It was not done, or that isn't known: an error for each key."""
+        """The errand was not done, or the outcome is unknown: an error for each key."""
         raise NotImplementedError
 
     def size(self) -> int:
-        """How many bytes the answer will have, about."""
+        """About the number of bytes of the answer."""
         return len(self.keys()) * self.view.answer_bytes + _BODY_BYTES
 
     def most(self) -> int:
-        """How many it may have."""
+        """The most bytes that the answer may have."""
         return MAX_VALUE_BYTES + _BODY_BYTES if len(self.keys()) == 1 else SEVERAL_BYTES
 
     def divided(self) -> None:
-        """The keys belong to several partitions by now: nothing was done, and it is to begin again in parts."""
+        """The keys now belong to several partitions: nothing was done, and the errand begins again in parts."""
         raise NotImplementedError
 
     # On its way
 
     def send(self) -> None:
-        """Put it on its way. The outcome may come within this call."""
+        """Send the errand. The outcome may come within this call."""
         loop = asyncio.get_running_loop()
         self._deadline = self._deadline or loop.time() + TIMEOUT_MS / 1000
         self._send()

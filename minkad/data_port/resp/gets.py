@@ -17,7 +17,7 @@ from minkad.data_port.resp.slots import Joined, Owner, Slot
 from minkad.process.memory import Share
 
 MAX_KEYS: Final = 64
-"""So many are read together at most."""
+"""The most keys that are read together."""
 
 
 class Getter(Owner, Protocol):
@@ -28,14 +28,14 @@ class Getter(Owner, Protocol):
     resp3: bool
 
     def keep(self, size: int) -> None:
-        """An answer of so many bytes waits for its turn."""
+        """An answer of `size` bytes waits for its turn."""
 
     def may_keep_more(self) -> bool:
-        """Whether there is room for more that waits."""
+        """True if there is room for more waiting answers."""
 
 
 class GetSlot(Slot):
-    """The answers of GETs that come one after the other on one connection."""
+    """The answers to consecutive GETs on one connection."""
 
     __slots__ = ("_late", "_left", "_reader", "_view", "connection", "count", "is_late", "reads", "writes")
 
@@ -44,10 +44,10 @@ class GetSlot(Slot):
         self.connection = connection
         self.count = 1
         self.is_late = False
-        """Whether each answer comes by itself, by `next`: they may be too large to be here all at once."""
+        """True if each answer comes separately, by `next`: they may be too large to be here all at once."""
 
     def later(self, reader: Reads, view: View, keys: list[bytes]) -> None:
-        """Read the keys by requests, each for its own answer, and no more at once than may be kept."""
+        """Read the keys by requests, each for its own answer; at most as many at once as may be kept."""
         self.reads = self.writes = 0
         self.is_late = True
         self._reader = reader
@@ -57,7 +57,7 @@ class GetSlot(Slot):
         self._begin_more()
 
     def next(self) -> bytes | None:
-        """The next answer, if it is known. Call it while the client takes answers and none before these waits."""
+        """The next answer, if it is known. Call this while the client takes answers and no earlier answer waits."""
         late = self._late
         if not late and self._left:
             self._begin()
@@ -68,7 +68,7 @@ class GetSlot(Slot):
 
     @property
     def is_done(self) -> bool:
-        """Whether `next` has given all answers."""
+        """True if `next` has given all answers."""
         return not (self._late or self._left)
 
     def _begin_more(self) -> None:
@@ -85,7 +85,7 @@ class GetSlot(Slot):
         self._reader.begin(self._view, Op.READ, connection.share, joined, [key], connection.is_readonly)
 
     def filled(self, slot: Slot) -> None:
-        """One of those that are read later is known."""
+        """The answer to a later read is known."""
         self.connection.keep(len(slot.answer or b""))
 
 
@@ -102,19 +102,19 @@ class _Batch:
 
 
 class Gets:
-    """Those of this turn."""
+    """The GETs of this turn."""
 
     def __init__(self, means: Means, reads: Reads) -> None:
         self._telemetry = means.telemetry
         self._reads = reads
         self._batches: list[_Batch] = []
-        self._open: dict[int, _Batch] = {}  # by partition: the one that takes more keys
+        self._open: dict[int, _Batch] = {}  # by partition: the batch that takes more keys
         self.is_first = True
-        """Whether there was no GET in this turn yet: the first are read at once, which is quick for one client."""
+        """True if this turn had no GET yet: the first ones are read at once, which is quick for one client."""
 
     def add(self, view: View, route: Route, key: bytes, connection: Getter, last: object) -> GetSlot | None:
-        """Read a key at the end of the turn. `last`: the newest place of the connection. Returns its next place, or
-        None if the answer belongs to `last`.
+        """Read a key at the end of the turn. `last`: the newest place of the connection. Returns the connection's next
+        place, or None if the answer belongs to `last`.
         """
         batch = self._open.get(route.partition_id)
         if batch is None or len(batch.keys) >= MAX_KEYS or batch.route is not route:
@@ -130,13 +130,13 @@ class Gets:
         return slot
 
     def end_turn(self) -> None:
-        """Nothing more comes in this turn."""
+        """No more GETs come in this turn."""
         self.is_first = True
         if self._batches:
             self.run()
 
     def run(self) -> bool:
-        """Read all that were added. Returns whether there were any."""
+        """Read all added keys. Returns True if there were any."""
         batches = self._batches
         if not batches:
             return False
@@ -155,7 +155,7 @@ class Gets:
         route, keys = batch.route, batch.keys
         began = time.perf_counter()
         values: list[bytes | None] | None = None
-        if batch.slots[0].connection.share.has_plenty:  # those before it may have taken the memory
+        if batch.slots[0].connection.share.has_plenty:  # earlier batches may have taken the memory
             values = self._reads.read_now(route.partition_id, route.generation, keys)
         start = 0
         for slot in batch.slots:
@@ -172,7 +172,7 @@ class Gets:
 
 
 def run_of_gets(commands: Sequence[Words], index: int) -> list[bytes]:
-    """The keys of the GETs that follow each other from this one on, as many as are read together at most."""
+    """The keys of the consecutive GETs from this one on, at most as many as are read together."""
     keys = [commands[index][1]]
     name = commands[index][0]
     for words in islice(commands, index + 1, index + MAX_KEYS):

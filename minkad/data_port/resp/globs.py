@@ -1,8 +1,8 @@
-"""Patterns of Redis (MATCH), matched in time that both lengths bound, whatever a client sends.
+"""Patterns of Redis (MATCH), matched in a time bounded by both lengths, whatever a client sends.
 
-Where only a few asterisks are special, what stands between them is looked for, once each. Else all states of the match
-are the bits of one number, and each byte of a text costs a few operations on it, as in Shift-And (Baeza-Yates and
-Gonnet, "A New Approach to Text Searching", 1992). Nothing is tried twice.
+If only a few asterisks are special, each text between them is searched once. Otherwise all states of the match are the
+bits of one number, and each byte of a text costs a few operations on it, as in Shift-And (Baeza-Yates and Gonnet, "A
+New Approach to Text Searching", 1992). Nothing is tried twice.
 """
 
 from collections.abc import Set as AbstractSet
@@ -11,15 +11,15 @@ from typing import Final
 from minkad.data_port.resp.replies import RespError
 
 MAX_PATTERN_BYTES: Final = 1024
-"""Of a pattern; with more, one key could hold the loop for long."""
+"""Longest pattern; with a longer one, one key could hold the loop for long."""
 
 _FEW_SEGMENTS: Final = 8
 _ALL: Final = frozenset(range(256))
-_Token = int | AbstractSet[int]  # the byte, or those that are taken there
+_Token = int | AbstractSet[int]  # the byte, or the set of bytes that match there
 
 
 class Glob:
-    """`*`, `?`, `[abc]`, `[^a-c]`, and a backslash before a character that is meant as it is."""
+    """`*`, `?`, `[abc]`, `[^a-c]`, and a backslash before a literal character."""
 
     def __init__(self, pattern: bytes) -> None:
         """Raises RespError for a pattern that is too long."""
@@ -34,11 +34,11 @@ class Glob:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a match takes about no time."""
+        """True if a match takes almost no time."""
         return self._literals is not None
 
     def matches(self, text: bytes) -> bool:
-        """Whether the whole text is as the pattern says."""
+        """True if the whole text matches the pattern."""
         return self._finds(self._literals, text) if self._literals is not None else self._steps(text)
 
     @staticmethod
@@ -51,7 +51,7 @@ class Glob:
         if not (text.startswith(first) and text.endswith(last) and len(first) <= end):
             return False
         at = len(first)
-        for literal in others:  # where it is found first: what follows it has the most room then
+        for literal in others:  # at the first place: this leaves the most room for the rest
             at = text.find(literal, at, end)
             if at < 0:
                 return False
@@ -59,7 +59,7 @@ class Glob:
         return True
 
     def _prepare(self, segments: list[list[_Token]]) -> None:
-        """Bit n of a state: what was seen so far is as the first n tokens."""
+        """Bit n of a state: the text so far matches the first n tokens."""
         count, stays, anywhere = 0, 0, 0
         takes, refuses = [0] * 256, [0] * 256
         for number, segment in enumerate(segments):
@@ -91,7 +91,7 @@ class Glob:
 
 
 def _segments(pattern: bytes) -> list[list[_Token]]:
-    """What is between the asterisks."""
+    """The tokens between the asterisks."""
     segments: list[list[_Token]] = [[]]
     at = 0
     while at < len(pattern):
@@ -113,7 +113,7 @@ def _segments(pattern: bytes) -> list[list[_Token]]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[AbstractSet[int], int]:
-    """The characters in brackets, and where the pattern goes on. One that isn't closed ends with the pattern."""
+    """The characters in brackets, and the place after them. An unclosed bracket ends with the pattern."""
     negated = pattern[at : at + 1] == b"^"
     at += negated
     members: set[int] = set()

@@ -1,4 +1,4 @@
-"""What has come on a connection of a Redis client and has not begun."""
+"""Input of a Redis client's connection that has not begun."""
 
 from collections import deque
 from typing import Final
@@ -8,21 +8,23 @@ from minkad.data_port.resp.parsing import Parser
 from minkad.data_port.resp.replies import RespError
 
 _PIECE_BYTES: Final = 64 * 1024
-_LINES_BYTES: Final = 8 * 1024  # of inline commands, which take ten times as long to be cut
-_COMMAND_BYTES: Final = 200  # what a command takes besides its own bytes, about
+_LINES_BYTES: Final = 8 * 1024  # of inline commands, which take ten times as long to parse
+_COMMAND_BYTES: Final = 200  # memory of a command besides its own bytes, about
 
 
 class Intake:
-    """Cut into commands in pieces, each when all before it have begun: bytes take less memory than words do."""
+    """Input is cut into commands in pieces, each when all earlier ones have begun: bytes take less memory than
+    words.
+    """
 
     def __init__(self) -> None:
-        self.commands: list[Words] = []  # of which those before `at` have begun
+        self.commands: list[Words] = []  # those before `at` have begun
         self.at = 0
         self.unanswered = 0  # bytes of commands that were cut out, until all are answered
         self._parser = Parser()
         self._uncut: deque[bytes] = deque()
         self._uncut_bytes = 0
-        self._start = 0  # of what is uncut, in the first piece that has come
+        self._start = 0  # of the uncut input, in the first piece
 
     def add(self, data: bytes) -> None:
         """Bytes have come."""
@@ -30,7 +32,7 @@ class Intake:
         self._uncut_bytes += len(data)
 
     def cut(self) -> bool:
-        """Cut out the next commands, in place of those that were there. Returns whether there was anything to cut."""
+        """Cut out the next commands, in place of the old ones. Returns True if there was anything to cut."""
         self.commands, self.at = [], 0
         if not self._uncut:
             return False
@@ -55,17 +57,17 @@ class Intake:
 
     @property
     def error(self) -> RespError | None:
-        """What ends the connection, after the commands before it."""
+        """The error that ends the connection, after the commands before it."""
         return self._parser.error
 
     @property
     def has_more(self) -> bool:
-        """Whether there is anything that has not begun."""
+        """True if anything has not begun."""
         return self.at < len(self.commands) or len(self._uncut) > 0
 
     @property
     def is_inside(self) -> bool:
-        """Whether a part of a command is here, which takes some memory until the rest has come."""
+        """True if a part of a command is here, which takes some memory until the rest has come."""
         return self._parser.weight > _PIECE_BYTES
 
     @property
@@ -75,16 +77,16 @@ class Intake:
 
     @property
     def weight(self) -> int:
-        """What all of it takes of memory, in bytes."""
+        """The memory of all of it, in bytes."""
         return self.unanswered + self._uncut_bytes + self._begun
 
     @property
     def _begun(self) -> int:
-        """What the command that is not complete takes of memory."""
+        """The memory of the incomplete command."""
         return self._parser.weight + self._parser.held
 
     def forget(self) -> None:
-        """Nothing of it begins any more."""
+        """Nothing of it begins from now on."""
         self.commands, self.at = [], 0
         self._uncut.clear()
         self._uncut_bytes = 0

@@ -1,4 +1,6 @@
-"""What commands do with their keys, as COMMAND GETKEYSANDFLAGS says it: RO, RW, OW (overwrites) or RM, and others."""
+"""What commands do with their keys, as COMMAND GETKEYSANDFLAGS reports it: RO, RW, OW (overwrites) or RM, and
+others.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +22,7 @@ _FLAGS: Final = {name: flags for flags, names in _COMMANDS.items() for name in n
 
 
 def key_flags(name: str, words: Sequence[bytes]) -> tuple[str, ...]:
-    """Those of all keys of a command that has keys."""
+    """The flags of all keys of a command that has keys."""
     if name == "SET" and any(upper(word) == b"GET" for word in words[3:]):
         return _FLAGS["GETSET"]
     return _FLAGS[name]

@@ -1,4 +1,4 @@
-"""Commands that are about keys: whether they are there, and when they expire."""
+"""Commands about keys: their existence and their expiry."""
 
 import time
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def _condition(words: Words) -> OnlyIf:
     if {b"GT", b"LT"} <= names:
         raise RespError("ERR GT and LT options at the same time are not compatible")
     if len(names) > 1:
-        # XX with GT is GT, since what doesn't expire counts as what expires last.
+        # XX with GT is GT: a key without an expiry counts as the last to expire.
         return OnlyIf.LIMITED_EARLIER if b"LT" in names else OnlyIf.LATER
     return _CONDITIONS[names.pop()] if names else OnlyIf.ALWAYS
 
@@ -74,7 +74,7 @@ def _persist(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _expiry(convert: Callable[[int], int]) -> Callable[[RespConnection, Words], Slot]:
-    """`convert` makes the answer of the time in Unix milliseconds at which a key expires."""
+    """`convert` makes the answer from a key's expiry, in Unix milliseconds."""
 
     def finish(found: list[object]) -> bytes:
         versioned = found[0]

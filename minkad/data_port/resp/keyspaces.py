@@ -1,5 +1,5 @@
-"""The keyspaces as the connections of Redis clients see them: which node leads the partition of a key, by this node's
-copy of the table.
+"""The keyspaces as the connections of Redis clients see them: the node that leads the partition of a key, by this
+node's copy of the table.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +14,12 @@ from minka.cluster.routing_table import RangeRoutes, Route
 from minka.v1.cluster_pb2 import HashFunction, Keyspace, Partition
 from minkad.core.state import State
 
-_OWN: Final = b"_"  # so begin the names of the cluster's own keyspaces
-_BRACE: Final = ord("{")  # a number is found in bytes in a fifth of the time that bytes take
+_OWN: Final = b"_"  # prefix of the names of the cluster's own keyspaces
+_BRACE: Final = ord("{")  # a number is found in bytes in a fifth of the time of a bytes object
 
 
 class SlotRange(NamedTuple):
-    """Neighbouring slots of Redis in partitions that have the same replicas."""
+    """Neighbouring slots of Redis in partitions with the same replicas."""
 
     first: int
     last: int
@@ -31,19 +31,17 @@ class View(ABC):
     """One keyspace."""
 
     is_cluster = False
-    """Whether clients go to the right node themselves, as in Redis Cluster."""
+    """True if clients choose the right node themselves, as in Redis Cluster."""
 
     def __init__(self, keyspace: Keyspace, state: State) -> None:
         self.id: Final = keyspace.id
         self.name: Final = keyspace.name
         self.state = state
         self.answer_bytes = 64
-        """What other nodes answer for a key, about."""
+        """About the size of other nodes' answers for a key."""
 
     def learn_size(self, size: int) -> None:
-        """A key was answered with so many bytes. It is soon expected that others have as many, and only slowly that
-        they have fewer.
-        """
+        """A key was answered with `size` bytes. The expected size grows at once, and shrinks slowly."""
         if size > self.answer_bytes:
             self.answer_bytes = size
         else:
@@ -58,15 +56,15 @@ class View(ABC):
         """The routes to all partitions, in order."""
 
     def learn(self, rows: Collection[Partition]) -> None:  # noqa: B027 - the others read the table
-        """Take rows that a refusal had, which may be newer than the table here."""
+        """Take the rows in a refusal, which may be newer than the table here."""
 
     @abstractmethod
     def changed(self, partitions: Collection[int] | None) -> None:
-        """The rows of these partitions, perhaps of other keyspaces, have changed; None: it isn't known which."""
+        """The rows of these partitions, perhaps of other keyspaces, have changed; None: any rows may have."""
 
 
 class HashView(View):
-    """A keyspace by hash; the rows are decoded when they are needed."""
+    """A keyspace by hash; the rows are decoded when needed."""
 
     def __init__(self, keyspace: Keyspace, state: State) -> None:
         super().__init__(keyspace, state)
@@ -82,7 +80,7 @@ class HashView(View):
         return self._routes[slot] or self._route_of(slot)
 
     def route_at(self, slot: int) -> Route | None:
-        """The route to a partition by its slot; None without one."""
+        """The route to a partition by its slot; None if there is no such partition."""
         return (self._routes[slot] or self._route_of(slot)) if slot < self.count else None
 
     def routes(self) -> Iterator[Route]:
@@ -92,7 +90,7 @@ class HashView(View):
                 yield found
 
     def changed(self, partitions: Collection[int] | None) -> None:
-        """Forget those rows."""
+        """Forget the old rows."""
         if partitions is None:
             self._routes = [None] * self.count
             return
@@ -124,8 +122,8 @@ class ClusterView(HashView):
         return self._routes[slot] or self._route_of(slot)
 
     def slot_ranges(self) -> list[SlotRange]:
-        """All slots, with the nodes that have them. To a client a node is either a master or a replica, so a follower
-        that leads anything is left out.
+        """All slots, with their nodes. To a client a node is either a master or a replica, so a follower that leads
+        anything is left out.
         """
         routes = list(self.routes())
         leaders = {route.leader for route in routes}
@@ -148,7 +146,7 @@ class RangeView(View):
         self.changed(None)
 
     def route(self, key: bytes) -> Route | None:
-        """The route to the range in which the key lies."""
+        """The route to the range that contains the key."""
         return self._routes.route(0, [key])
 
     def routes(self) -> Iterator[Route]:
@@ -158,7 +156,7 @@ class RangeView(View):
                 yield Route.of(row)
 
     def changed(self, partitions: Collection[int] | None) -> None:
-        """Take those rows."""
+        """Take the rows."""
         if partitions is None:
             self._routes = RangeRoutes(self._keyspace)
         for row in self.state.partitions.decoded(partitions) if partitions is not None else self._rows():
@@ -166,7 +164,7 @@ class RangeView(View):
                 self._routes.update(row)
 
     def learn(self, rows: Collection[Partition]) -> None:
-        """Take them if they are newer."""
+        """Take the rows that are newer."""
         for row in rows:
             if row.keyspace_id == self.id:
                 self._routes.update(row)
@@ -176,10 +174,10 @@ class RangeView(View):
 
 
 class Keyspaces:
-    """The views that are in use."""
+    """The views in use."""
 
     def __init__(self, state: Callable[[], State], on_nodes: Callable[[Collection[str]], None]) -> None:
-        """`state`: this node's copy of the tables as it is now. `on_nodes` is called with the addresses of all data
+        """`state` returns this node's present copy of the tables. `on_nodes` is called with the addresses of all data
         ports whenever the nodes may have changed.
         """
         self._state = state
@@ -189,7 +187,7 @@ class Keyspaces:
         self._version = -1
 
     def refresh(self) -> None:
-        """Take what has changed since the last call."""
+        """Take the changes since the last call."""
         state = self._state()
         if state is self._seen and state.version == self._version:
             return
@@ -202,7 +200,7 @@ class Keyspaces:
             self._on_nodes({node.data_address for node in state.nodes.values()})
 
     def view(self, name: bytes) -> View | None:
-        """The keyspace of this name; None if there is none, or not all of it yet."""
+        """The keyspace of this name; None if it doesn't exist, or isn't complete yet."""
         if name.startswith(_OWN):
             return None
         self.refresh()
@@ -217,7 +215,7 @@ class Keyspaces:
 
     @property
     def state(self) -> State:
-        """The tables as they are now."""
+        """The present tables."""
         return self._state()
 
     def names(self) -> list[str]:
@@ -225,7 +223,7 @@ class Keyspaces:
         return sorted(one.name for one in self._state().keyspaces.values() if not one.name.encode().startswith(_OWN))
 
     def data_address(self, node_id: str) -> str:
-        """host:port of a node's data port, "" if it isn't known."""
+        """host:port of a node's data port; "" if unknown."""
         node = self._state().nodes.get(node_id)
         return node.data_address if node is not None else ""
 

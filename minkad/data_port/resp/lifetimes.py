@@ -1,4 +1,4 @@
-"""When keys expire, as commands say it."""
+"""The expiry of keys, as commands give it."""
 
 import time
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from minkad.data_port.resp.replies import RespError
 
 
 class Until(NamedTuple):
-    """The fields of an operation that say when its key expires."""
+    """The fields of an operation that give the expiry of its key."""
 
     lifetime: Lifetime
     ms: int = 0

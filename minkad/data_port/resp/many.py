@@ -1,4 +1,4 @@
-"""Commands with very many keys: done piece by piece, so that other work is done in between.
+"""Commands with very many keys: done piece by piece, with other work in between.
 
 While one is under way, its connection begins nothing else.
 """
@@ -14,17 +14,17 @@ from minkad.data_port.resp.replies import OK, RespError, integer, internal
 from minkad.data_port.resp.slots import Owner, Slot
 
 PIECE_WORDS: Final = 1000
-"""In a piece; a command with fewer is done at once."""
+"""Words in a piece; a command with fewer is done at once."""
 
 _CHECKED_WORDS: Final = 4000
 
 Run = Callable[[RespConnection, Words, Owner | None], bytes | Slot]
-"""Does a piece as if it were the command; the owner of the answer is another one then."""
+"""Does a piece as if it were the command; the answer then has another owner."""
 Finish = Callable[[list[bytes]], bytes]
 
 
 def by_pieces(run: Run, finish: Finish, *, is_write: bool) -> Callable[[RespConnection, Words], bytes | Slot]:
-    """The command that `run` does, whatever number of keys it has. `finish` makes its answer of those of the pieces."""
+    """The command of `run`, for any number of keys. `finish` makes its answer from the answers of the pieces."""
 
     def command(connection: RespConnection, words: Words) -> bytes | Slot:
         if len(words) <= PIECE_WORDS:
@@ -50,10 +50,10 @@ class Many(Slot):
         self._step = connection.service.names[upper(words[0])].step
         self._at = 1
         self._answers: list[bytes] = []
-        self._kept = 0  # bytes of these
+        self._kept = 0  # bytes of the answers
 
     def check(self) -> None:
-        """Look at some of the keys, before anything is done."""
+        """Check some of the keys, before anything is done."""
         end = self._at + _CHECKED_WORDS
         try:
             check_keys([self._words[1], *self._words[self._at : end : self._step]], self._connection.view)
@@ -69,13 +69,13 @@ class Many(Slot):
             self._end(b"")
             return
         piece = self._words[start:end]
-        self._words[start:end] = [b""] * len(piece)  # what is done is freed now, and not all of it at the end
+        self._words[start:end] = [b""] * len(piece)  # free finished words now, and not all at the end
         self._at = end
         try:
             answer = self._run(connection, [self._words[0], *piece], self)
         except RespError as error:
             answer = error.encoded
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+        except Exception as error:  # noqa: BLE001 - a bug ends nothing else
             answer = internal(error).encoded
         if isinstance(answer, bytes):
             self._came(answer)
@@ -87,7 +87,7 @@ class Many(Slot):
     def _came(self, answer: bytes) -> None:
         if answer.startswith(b"-"):
             is_in_part = self.is_write and len(self._answers) > 0
-            # A client that is sent elsewhere, or told to try again, would count only the rest.
+            # A client that is redirected, or told to try again, would count only the rest.
             self._end(b"-ERR some of the keys are done, and not all: " + answer[1:] if is_in_part else answer)
             return
         self._answers.append(answer)
@@ -106,7 +106,7 @@ class Many(Slot):
     def _made(self) -> bytes:
         try:
             return self._finish(self._answers)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+        except Exception as error:  # noqa: BLE001 - a bug ends nothing else
             return internal(error).encoded
 
     def _end(self, answer: bytes) -> None:
@@ -117,16 +117,16 @@ class Many(Slot):
 
 
 def added(answers: list[bytes]) -> bytes:
-    """The sum of numbers."""
+    """The sum of the numbers."""
     return integer(sum(int(answer[1:]) for answer in answers))
 
 
 def together(answers: list[bytes]) -> bytes:
-    """One array of all their values."""
+    """One array with all values."""
     counts = [int(answer[1 : answer.index(b"\r")]) for answer in answers]
     return b"*%d\r\n" % sum(counts) + b"".join([answer[answer.index(b"\n") + 1 :] for answer in answers])
 
 
 def all_done(_: list[bytes]) -> bytes:
-    """Of what has no other answer."""
+    """The answer of a command that has no other."""
     return OK

@@ -1,4 +1,4 @@
-"""What comes on a connection, cut into commands by hiredis, within limits that hiredis doesn't know."""
+"""Cuts the input of a connection into commands with hiredis, within limits that hiredis doesn't know."""
 
 import re
 from typing import Final, cast
@@ -13,8 +13,8 @@ Command = list[bytes]
 MAX_COMMAND_BYTES: Final = 2 * MAX_VALUE_BYTES
 MAX_INLINE_BYTES: Final = 64 * 1024
 
-# hiredis makes room for as many items as an array's header says, so a header with seven digits is looked at first: it
-# may also be a part of a value. A header that is cut off waits for the rest, and so does the like in a value.
+# hiredis allocates as many items as an array's header says, so a header with seven digits is checked first: it may also
+# be a part of a value. A header that is incomplete waits for the rest, and so does a similar text in a value.
 _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
 _LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with one byte, so it is found faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
@@ -27,24 +27,24 @@ _WORD_MOST: Final = 8
 
 
 class Parser:
-    """Takes bytes, gives commands. After an error it takes nothing more."""
+    """Takes bytes, returns commands. After an error it takes nothing more."""
 
     def __init__(self) -> None:
-        self.error: RespError | None = None  # what ends the connection, after the commands before it
-        self.partial = 0  # bytes of the command that is not complete
-        self.weight = 0  # what it takes of memory: short words take several times their bytes
+        self.error: RespError | None = None  # the error that ends the connection, after the commands before it
+        self.partial = 0  # bytes of the incomplete command
+        self.weight = 0  # its memory: short words take several times their bytes
         self._reader = hiredis.Reader()
         self._held = b""  # the beginning of a header, or of an inline command
-        self._is_inside = False  # what hiredis has ends inside of a command
-        self._tail = b""  # the end of that
+        self._is_inside = False  # hiredis's input ends inside of a command
+        self._tail = b""  # the end of that input
 
     @property
     def held(self) -> int:
-        """Bytes of a line that is not complete."""
+        """Bytes of an incomplete line."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that are complete now, each with a name at least."""
+        """The commands that are now complete, each with at least a name."""
         if self._held:
             data, self._held = self._held + data, b""
         commands: list[Command] = []
@@ -72,7 +72,9 @@ class Parser:
         return data
 
     def _begin_lines(self, data: bytes, commands: list[Command]) -> None:
-        """Take what follows arrays and is none, in pieces, since each change costs as much as what is at hand."""
+        """Take input after arrays that isn't an array, in pieces, since each change costs as much as the input
+        at hand.
+        """
         data, self._held = data + self._held, b""
         self._reader, self._is_inside, self.partial, self.weight = hiredis.Reader(), False, 0, 0
         if len(data) <= _PIECE_BYTES:
@@ -83,7 +85,7 @@ class Parser:
                 commands += self.feed(data[start : start + _PIECE_BYTES])
 
     def _take_with_large(self, data: bytes, large: re.Match[bytes] | None, commands: list[Command]) -> int:
-        """The same as `_take`, for something in which there may be a large header."""
+        """The same as `_take`, for input with a possible large header."""
         done = 0
         while large is not None:
             at = self._take(data[done : large.start()], commands)
@@ -92,20 +94,20 @@ class Parser:
             done = large.start()
             if not self._is_inside and not data.startswith(b"*", done):
                 return done
-            if not self._reader.has_data():  # so it is no part of a value
+            if not self._reader.has_data():  # so it isn't a part of a value
                 raise RespError("ERR Protocol error: invalid multibulk length")
             large = _LARGE.search(data, done + 1)
         at = self._take(data[done:], commands)
         return done + at if at >= 0 else at
 
     def _take(self, data: bytes, commands: list[Command]) -> int:
-        """Take arrays. Returns where an inline command begins after them; -1: nowhere."""
+        """Take arrays. Returns the place where an inline command begins after them; -1: there is none."""
         if not data:
             return -1
         reader, gets = self._reader, self._reader.gets
         reader.feed(data)
         first = len(commands)
-        empties: list[tuple[int, bytes]] | None = None  # arrays that are passed over: before which command
+        empties: list[tuple[int, bytes]] | None = None  # skipped arrays: before which command
         try:
             while (command := gets()) is not False:
                 if type(command) is list and command:
@@ -137,7 +139,7 @@ class Parser:
         return -1
 
     def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
-        """Take the lines at the beginning; returns what follows them, which is empty or begins with an array."""
+        """Take the lines at the beginning; returns the rest, which is empty or begins with an array."""
         start = 0
         while start < len(data) and data[start] != ord("*"):
             end = data.find(b"\n", start)
@@ -167,9 +169,9 @@ def _array(words: Command) -> bytes:
 
 
 def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
-    """Find where something begins that hiredis doesn't take, after these arrays. If the first of them has begun before
-    `data`, `tail` is the end of what was there. -1 if an array follows, which has a mistake then, or if the place isn't
-    certain.
+    """The place of the first input after these arrays that hiredis doesn't take. If the first array began before
+    `data`, `tail` is the end of the earlier input. -1 if an array follows, which must have an error then, or if the
+    place is uncertain.
     """
     others = b"".join(arrays[1:])
     ends = _ends(data, arrays[0], tail) if tail else [len(arrays[0])]
@@ -178,8 +180,8 @@ def _end_of_arrays(data: bytes, arrays: list[bytes], tail: bytes) -> int:
 
 
 def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
-    """Find where an array may end that has begun before `data`: one place unless it repeats itself. None if there are
-    too many places to look at.
+    """The places where an array that began before `data` may end: one, unless it repeats itself. None if there are too
+    many places to check.
     """
     ends, end = list[int](), 0
     for _ in range(_TRIES):
@@ -214,7 +216,7 @@ _NAMED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"
 
 
 def split_line(line: bytes) -> Command:
-    """The words of a line, with quotes as redis-cli takes them. Raises RespError."""
+    """The words of a line, with quotes as in redis-cli. Raises RespError."""
     words: Command = []
     at, line = 0, line.rstrip()
     while at < len(line):

@@ -17,17 +17,15 @@ from minkad.data_port.resp.replies import RespError
 from minkad.data_port.resp.slots import Divided, Part, Taker
 from minkad.process.memory import Share
 
-_BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch takes no more after it has these; one command may exceed it
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # a batch with this much takes no more; a single command may exceed it
 _BATCH_ENTRIES: Final = 10_000
-_BATCH_OPERATIONS: Final = 1000  # each is decided by the leader in the same turn of its loop
+_BATCH_OPERATIONS: Final = 1000  # the leader decides each in the same turn of its loop
 _OUTCOME_BYTES: Final = 32
 _PATIENCE_S: Final = 0.002  # uvloop counts whole milliseconds, so this may be just over one
 
 
 class Batch(Errand):
-    """Writes in their order, of one partition. They are plain pairs, until an operation makes all of them
-    operations.
-    """
+    """Writes to one partition, in order. They are plain pairs, until an operation turns all of them into operations."""
 
     __slots__ = ("_began", "_keys", "_pipe", "_sizes", "_wanted", "operations", "takers", "values", "weight")
 
@@ -40,11 +38,11 @@ class Batch(Errand):
         self.takers: list[Taker] = []
         self.weight = 0
         self._sizes: list[int] = []  # of the operations
-        self._wanted = 0  # values that are to be answered
+        self._wanted = 0  # values to answer with
         self._began = time.perf_counter()
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Add a plain write; its taker is added by the caller."""
+        """Add a plain write; the caller adds its taker."""
         self._keys.append(key)
         if self.operations is None:
             self.values.append(value)
@@ -54,7 +52,7 @@ class Batch(Errand):
         self.weight += len(key) + len(value or b"")
 
     def operate(self, key: bytes, operation: Operation, size: int) -> None:
-        """Add an operation; its taker is added by the caller."""
+        """Add an operation; the caller adds its taker."""
         if self.operations is None:
             self.operations = [Set(key, value) for key, value in zip(self._keys, self.values, strict=True)]
             self._sizes = [len(value or b"") for value in self.values]
@@ -69,7 +67,7 @@ class Batch(Errand):
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more."""
+        """True if the batch takes no more."""
         most = _BATCH_ENTRIES if self.operations is None else _BATCH_OPERATIONS
         return self.weight >= _BATCH_BYTES or len(self._keys) >= most
 
@@ -82,7 +80,7 @@ class Batch(Errand):
         return MAX_ANSWER_BYTES if self._wanted else max(self.size(), SEVERAL_BYTES)
 
     def keys(self) -> list[bytes]:
-        """The keys by entry; of an operation on several, the first."""
+        """The keys by entry; for an operation on several keys, the first."""
         return self._keys
 
     def body(self) -> bytes:
@@ -142,12 +140,12 @@ class Batch(Errand):
             target.operate(self._keys[place], self.operations[place], self._sizes[place])
 
     def divided(self) -> None:
-        """Put each entry into the pipe of its partition, and after them what was gathered meanwhile."""
+        """Put each entry into the pipe of its partition, and then the entries gathered meanwhile."""
         self._pipe.divide(self)
 
 
 class Pipe:
-    """One batch is on its way, and the next ones are gathered, so that the writes of a connection stay in order."""
+    """One batch is on its way while the next ones are gathered, so that the writes of a connection stay in order."""
 
     __slots__ = ("_awaited", "_overdue", "_pipes", "_under_way", "gathered", "partition_id", "view")
 
@@ -157,7 +155,7 @@ class Pipe:
         self.partition_id = partition_id
         self.gathered: list[Batch] = []
         self._under_way: Batch | None = None
-        self._awaited = 0  # the next batch waits for so many clients
+        self._awaited = 0  # the clients that the next batch waits for
         self._overdue: asyncio.TimerHandle | None = None
 
     def batch(self) -> Batch:
@@ -183,8 +181,8 @@ class Pipe:
             batch.send()
 
     def ended(self, batch: Batch) -> None:
-        """The batch is over: the next one begins when those that waited for this one have come again, or at the end of
-        this turn of the loop, after they were told.
+        """The batch is over: the next one begins when the clients of this one have come again, or at the end of this
+        turn of the loop, after they were told.
         """
         assert self._under_way is batch, "one batch is on its way"
         self._under_way = None
@@ -207,7 +205,7 @@ class Pipe:
             self._pipes.forget(self)
 
     def halve(self, batch: Batch) -> None:
-        """It was too much at once, and nothing of it was done: it goes on in halves."""
+        """The batch was too large, and nothing of it was done: it goes on in halves."""
         middle = len(batch.takers) // 2
         first = batch.part(batch.takers[:middle], 0)
         self.gathered.insert(0, batch.part(batch.takers[middle:], len(first.keys())))
@@ -215,7 +213,7 @@ class Pipe:
         asyncio.get_running_loop().call_soon(first.send)
 
     def divide(self, batch: Batch) -> None:
-        """Entries belong to several partitions by now."""
+        """The entries now belong to several partitions."""
         batches, self.gathered = [batch, *self.gathered], []
         self._under_way = None
         self._pipes.forget(self)
@@ -224,14 +222,14 @@ class Pipe:
 
 
 class Pipes:
-    """Those with something in them, by partition."""
+    """The non-empty pipes, by partition."""
 
     def __init__(self, means: Means, share: Share) -> None:
-        """The answers to operations are taken from `share` while they are looked at."""
+        """The answers to operations are taken from `share` while they are being read."""
         self.means = means
         self.share = share
         self.commit_delay = CommitDelay()
-        self.patience_s = _PATIENCE_S  # how long a batch waits for clients at most
+        self.patience_s = _PATIENCE_S  # the longest time that a batch waits for clients
         self._pipes: dict[int, Pipe] = {}
         self._beginning: list[Pipe] = []
 
@@ -243,13 +241,13 @@ class Pipes:
         return pipe.batch()
 
     def begin_soon(self, pipe: Pipe) -> None:
-        """Begin it once all that has come in this turn of the loop is in it."""
+        """Begin the pipe after everything that has come in this turn of the loop is in it."""
         if not self._beginning:
             asyncio.get_running_loop().call_soon(self._begin)
         self._beginning.append(pipe)
 
     def forget(self, pipe: Pipe) -> None:
-        """There is nothing in it."""
+        """The pipe is empty."""
         if self._pipes.get(pipe.partition_id) is pipe:
             del self._pipes[pipe.partition_id]
 

@@ -1,4 +1,4 @@
-"""Redis's protocol at one node, made of the node's parts."""
+"""Redis's protocol at one node, built from the node's parts."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from minkad.replication.requests import Requests
 
 
 class RespPort:
-    """Makes what serves one connection."""
+    """Makes the protocols of connections."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class RespPort:
         tls: Callable[[], ssl.SSLContext | None],
         knows_table: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`own_address`: that of the data port, for clients. `state`: this node's copy of the tables as it is now.
-        `memory` is that of clients. `tls` gives the context for connections to other nodes. `knows_table`:
-        whether a keyspace that isn't in the tables here isn't there at all.
+        """`own_address`: the data port's address for clients. `state` returns this node's present copy of the tables.
+        `memory` is the memory for clients. `tls` returns the context for connections to other nodes. `knows_table`
+        returns True if a keyspace that is missing in the tables here doesn't exist.
         """
         self._elsewhere = Elsewhere(cluster_id, tls)
         keyspaces = Keyspaces(state, self._elsewhere.keep)
@@ -48,7 +48,7 @@ class RespPort:
         self.service = Service(means, memory, COMMANDS, Cursors(), Walks(), own_address, knows_table)
 
     def protocol(self) -> asyncio.Protocol:
-        """What serves a new connection."""
+        """The protocol of a new connection."""
         return cast("asyncio.Protocol", RespConnection(self.service))
 
     def close(self) -> None:

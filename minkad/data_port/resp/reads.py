@@ -1,4 +1,4 @@
-"""Reads for Redis clients: at once where this node leads and nothing stands against it, else as errands."""
+"""Reads for Redis clients: at once where this node leads and can read at once, else as errands."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from minkad.process.memory import Share
 from minkad.replication.requests import FEW_BYTES
 
 STALE_MS: Final = 5000
-"""A replica that may be older than this doesn't answer a connection with READONLY."""
+"""An older replica doesn't answer a connection with READONLY."""
 
 _TOO_MUCH: Final = frozenset({Code.TOO_LARGE, Code.OVERLOADED})
 
 
 class Read(Errand):
-    """Some keys of one partition, to be read for a joined answer."""
+    """Some keys of one partition, to read for a joined answer."""
 
     __slots__ = ("_joined", "_keys", "_positions")
 
@@ -44,7 +44,7 @@ class Read(Errand):
         return kv_frames.encode(self._keys)
 
     def succeeded(self, body: bytes | None) -> None:
-        """The values, or versions."""
+        """Use the values, or versions."""
         found: Sequence[object]
         if self._op is Op.READ_VERSIONED:
             found = decode_versioned(body or b"")
@@ -87,10 +87,10 @@ class Read(Errand):
 
 
 class Then:
-    """The first half of a read that was too much at once; the other one begins when all of this has come."""
+    """The first half of a read that was too large; the second half begins when the first has come."""
 
     def __init__(self, joined: Parts, missing: int, second: Read) -> None:
-        """`missing`: how many results the first half has."""
+        """`missing`: the number of results of the first half."""
         self._joined = joined
         self._missing = missing
         self._second = second
@@ -101,7 +101,7 @@ class Then:
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These can't be had."""
+        """These results can't be had."""
         self._joined.lack(positions, error)
         self._came(len(positions))
 
@@ -112,12 +112,12 @@ class Then:
 
 
 class Presence:
-    """The parts of an answer for which it only counts whether keys are there: no value is kept. What is too much to be
-    read at once is read in pieces, one after the other, when nothing else of the answer is under way.
+    """The parts of an answer that only tells if keys exist: no value is kept. Keys that are too much to be read at once
+    are read in pieces, one after the other, when nothing else of the answer is under way.
     """
 
     def __init__(self, joined: Joined, under_way: int) -> None:
-        """`under_way`: how many looks are sent at once."""
+        """`under_way`: the number of looks sent at once."""
         self._joined = joined
         self._under_way = under_way
         self._waiting: list[Look] = []
@@ -128,14 +128,14 @@ class Presence:
         self._ended()
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These can't be had, so those that wait needn't be."""
+        """These results can't be had, so waiting looks are dropped."""
         waiting, self._waiting = self._waiting, []
         for some in (positions, *(look.positions for look in waiting)):
             self._joined.lack(some, error)
         self._ended()
 
     def wait(self, looks: Sequence["Look"]) -> None:
-        """A look has ended without an answer: these are sent in its place, when it is their turn."""
+        """A look has ended without an answer: these looks are sent in its place, in their turn."""
         self._waiting += looks
         self._ended()
 
@@ -147,7 +147,7 @@ class Presence:
 
 
 class Look(Read):
-    """A look whether some keys of one partition are there."""
+    """Checks if some keys of one partition exist."""
 
     __slots__ = ("_is_alone", "_presence")
 
@@ -186,12 +186,12 @@ class Look(Read):
         elif len(self._keys) > 1 or not self._is_alone:
             self.divided()
         else:
-            # One value fits into any answer, unless other connections' reads are passed on together with it.
+            # One value fits into any answer, unless other connections' reads are passed on with it.
             super()._retry_or_fail(MinkaError(Code.OVERLOADED, error.message))
 
 
 class Reads:
-    """What connections read by. `read` is called for nearly every command, so it does no more than it must."""
+    """The reads of connections. `read` is called for nearly every command, so it does only what it must."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
@@ -240,7 +240,9 @@ class Reads:
         *,
         only_presence: bool = False,
     ) -> None:
-        """Read the keys for a joined answer, by position. With `only_presence` it gets something instead of values."""
+        """Read the keys for a joined answer, by position. With `only_presence` the answer gets placeholders instead of
+        values.
+        """
         parts = _by_route(view, keys)
         if parts is None:
             joined.lack(range(len(keys)), RespError("TRYAGAIN a partition is not known yet"))

@@ -1,4 +1,4 @@
-"""Whether more is read from a Redis client: no more than there is room for, of commands and of answers that wait."""
+"""Decides if more is read from a Redis client: only as much as there is room for commands and for answers that wait."""
 
 import asyncio
 import time
@@ -11,15 +11,15 @@ from minkad.process import tasks
 from minkad.process.memory import Share
 
 UNCOUNTED_BYTES: Final = 16 * 1024
-"""Of what is held for a connection: a little is a part of what any connection takes."""
+"""Bytes held for a connection that aren't counted: any connection takes a little."""
 
 _UNANSWERED_BYTES: Final = 1024 * 1024  # of commands; with more, nothing is read until all are answered
-_ROOM_BYTES: Final = 64 * 1024  # what is waited for before a command is begun, or more is read, when memory is short
-_UNREAD_S: Final = 10.0  # a part of a command may be kept so much longer while the node itself doesn't read the rest
+_ROOM_BYTES: Final = 64 * 1024  # when memory is short, a command, or a read, waits for this much
+_UNREAD_S: Final = 10.0  # a part of a command may be kept this much longer while the node itself doesn't read the rest
 
 
 class Receiving:
-    """One connection's."""
+    """The receiving of one connection."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class Receiving:
         untaken: Untaken,
         begin_next: Callable[[], bool],
     ) -> None:
-        """`begin_next` begins what has come, soon; False: there is nothing."""
+        """`begin_next` begins the next command soon; False: there is none."""
         self.is_reading = True
-        self.counted = 0  # bytes that the share has
-        self._granted = 0  # bytes that the share has for the next command
+        self.counted = 0  # bytes taken from the share
+        self._granted = 0  # bytes taken from the share for the next command
         self._transport = transport
         self._share = share
         self._intake = intake
@@ -41,7 +41,7 @@ class Receiving:
         self._waiting: asyncio.Task[None] | None = None
 
     def count(self, held: int) -> None:
-        """So many bytes are held now."""
+        """`held` bytes are held now."""
         counted = held if held > UNCOUNTED_BYTES else 0
         self._share.take_until_answered(counted - self.counted)
         self.counted = counted
@@ -51,7 +51,7 @@ class Receiving:
             self.read_or_not()
 
     def read_or_not(self) -> None:
-        """Read more, or nothing, or ask for room first."""
+        """Read more, or stop reading, or ask for room first."""
         if self._transport.is_closing():
             return
         has_plenty = self._share.has_plenty
@@ -65,14 +65,14 @@ class Receiving:
             self._ask_for_room()
 
     def has_room(self) -> bool:
-        """Whether there is room to begin one more command; else `begin_next` is called once there is."""
+        """True if there is room to begin one more command; else `begin_next` is called when there is."""
         if self._share.has_room(_ROOM_BYTES):
             return True
         self._ask_for_room()
         return False
 
     def take_leave(self) -> bool:
-        """Whether room was granted for a command, which is given back."""
+        """True if room was granted for a command; the room is given back."""
         granted, self._granted = self._granted, 0
         if granted:
             self._share.give(granted)
@@ -82,7 +82,7 @@ class Receiving:
         """The connection is over."""
         if self._waiting is not None:
             self._waiting.cancel()
-        self._begin_next = _nothing  # it knows the connection, which is not to wait for the garbage collection
+        self._begin_next = _nothing  # it knows the connection, which must not wait for garbage collection
 
     def _note_part(self, patience_s: float) -> None:
         """Watch how long a part of a command is kept."""
@@ -91,7 +91,7 @@ class Receiving:
     def _pause(self) -> None:
         if self.is_reading:
             self.is_reading = False
-            # The client can't send what isn't read. Still, those that all wait for each other's memory must not last.
+            # The client can't send what isn't read. Still, clients that all wait for each other's memory must not last.
             self._note_part(_UNREAD_S)
             self._transport.pause_reading()
 

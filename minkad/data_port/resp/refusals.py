@@ -1,4 +1,4 @@
-"""Refusals of nodes as Redis clients know them."""
+"""Refusals of nodes, in the words of Redis."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -12,7 +12,7 @@ from minkad.data_port.resp.keyspaces import Keyspaces, View
 from minkad.data_port.resp.replies import RespError
 
 DOWN_S: Final = 10.0
-"""A partition that nobody has served for so long is down; before that, clients are to try again."""
+"""A partition that nobody has served for this long is down; before that, clients are told to try again."""
 
 _CODES: Final = {Code.NOT_ENOUGH_REPLICAS: "NOREPLICAS", Code.OVERLOADED: "BUSY", Code.NO_CLEARANCE: "CLUSTERDOWN",
                  Code.PARTITION_OFFLINE: "CLUSTERDOWN"}  # fmt: skip
@@ -34,18 +34,18 @@ class Refusals:
             self._down_since.pop(partition_id, None)
 
     def moved(self, leader: str, key: bytes) -> RespError:
-        """The key's slot is another node's."""
+        """The error for a key in a slot of another node."""
         address = self._keyspaces.data_address(leader)
         if not address:
             return RespError(f"CLUSTERDOWN the address of {leader} is not known yet")
         return RespError(f"MOVED {crc16(key)} {address}")
 
     def is_elsewhere(self, route: Route | None) -> bool:
-        """Whether another node leads the partition."""
+        """True if another node leads the partition."""
         return route is not None and route.leader not in ("", self._node_id)
 
     def for_cluster(self, route: Route | None, error: MinkaError, key: bytes) -> RespError:
-        """What a client of Redis Cluster is told when the partition of the key isn't led here, or by nobody."""
+        """The error for a client of Redis Cluster when another node leads the key's partition, or nobody."""
         if route is not None and route.leader not in ("", self._node_id):
             return self.moved(route.leader, key)
         number = route.partition_id if route is not None else 0
@@ -56,21 +56,21 @@ class Refusals:
 
     @staticmethod
     def plain(error: MinkaError) -> RespError:
-        """Any other refusal: the code of Minka, and what it says."""
+        """Any other refusal: the code of Minka and its text."""
         if (code := _CODES.get(error.code)) is not None:
             return RespError(f"{code} {error.message}")
         return RespError(f"ERR {error.code.name}: {error.message}")
 
 
 def unknown(words: Sequence[bytes]) -> RespError:
-    """The error for a command that doesn't exist, as Redis words it."""
+    """The error for a command that doesn't exist, in the words of Redis."""
     name = words[0][:128].decode("utf-8", "replace")
     shown = " ".join(f"'{word[:128].decode('utf-8', 'replace')}'" for word in words[1:20])[:128]
     return RespError(f"ERR unknown command '{name}', with args beginning with: {shown}")
 
 
 def no_keyspace(name: bytes, code: str, knows_table: bool) -> RespError:
-    """The error for a keyspace that doesn't exist, with what to do; or that isn't in a table that may lack some."""
+    """The error for a keyspace that doesn't exist, with the command that helps, or that an incomplete table lacks."""
     if not knows_table:
         return RespError("LOADING the node has just started, or hears no controller: it may not know all keyspaces")
     shown = name[:64].decode("utf-8", "replace")
@@ -86,7 +86,7 @@ def too_large() -> RespError:
 
 
 def check_keys(keys: Sequence[bytes], view: View) -> None:
-    """Raises RespError for a key that Minka doesn't take, and for keys of several slots of a Redis Cluster."""
+    """Raises RespError for a key that Minka doesn't take, and for keys in several slots of a Redis Cluster."""
     if b"" in keys:
         raise RespError("ERR a key is empty: a key of Minka has 1 to 65536 bytes")
     if max(map(len, keys)) > MAX_KEY_BYTES:

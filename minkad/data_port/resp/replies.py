@@ -28,7 +28,7 @@ class RespError(Exception):
 
 
 def internal(error: Exception) -> RespError:
-    """What a client is told of a mistake of ours, which is logged."""
+    """The error that a client gets after a bug, which is logged."""
     log.error("a command of a Redis client failed", exc_info=error)
     return RespError(f"ERR INTERNAL: {error!r}")
 

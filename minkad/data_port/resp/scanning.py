@@ -1,8 +1,8 @@
-"""SCAN: the keys partition by partition, in their order.
+"""SCAN: the keys in order, partition by partition.
 
-A cursor says the partition, and the key at which to go on by its hash, since a client's cursor has 64 bits. The node
-remembers the keys of its latest cursors. One that it doesn't know, since it is another node's or old, is found by
-reading the partition's keys from the first one.
+A cursor has 64 bits: it holds the partition, and the hash of the key at which to go on. The node remembers the keys of
+its latest cursors. For an unknown cursor, from another node or too old, it finds the key by reading the partition's
+keys from the first one.
 """
 
 from collections import OrderedDict
@@ -33,26 +33,26 @@ _CURSOR_BYTES: Final = 100  # of a remembered cursor, besides its key
 _DEFAULT_COUNT: Final = 10
 _KEY_BYTES: Final = 64  # of a key in a page, about
 _PAGE_BYTES: Final = 1024  # of a page, besides its keys
-_MATCHED_BYTES: Final = 64 * 1024  # of keys, against a pattern for which each byte is looked at
+_MATCHED_BYTES: Final = 64 * 1024  # of keys, against a pattern that checks each byte
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a scan goes on: at a key of a partition. Keyspaces by ranges have the number 0 only."""
+    """The place where a scan goes on: a key of a partition. Keyspaces by ranges have only the number 0."""
 
     number: int
     start: bytes = b""
 
     @property
     def cursor(self) -> int:
-        """It as a number; 0 is the beginning."""
+        """The place as a number; 0 is the beginning."""
         if not self.start:
             return self.number << _HASH_BITS
         return self.number << _HASH_BITS | (mmh3.hash64(self.start, signed=False)[0] & _HASH_MASK or 1)
 
 
 class Cursors:
-    """The latest cursors that were given out."""
+    """The latest cursors given out."""
 
     def __init__(self) -> None:
         self._starts: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by keyspace and cursor
@@ -92,7 +92,7 @@ class Page(Errand):
         have: Callable[[ScanPage | RespError], None],
         max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
-        """`have` is called with the page, or with the reason why there is none. `max_bytes`: of its keys."""
+        """`have` is called with the page, or with the reason why there is none. `max_bytes` bounds its keys."""
         super().__init__(means, view, Op.SCAN, share)
         self._place = place
         self._rows = rows
@@ -100,7 +100,7 @@ class Page(Errand):
         self._have = have
 
     def keys(self) -> Sequence[bytes]:
-        """The key from which on it reads."""
+        """The key at which it begins to read."""
         return [self._place.start]
 
     def route(self) -> Route | None:
@@ -113,11 +113,11 @@ class Page(Errand):
         return kv_frames.encode(ScanBody(self._place.start, b"", False, self._rows, self._max_bytes, True))
 
     def size(self) -> int:
-        """Of keys that are not long."""
+        """For keys of normal length."""
         return min(self._rows * _KEY_BYTES, self._max_bytes) + MAX_KEY_BYTES
 
     def most(self) -> int:
-        """A page has one key more than its limit says, if that is the first one, and says where the next begins."""
+        """A page has one key above its limit, if that is the first one, and the place where the next page begins."""
         return self._max_bytes + 3 * MAX_KEY_BYTES + _PAGE_BYTES
 
     def succeeded(self, body: bytes | None) -> None:
@@ -129,17 +129,17 @@ class Page(Errand):
         self._have(errors[0])
 
     def divided(self) -> None:
-        """A page has one key to begin at."""
+        """Nothing to divide: a page has one key to begin at."""
         raise AssertionError("a page is of one partition")
 
 
 class Scan:
-    """One SCAN: a page, after the search for its beginning if need be."""
+    """One SCAN: a page, after the search for its beginning if necessary."""
 
     def __init__(
         self, connection: RespConnection, cursor: int, count: int, pattern: Glob | None, is_empty: bool
     ) -> None:
-        """`is_empty`: no key is of the type that was asked for."""
+        """`is_empty`: no key has the requested type."""
         self._connection = connection
         self._view = connection.view
         self._cursor = cursor
@@ -169,7 +169,7 @@ class Scan:
             if not (isinstance(view, ClusterView) and self._is_elsewhere(view, place)):
                 self.slot.lack([0], page)
                 return
-            self._answer(self._here(Place(place.number + 1)), [])  # another node leads it by now
+            self._answer(self._here(Place(place.number + 1)), [])  # another node leads it now
             return
         following = Place(place.number, page.end)
         if not page.end:
@@ -182,7 +182,7 @@ class Scan:
         return means.refusals.is_elsewhere(view.route_at(place.number))
 
     def _here(self, place: Place) -> Place | None:
-        """The place, or the beginning of the next partition that is to be read; None: all is read."""
+        """The place, or the beginning of the next partition to read; None: everything is read."""
         view = self._view
         if not isinstance(view, HashView):
             return place if place.number == 0 else None

@@ -1,4 +1,4 @@
-"""Commands about the node: what it is, how it is set, and what commands there are."""
+"""Commands about the node: its properties, its settings, and its commands."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import OK, Reply, RespError, Simple, bulk, integer, reply
 from minkad.data_port.resp.session import REDIS_VERSION, unknown_subcommand
 
-# What clients and redis-benchmark ask for; the values say what Minka does in the words of Redis.
+# Settings that clients and redis-benchmark ask for; the values describe Minka in the words of Redis.
 _CONFIG: Final = {
     "appendfsync": "always",
     "appendonly": "yes",
@@ -196,7 +196,7 @@ def _keys_of(command: Command | None, words: Words) -> list[bytes]:
 
 
 def _listed(commands: Iterable[Command], words: Words) -> Iterable[Command]:
-    """Those that COMMAND LIST FILTERBY names, or all."""
+    """The commands that COMMAND LIST FILTERBY names, or all."""
     if not words:
         return commands
     option = upper(words[1]) if len(words) == 3 and upper(words[0]) == b"FILTERBY" else b""
@@ -244,7 +244,7 @@ def _dbsize(connection: RespConnection, words: Words) -> bytes:
 
 
 def _size(connection: RespConnection, view: View) -> int:
-    """About how many keys the partitions have that this node leads."""
+    """About the number of keys in the partitions that this node leads."""
     node_id, size = connection.service.means.node_id, connection.service.means.requests.key_count
     return sum(size(route.partition_id) for route in view.routes() if route.leader == node_id)
 

@@ -1,4 +1,4 @@
-"""What all connections of Redis clients at one node share."""
+"""The parts that all connections of Redis clients at one node share."""
 
 import asyncio
 import itertools
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 TURN_S: Final = 0.005
-"""For so long commands are begun in a turn of the loop, and then those that waited; other work has its turn after that.
-"""
+"""In a turn of the loop, commands begin for this long, then those that waited; other work has its turn after that."""
 
 
 class Service:
@@ -41,10 +40,10 @@ class Service:
         own_address: str,
         knows_table: Callable[[], bool],
     ) -> None:
-        """`own_address`: that of this node's data port, for clients. `knows_table`: see `RespPort`."""
+        """`own_address`: the address of this node's data port, for clients. `knows_table`: see `RespPort`."""
         self.means = means
         self.memory = memory
-        self.commands = dict(commands)  # by name, in each spelling that came
+        self.commands = dict(commands)  # by name, in each spelling seen so far
         self.names = dict(commands)
         self.get, self.set = commands[b"GET"], commands[b"SET"]
         self.keyspaces: Keyspaces = means.keyspaces
@@ -66,7 +65,7 @@ class Service:
         self._until = 0.0
         self._pieces: deque[tuple[RespConnection, Callable[[], None]]] = deque()
         self.is_in_turn = False
-        """Whether something has come in this turn of the loop."""
+        """True if something has come in this turn of the loop."""
 
     def find(self, name: bytes) -> Command | None:
         """The command of this name in any spelling."""
@@ -76,13 +75,13 @@ class Service:
         return command
 
     def is_cluster(self, connection: "RespConnection") -> bool:
-        """Whether the connection's keyspace, if there is one, is one for clients of Redis Cluster."""
+        """True if the connection has a keyspace for clients of Redis Cluster."""
         view = self.keyspaces.view(connection.keyspace)
         return view is not None and view.is_cluster
 
     def begin_turn(self) -> None:
-        """Something has come: what is to be read together is read, and answers are sent, once all was seen that has
-        come in this turn of the loop.
+        """Something has come: after all input of this turn of the loop was seen, joint reads are done, and answers are
+        sent.
         """
         self.is_in_turn = True
         asyncio.get_running_loop().call_soon(self._end_turn)
@@ -91,17 +90,17 @@ class Service:
         self.keyspaces.refresh()
 
     def is_late(self) -> bool:
-        """Whether commands have taken enough of this turn of the loop."""
+        """True if commands have taken enough of this turn of the loop."""
         return time.perf_counter() > self._until
 
     def in_turn(self, connection: "RespConnection", piece: Callable[[], None]) -> None:
-        """Do a piece of a long command when it is its turn."""
+        """Do a piece of a long command in its turn."""
         self._pieces.append((connection, piece))
         if not self.is_in_turn:
             self.begin_turn()
 
     def settle_soon(self, connection: "RespConnection") -> None:
-        """Answers are there: they are sent at the end of this turn."""
+        """Answers are ready: they are sent at the end of this turn."""
         self._settling.append(connection)
         if not self.is_in_turn:
             self.begin_turn()
@@ -117,7 +116,7 @@ class Service:
                 break
             _guarded(connection, connection.settle)
         for number in range(len(self._pieces)):
-            if number and self.is_late():  # one has its turn however much the others have to settle
+            if number and self.is_late():  # one always has its turn, however much the others have to settle
                 break
             _guarded(*self._pieces.popleft())
         self._is_settling = False
@@ -132,7 +131,7 @@ class Service:
 
 
 def _guarded(connection: "RespConnection", work: Callable[[], None]) -> None:
-    """Do it for the connection: a mistake of ours ends that one, and no other."""
+    """Do the work for the connection: a bug ends only this connection."""
     try:
         work()
     except Exception:

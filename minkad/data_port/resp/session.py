@@ -126,7 +126,7 @@ def _client(connection: RespConnection, words: Words) -> bytes:
 
 
 def _listed(connection: RespConnection, words: Words) -> Iterable[RespConnection]:
-    """The connections that CLIENT LIST is to show: all, those of a type, or some by id."""
+    """The connections for CLIENT LIST: all, those of a type, or some by id."""
     connections, option = connection.service.connections, upper(words[0]) if words else b""
     if not words:
         return connections.values()

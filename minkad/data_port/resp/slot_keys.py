@@ -1,7 +1,7 @@
-"""CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: which keys of a partition are in one of its slots.
+"""CLUSTER COUNTKEYSINSLOT and GETKEYSINSLOT: the keys of a partition in one of its slots.
 
-Nothing counts by slot, since that would cost every write something. So all keys of the partition are read, page by
-page, and other work is done in between. A node does this for one client at a time.
+Nothing counts by slot, since that would make every write slower. So all keys of the partition are read, page by page,
+with other work in between. A node does this for one client at a time.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ def _begin(walk: "Walk") -> Slot:
 
 
 class Walks:
-    """Those of all clients, one after the other."""
+    """The walks of all clients, one after the other."""
 
     def __init__(self) -> None:
         self._waiting: deque[Walk] = deque()  # the first one is under way
 
     def begin(self, walk: "Walk") -> None:
-        """Begin it once it is its turn."""
+        """Begin the walk in its turn."""
         self._waiting.append(walk)
         if len(self._waiting) == 1:
             self._next()
@@ -67,10 +67,10 @@ class Walks:
 
 
 class Walk:
-    """One command: the keys of the partition page by page, of which those in the slot are counted or kept."""
+    """One command: reads the keys of the partition page by page, and counts or keeps those in the slot."""
 
     def __init__(self, connection: RespConnection, view: ClusterView, redis_slot: int, wanted: int | None) -> None:
-        """`wanted`: so many keys at most are answered; None: their number is."""
+        """`wanted`: answer with at most this many keys; None: with their number."""
         self.connection = connection
         self._view = view
         self._redis_slot = redis_slot
@@ -82,7 +82,7 @@ class Walk:
         self.slot = Joined(connection, 1, self._answer, is_write=False)
 
     def begin(self, on_end: Callable[[], None]) -> None:
-        """Read. `on_end` is called once it is answered."""
+        """Read. `on_end` is called after the answer."""
         self._on_end = on_end
         self._read(b"")
 
@@ -99,7 +99,7 @@ class Walk:
             Page(service.means, self._view, connection.share, place, MAX_PAGE_ROWS, self._came).send()
 
     def _is_elsewhere(self) -> bool:
-        """Whether another node leads the partition: as in Redis, a node knows nothing of the slots of others."""
+        """True if another node leads the partition: as in Redis, a node knows nothing of the slots of others."""
         route = self._view.route_of_slot(self._redis_slot)
         return route is not None and route.leader not in ("", self.connection.service.means.node_id)
 

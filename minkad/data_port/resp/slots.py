@@ -1,4 +1,4 @@
-"""Places in the order of a connection's answers. A slot is filled once its answer is known."""
+"""Places in the order of a connection's answers. A slot is filled when its answer is known."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ class Owner(Protocol):
     """The connection."""
 
     reads: int
-    """Slots that wait for what is read: no later write may begin."""
+    """Slots that wait for a read: no later write may begin."""
     writes: int
     """Slots that wait for a write: no later read may begin."""
 
@@ -22,7 +22,7 @@ class Owner(Protocol):
 
 
 class Slot:
-    """An answer that is to come."""
+    """A future answer."""
 
     __slots__ = ("answer", "is_write", "owner")
 
@@ -50,7 +50,7 @@ class Slot:
 
 
 class SetSlot(Slot):
-    """The answers of commands that set one key each and come one after the other: `+OK`, as often as there are."""
+    """The answers to consecutive commands that set one key each: `+OK` for each."""
 
     __slots__ = ("count",)
 
@@ -60,11 +60,11 @@ class SetSlot(Slot):
 
     @property
     def entries(self) -> int:
-        """How many entries of the batch are its."""
+        """The number of its entries in the batch."""
         return self.count
 
     def written(self) -> None:
-        """All are set."""
+        """All keys are set."""
         self.fill(OK * self.count)
 
     def done(self, _: Sequence[Outcome]) -> None:
@@ -72,29 +72,29 @@ class SetSlot(Slot):
         self.fill(OK * self.count)
 
     def refused(self, errors: Sequence[RespError]) -> None:
-        """None is set, as far as is known."""
+        """No key is set, as far as is known."""
         self.fill(b"".join([error.encoded for error in errors]))
 
 
 class Taker(Protocol):
-    """What takes the results of some neighbouring entries of a batch."""
+    """Takes the results of some neighbouring entries of a batch."""
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """The number of entries."""
 
     def written(self) -> None:
-        """They were plain writes, which are done."""
+        """The entries were plain writes, which are done."""
 
     def done(self, outcomes: Sequence[Outcome]) -> None:
-        """They were operations, which have these outcomes."""
+        """The entries were operations, with these outcomes."""
 
     def refused(self, errors: Sequence[RespError]) -> None:
-        """They were not done, or it isn't known whether they were; an error for each."""
+        """The entries were not done, or that is unknown; an error for each."""
 
 
 class Joined(Slot):
-    """One answer out of the results of several parts, by position."""
+    """One answer from the results of several parts, by position."""
 
     __slots__ = ("_error", "_finish", "_kept", "_missing", "_share", "results")
 
@@ -107,8 +107,8 @@ class Joined(Slot):
         is_write: bool,
         share: Share | None = None,
     ) -> None:
-        """`count` results are to come; `finish` makes the answer of them, and may raise RespError. Values that
-        have come and wait for others are taken from `share`.
+        """`count` results are to come; `finish` makes the answer from them, and may raise RespError. Values that have
+        come and wait for others are taken from `share`.
         """
         super().__init__(owner, is_write=is_write)
         self.results: list[object] = [None] * count
@@ -119,7 +119,7 @@ class Joined(Slot):
         self._kept = 0
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
-        """Results have come, of so many bytes."""
+        """Results of `size` bytes have come."""
         if self._share is not None:
             if self._kept + size > MAX_ANSWER_BYTES:
                 self.results = [None] * len(self.results)
@@ -133,7 +133,7 @@ class Joined(Slot):
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These results can't be had: the answer is an error, the first one."""
+        """These results can't be had: the answer is the first error."""
         self._error = self._error or error
         self._came(len(positions))
 
@@ -144,7 +144,7 @@ class Joined(Slot):
         answer = self._error.encoded if self._error is not None else self._made()
         if self._share is not None:
             self._share.take_until_answered(-self._kept)
-        # Who waited for this may know the slot: without these, nothing has to be found by the garbage collection.
+        # Whoever waited for this may know the slot: without these references, it needs no garbage collection.
         self._finish, self.results = _is_over, []
         self.fill(answer)
 
@@ -153,7 +153,7 @@ class Joined(Slot):
             return self._finish(self.results)
         except RespError as error:
             return error.encoded
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends nothing else
+        except Exception as error:  # noqa: BLE001 - a bug ends nothing else
             return internal(error).encoded
 
 
@@ -162,7 +162,7 @@ def _is_over(_: list[object]) -> bytes:
 
 
 class Parts(Protocol):
-    """What is made of several parts."""
+    """Something made from several parts."""
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come."""
@@ -172,7 +172,7 @@ class Parts(Protocol):
 
 
 class Part:
-    """The entries of one batch that belong to something larger: a `Taker`."""
+    """The entries of one batch that belong to a larger answer: a `Taker`."""
 
     __slots__ = ("_joined", "_positions")
 
@@ -182,7 +182,7 @@ class Part:
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """The number of entries."""
         return len(self._positions)
 
     def written(self) -> None:
@@ -190,7 +190,7 @@ class Part:
         self._joined.have(self._positions, [None] * len(self._positions))
 
     def done(self, outcomes: Sequence[Outcome]) -> None:
-        """The outcomes."""
+        """Pass the outcomes on."""
         self._joined.have(self._positions, outcomes)
 
     def refused(self, errors: Sequence[RespError]) -> None:
@@ -199,7 +199,7 @@ class Part:
 
 
 class Divided:
-    """A taker whose entries are done one by one, since they belong to several partitions by now."""
+    """A taker whose entries are done one by one, since they now belong to several partitions."""
 
     __slots__ = ("_errors", "_is_plain", "_missing", "_outcomes", "_taker")
 
@@ -218,7 +218,7 @@ class Divided:
         self._came(len(positions))
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """These can't be had."""
+        """These outcomes can't be had."""
         self._errors.append(error)
         self._came(len(positions))
 

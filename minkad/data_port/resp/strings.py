@@ -43,7 +43,7 @@ _TIMES: Final = (b"EX", b"PX", b"EXAT", b"PXAT")
 
 
 def refused(outcome: Outcome) -> None:
-    """Raises RespError if the value that is there doesn't allow the operation."""
+    """Raises RespError if the present value doesn't allow the operation."""
     if outcome.refusal is Refusal.NOT_AN_INTEGER:
         raise not_an_integer()
     if outcome.refusal is Refusal.OVERFLOW:
@@ -92,8 +92,8 @@ def _set(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _timing(words: Words, at: int, before: Words, flag: bytes) -> Words:
-    """The option about expiry at this place, which is `flag` or one with a time, in as many words as it has. `before`:
-    the one that was there so far, which may come again. Raises RespError.
+    """The option about expiry at this place, which is `flag` or one with a time, as its words. `before`: the option so
+    far, which may come again. Raises RespError.
     """
     option = upper(words[at])
     if before[:1] in ([], [option]):
@@ -160,12 +160,12 @@ def _getex(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _unchanged(key: bytes) -> Expire:
-    """Returns the value in the order of writes, and changes nothing: a time that is kept isn't later."""
+    """Returns the value in the order of writes, and changes nothing: keeping a time isn't a change."""
     return Expire(key, KEPT.lifetime, 0, OnlyIf.LATER, wants_value=True)
 
 
 def _refused_if_present(resp3: bool, error: RespError) -> Callable[[list[Outcome]], bytes]:
-    """As Redis does: it looks at the time once it has found the key."""
+    """As Redis does: it checks the time after it has found the key."""
 
     def finish(outcomes: list[Outcome]) -> bytes:
         if outcomes[0].value is not None:
@@ -227,7 +227,7 @@ def _setrange(connection: RespConnection, words: Words) -> bytes | Slot:
     if offset < 0:
         raise RespError("ERR offset is out of range")
     if not words[3]:
-        offset = 0  # nothing is written, so any is right
+        offset = 0  # nothing is written, so any offset is right
     if offset + len(words[3]) > MAX_VALUE_BYTES:
         raise too_large()
     return connection.operate([(words[1], SetRange(words[1], offset, words[3]), len(words[3]))], _number)
@@ -239,7 +239,7 @@ def _getrange(connection: RespConnection, words: Words) -> bytes | Slot:
 
 
 def _range(value: bytes, start: int, end: int) -> bytes:
-    """The part from `start` to `end`, both included; below zero they count from the end."""
+    """The part from `start` to `end`, both included; negative numbers count from the end."""
     size = len(value)
     if start < 0 and end < 0 and start > end:
         return b""

@@ -10,7 +10,7 @@ _PROGRESS_S: Final = 0.5
 
 
 class Untaken:
-    """Those of one connection, while its transport has too many."""
+    """The untaken answers of one connection, while its transport has too many."""
 
     def __init__(self, transport: asyncio.Transport, share: Share) -> None:
         self.is_there = False
@@ -20,19 +20,19 @@ class Untaken:
         self._progress: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """The client takes no more."""
+        """The client stops taking answers."""
         self.is_there = True
         self._share.sending_since = time.monotonic()
         self.add(self._transport.get_write_buffer_size())
         self._watch_later(0)
 
     def add(self, size: int) -> None:
-        """So many bytes more wait."""
+        """`size` more bytes wait."""
         self._bytes += size
         self._share.take(size)
 
     def end(self) -> None:
-        """The client has taken all."""
+        """The client has taken all answers."""
         self.is_there = False
         self.stop_watching()
         self._share.give(self._bytes)
@@ -48,7 +48,7 @@ class Untaken:
         self._progress = asyncio.get_running_loop().call_later(_PROGRESS_S, self._watch, taken)
 
     def _watch(self, taken: int) -> None:
-        """See whether a slow client takes anything at all. `taken`: how much it had at the last look."""
+        """Check that a slow client takes anything at all. `taken`: the amount it had taken at the last look."""
         now_taken = self._bytes - self._transport.get_write_buffer_size()
         if now_taken > taken:
             self._share.sending_since = time.monotonic()

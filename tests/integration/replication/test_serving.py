@@ -282,7 +282,7 @@ async def test_1024_partitions_on_four_nodes(tmp_path: Path) -> None:
 
 
 async def test_the_stream(tmp_path: Path) -> None:
-    """Frames overlap in flight, and one that isn't a request ends the connection."""
+    """Frames overlap in flight, and one that isn't a valid request ends the connection."""
     async with cluster(tmp_path) as c:
         await started(c, 1)
         stream = await c.connect("athens", Hello(Purpose.KV, "", ""))

@@ -45,7 +45,7 @@ async def test_it_is_reached_by_the_names_of_this_machine(host: str) -> None:
         ("GET", "/v1/errors", {"headers": {"Host": "feeds.example:7401"}}, 421, "not as feeds.example"),
         ("GET", "/v1/errors", {"headers": {"Host": ""}}, 421, "not as nothing"),
         ("POST", "/v1/duties", {"data": "{}"}, 415, "must be application/json"),
-        ("POST", "/v1/duties", {"data": "{", "headers": JSON}, 400, "not what it should be"),
+        ("POST", "/v1/duties", {"data": "{", "headers": JSON}, 400, "the body is not valid"),
         ("POST", "/v1/duties", {"json": {"pallet": "feeds"}}, 400, "missing required field `id`"),
         ("POST", "/v1/duties", {"json": {"pallet": "feeds", "id": "x", "wieght": 3}}, 400, "wieght"),
         ("POST", "/v1/duties", {"json": {"pallet": "feeds", "id": "x", "weight": -3}}, 400, "weight"),

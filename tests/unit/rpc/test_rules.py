@@ -133,7 +133,7 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (ChangeDutiesRequest(consistency=9), "consistency: 9"),  # type: ignore[arg-type]
         (ChangePalletsRequest(changes=[PalletChange(create=Pallet())]), "create.id: is missing"),
         (GetDutiesRequest(names=[DutyName(pallet="feeds")]), "names[0].id: is missing"),
-        (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP)]), "messages[0].type: 0 is no type"),
+        (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_HUP)]), "messages[0].type: 0 isn't a type"),
         (RaftMessageBatch(messages=[RaftMessage(type=MessageType.MSG_APP, term=2**63)]), "messages[0].term"),
     ],
 )

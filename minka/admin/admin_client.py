@@ -160,8 +160,8 @@ class Admin:
         max_bytes: int | None = None,
         max_ops: int | None = None,
     ) -> Keyspace:
-        """Create a keyspace by hash with so many `partitions`, which are fixed for life; or by ranges, with
-        `split_points`, which ascend ([]: one range over all keys). A range of more than `max_bytes`, or with more than
+        """Create a keyspace: by hash, with this number of `partitions` for life; or by ranges, with `split_points`,
+        which ascend ([]: one range over all keys). A range of more than `max_bytes`, or with more than
         `max_ops` keys read and written a second, is split automatically.
 
         Without `replicas` there are 3 in a cluster of three nodes or more, else 1; without `min_insync` it is a

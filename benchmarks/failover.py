@@ -327,6 +327,6 @@ if __name__ == "__main__":
     chosen, rest = own.parse_known_args(sys.argv[1:])
     measure(
         "failover",
-        parse(DESCRIPTION + " --rounds N: so many faults of each kind.", rest),
+        parse(DESCRIPTION + " --rounds N: N faults of each kind.", rest),
         partial(run, rounds=chosen.rounds),
     )

@@ -207,7 +207,7 @@ def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **d
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest value that so many percent of the ascending values don't exceed; None if there are no values."""
+    """The smallest of the ascending values that `percent` of them don't exceed; None if there are no values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]

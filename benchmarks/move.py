@@ -47,7 +47,7 @@ RESHARDS: Final = (
 )
 PLAIN: Final = Beside(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
 
-_CLIENTS: Final = 4  # so many put, and as many get
+_CLIENTS: Final = 4  # that put, and as many that get
 _GAP_S: Final = 0.01  # between two calls of one of them
 _WRITTEN_KEYS: Final = 20_000
 _AROUND_S: Final = 5.0  # how long calls are measured before the move, and after it
@@ -232,7 +232,7 @@ def _within(done: Done, start: float, end: float) -> Iterator[float]:
 
 
 def _pauses(cluster: LocalCluster) -> Counter[float]:
-    """How many hand-overs, on all nodes, held writes for at most so many seconds."""
+    """The number of hand-overs, on all nodes, that held writes for at most these seconds."""
     total = Counter[float]()
     for node in cluster.nodes.values():
         total.update(pauses(metrics(node.http_address)))

@@ -37,10 +37,10 @@ def missing(peer: str) -> str:
 
 
 class RedisCluster:
-    """Masters, each with so many replicas; every write is in the append-only file and synced before its answer.
+    """Masters, each with `replicas`; every write is in the append-only file and synced before its answer.
 
-    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except what would only
-    cost it time: there are no snapshots beside the append-only file, and that file isn't rewritten meanwhile.
+    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except two settings
+    that would only cost it time: no snapshots beside the append-only file, and no rewriting of that file.
     """
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:

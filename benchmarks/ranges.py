@@ -21,7 +21,7 @@ from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionSt
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
-_USERS: Final = 8  # so many put, and as many get
+_USERS: Final = 8  # that put, and as many that get
 _SCANNERS: Final = 2
 _SCANNED: Final = 1000
 _GAP_S: Final = 0.005

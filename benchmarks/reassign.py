@@ -178,9 +178,9 @@ def _added(many: Iterable[Buckets]) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of the values does not exceed, computed as by histogram_quantile of Prometheus:
-    interpolated linearly between the bounds of its bucket; beyond the last finite bound it is that bound. Raises
-    RuntimeError if there are no values.
+    """The value that this share of the values doesn't exceed, computed like Prometheus' histogram_quantile: linear
+    interpolation between the bounds of its bucket; beyond the last finite bound it is that bound. Raises RuntimeError
+    if there are no values.
     """
     rank = share * max(buckets.values(), default=0)
     if rank == 0:

@@ -140,7 +140,7 @@ class _Table:
         self.failed |= {node.id for node in self.nodes.values() if node.state == NodeState.NODE_STATE_FAILED}
 
     def until(self, what: str, is_so: Callable[[Partition], bool], count: int) -> float:
-        """Wait until all rows, so many, are so; returns how many seconds that took."""
+        """Wait until `is_so` is true of all `count` rows; returns the seconds that it took."""
         began = time.monotonic()
         while True:
             self.refresh()

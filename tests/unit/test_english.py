@@ -17,7 +17,7 @@ PHRASES = {
     rf"(?<!there )\b(is|are|was|were) no (?!{_FINE})": '"isn\'t a …"',
     r"\bno more than so\b": '"at most N"',
 }
-TO_COME = ("benchmarks", "docs", "minka/duties", "minka/spark", "minkactl", "minkad", "tests")
+TO_COME = ("minka/duties", "minka/spark", "minkactl", "minkad", "tests")
 GENERATED = "minka/v1"
 
 

@@ -1,4 +1,4 @@
-"""What the figures depend on: the machine, what else it does, and how much of its processors a shared host leaves."""
+"""The machine on which the figures depend: versions, other load, and the processors that a shared host leaves."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ print(rounds)
 
 
 def load() -> float:
-    """How many processes wanted a processor, on average over the last minute."""
+    """The number of processes that wanted a processor, on average over the last minute."""
     return os.getloadavg()[0]
 
 
 def machine() -> str:
-    """Processors and versions, in a line."""
+    """Processors and versions, in one line."""
     cpu = platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()

@@ -29,7 +29,7 @@ _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"
 
-Buckets = dict[float, int]  # how many values were at most as high as this bound
+Buckets = dict[float, int]  # by upper bound, the number of values up to it
 
 
 def run(report: Report) -> None:
@@ -160,7 +160,7 @@ def metrics(http_address: str) -> str:
 
 
 def pauses(text: str) -> Buckets:
-    """How long hand-overs held writes, in seconds, by a node's metrics."""
+    """The times for which hand-overs held writes, in seconds, by a node's metrics."""
     return buckets_of(text, _PAUSE)
 
 

@@ -2,7 +2,7 @@
 
 First one node and one replica, as one redis-server: an answered SET is durable in both. Then three nodes and replicas,
 where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which
-syncs on two of three. They are measured in turn, so that what else the machine does disturbs all alike.
+syncs on two of three. They are measured in turn, so that other work of the machine disturbs all alike.
 """
 
 import subprocess

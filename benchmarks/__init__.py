@@ -1,1 +1,1 @@
-"""Benchmarks of Minka beside its peers etcd and Redis, which are started on the same machine and disk."""
+"""Benchmarks of Minka beside its peers etcd and Redis, started on the same machine and disk."""

@@ -1,4 +1,4 @@
-"""What the benchmarks do with a cluster of Minka: fill it, and keep client processes busy with it."""
+"""Fills a cluster of Minka, and keeps client processes busy with it."""
 
 import json
 import sys
@@ -52,12 +52,12 @@ class Clients:
             talk.say("go")
 
     def stop(self) -> None:
-        """Let the clients stop before their time is over."""
+        """Let the clients stop early."""
         for talk in self._talks:
             talk.say("stop")
 
     def end(self) -> Done:
-        """Wait until all are done; returns what they did together. Raises RuntimeError if one of their calls failed."""
+        """Wait until all are done; returns the sum of their work. Raises RuntimeError if one of their calls failed."""
         outcomes = [Done(**talk.hear()) for talk in self._talks]
         calls = [(number, at, took) for done in outcomes for number, at, took in done.calls]
         return Done(sum(done.keys for done in outcomes), max(done.seconds for done in outcomes), calls=calls)
@@ -80,7 +80,7 @@ def _is_online(control: Control, partitions: int) -> bool:
 
 
 def put_all(endpoints: Sequence[str], count: int, value: Callable[[], bytes] = lambda: VALUE) -> None:
-    """Write the first `count` keys, each with what `value` gives. Raises MinkaError if several attempts fail."""
+    """Write the first `count` keys, each with a value that `value` returns. Raises MinkaError if several tries fail."""
     with Client(endpoints, keyspace=KEYSPACE, timeout=30) as client:
         for first in range(0, count, _LOAD_BATCH):
             pairs = {key(number): value() for number in range(first, min(first + _LOAD_BATCH, count))}

@@ -30,7 +30,7 @@ _AFTER_CLEARANCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Size:
-    """How many duties and shards there are; the shard that dies has `victim` of the duties."""
+    """The numbers of duties and shards; the shard that dies has `victim` of the duties."""
 
     duties: int
     shards: int
@@ -90,7 +90,7 @@ def _create(report: Report, client: Client, size: Size) -> None:
 
 
 class Hosts:
-    """The processes with shards, of which the victim's has only one, and the calls that their delegates noted."""
+    """The processes with shards (the victim's has only one), and the calls that their delegates noted."""
 
     def __init__(self, group: Group, endpoints: Sequence[str], size: Size) -> None:
         self.size = size
@@ -112,7 +112,7 @@ class Hosts:
             )
 
     def start_victim(self, name: str) -> None:
-        """Start the victim, a shard in a process of its own."""
+        """Start the victim, a shard in a separate process."""
         self._victim = self._start(name, [name], self.size.capacity(victim=True))
         self._victims.clear()
 
@@ -122,7 +122,7 @@ class Hosts:
         return talk
 
     def kill_victim(self) -> tuple[float, set[int]]:
-        """Kill the victim; returns when that was, and which duties it had."""
+        """Kill the victim; returns the time, and its duties."""
         assert self._victim is not None, "it was started"
         self.look()
         killed = time.monotonic()
@@ -135,11 +135,11 @@ class Hosts:
         return sum(_ask(talk, "held") for talk in self._all())
 
     def victims(self) -> int:
-        """How many duties the victim has."""
+        """The number of duties that the victim has."""
         return len(self._victims)
 
     def look(self) -> int:
-        """Take what was noted since the last time; returns how much that was."""
+        """Take the calls that were noted since the last time; returns their number."""
         calls = [
             (when, method, duty, epoch, talk)
             for talk in self._all()

@@ -1,7 +1,7 @@
 """A process with many shards, whose delegates do nothing but note when they were called.
 
-Its argument is `Shards` as JSON. It reads lines: "held" is answered with how many duties it has, "calls" with what was
-noted since the last time.
+Its argument is `Shards` as JSON. It reads lines: it answers "held" with the number of its duties, "calls" with the
+calls noted since the last time.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ async def host(shards: Shards) -> None:
     """Host duties until the process is told to stop, and they are elsewhere."""
     noting, loop = Noting(), asyncio.get_running_loop()
     pallets = {PALLET: Capacity(shards.capacity)}
-    # on_stuck is "report", since one that is stuck would otherwise end all the others of this process.
+    # on_stuck is "report", since a stuck shard would otherwise end all others of this process.
     hosted = [Shard(noting, pallets, shards.endpoints, name=name, on_stuck="report") for name in shards.names]
 
     async def listen() -> None:

@@ -1,4 +1,4 @@
-"""Load for etcd: its gRPC API with as little work in the client as there can be.
+"""Load for etcd: its gRPC API with as little work in the client as possible.
 
 A call through gRPC's Python library costs more than etcd needs to serve it, and on a small machine the client would
 take the processor from the servers. So the frames of HTTP/2 (RFC 9113) and the message prefix of gRPC are written here

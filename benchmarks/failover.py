@@ -45,7 +45,7 @@ KILL, STOP, CUT, HANG = "kill", "stop", "cut", "hang the disk of"
 CONTROLLER, OTHER = "the active controller", "another node"
 MEDIAN_MS: Final = {CONTROLLER: 1200.0, OTHER: 900.0}
 WORST_MS: Final = {CONTROLLER: 2000.0, OTHER: 1500.0}
-PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk has to hang for so long before that counts as a fault
+PATIENCE_MS: Final = {HANG: 1000 * STALLED_S}  # a disk that hangs for less isn't a fault
 # A node that is silent for so long counts as failed; Redis's cluster-node-timeout means the same.
 FAILURE_TIMEOUT_MS: Final = Membership().failure_timeout_ms
 
@@ -136,7 +136,7 @@ def _failpoints(cluster: LocalCluster, name: str) -> Path:
 
 @dataclass
 class _Lab:
-    """A cluster, and what went wrong in it."""
+    """A cluster, and its nodes that were wrongly marked FAILED."""
 
     cluster: LocalCluster
     control: Control
@@ -327,6 +327,6 @@ if __name__ == "__main__":
     chosen, rest = own.parse_known_args(sys.argv[1:])
     measure(
         "failover",
-        parse(DESCRIPTION + " --rounds N: so many faults of each kind.", rest),
+        parse(DESCRIPTION + " --rounds N: N faults of each kind.", rest),
         partial(run, rounds=chosen.rounds),
     )

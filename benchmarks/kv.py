@@ -15,12 +15,12 @@ PARTITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: so many clients, each with batches of so many keys (0: one key a call), in so many processes."""
+    """A load: `clients` in `processes`, each with batches of `batch` keys (0: one key a call)."""
 
     clients: int
     batch: int
     processes: int
-    redis_guess: int  # operations a second; sets how many redis-benchmark does, which counts, not times
+    redis_guess: int  # operations a second; sets their number, since redis-benchmark takes no duration
 
     def __str__(self) -> str:
         return f"{self.clients} clients x {self.batch}" if self.batch else f"{self.clients} under way"
@@ -34,7 +34,7 @@ SHAPES: Final = (
     Shape(16, 1000, 2, 400_000),
 )
 LIKE_FOR_LIKE: Final = SHAPES[3]
-# The more keys a batch has, the less each costs Minka; this is compared with the pipeline that Redis is given above.
+# The more keys a batch has, the less each costs Minka. Redis is given the pipeline of the shape above for comparison.
 LARGE_BATCHES: Final = SHAPES[4]
 
 

@@ -23,10 +23,10 @@ VALUE: Final = b"v" * 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a process does: `operation` is put or get, with `batch` keys a call; 0 means the calls for a single key.
+    """The work of a process: `operation` is put or get, with `batch` keys a call; 0 means the calls for a single key.
 
     Each of the `concurrency` clients waits `gap_s` seconds between its calls. With `slots` the first client writes only
-    to the first of these slots, and so on; then `partitions` says how many slots the keyspace has.
+    to the first of these slots, and so on; then `partitions` is the keyspace's number of slots.
     """
 
     endpoints: list[str]
@@ -44,7 +44,7 @@ class Work:
 
 @dataclass(slots=True)
 class Done:
-    """What was done: the keys written or read, the seconds in all, and for each call the client's number, its beginning
+    """The work done: the keys written or read, the seconds in all, and for each call the client's number, its beginning
     by the clock that all processes of the machine share (CLOCK_MONOTONIC), and the seconds that it took.
     """
 

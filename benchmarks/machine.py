@@ -1,4 +1,4 @@
-"""What the figures depend on: the machine, what else it does, and how much of its processors a shared host leaves."""
+"""The machine on which the figures depend: versions, other load, and the processors that a shared host leaves."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ print(rounds)
 
 
 def load() -> float:
-    """How many processes wanted a processor, on average over the last minute."""
+    """The number of processes that wanted a processor, on average over the last minute."""
     return os.getloadavg()[0]
 
 
 def machine() -> str:
-    """Processors and versions, in a line."""
+    """Processors and versions, in one line."""
     cpu = platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -37,17 +37,17 @@ def machine() -> str:
 
 
 def usable_processors() -> float:
-    """How many times the work of one process a process on each processor does at the same time.
+    """The speed-up of one process on each processor over one process alone.
 
-    It is less than there are while other work runs, and on a virtual machine also while its host gives its processors
-    to others, which no load average shows.
+    It is less than the number of processors while other work runs, and on a virtual machine also while its host gives
+    its processors to others, which no load average shows.
     """
     alone, together = _spin(1), _spin(os.cpu_count() or 1)
     return sum(together) / max(*alone, *together)
 
 
 def _spin(processes: int) -> list[int]:
-    """How much each of so many processes does at the same time."""
+    """The work that each of `processes` does while all run."""
     command = [sys.executable, "-I", "-S", "-c", _SPIN]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return [int(process.communicate()[0]) for process in running]

@@ -27,7 +27,7 @@ class Options:
 
     @property
     def rounds(self) -> int:
-        """How often each case is measured; the median counts."""
+        """The number of measurements of each case; the median counts."""
         return 1 if self.quick else 3
 
     @property
@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What Minka's figure should be: `ratio` times the peer's at least, below `at_most` in the case's unit, or
-    `at_least` so much.
+    """The goal of Minka's figure: at least `ratio` times the peer's, or in the case's unit below `at_most`, or at least
+    `at_least`.
     """
 
     ratio: float | None = None
@@ -58,7 +58,7 @@ class Goal:
     at_least: float | None = None
 
     def met(self, value: float, peer: float | None) -> bool | None:
-        """Whether the goal is met; None if there is nothing to compare with."""
+        """True if the goal is met; None if there is nothing to compare with."""
         if self.at_most is not None:
             return value < self.at_most
         if self.at_least is not None:
@@ -179,7 +179,7 @@ def main(benchmark: str, description: str, run: Callable[[Report], None]) -> Non
 
 
 def measure(benchmark: str, options: Options, run: Callable[[Report], None]) -> None:
-    """Run one benchmark and show its figures; if it fails, those that it has so far."""
+    """Run one benchmark and show its figures; if it fails, the figures so far."""
     report = Report(benchmark, options)
     say(f"{benchmark}: on {machine()}, data in {tempfile.gettempdir()}, load {load():.2f}")
     if load() > QUIET_LOAD:
@@ -200,14 +200,14 @@ def parse(description: str, arguments: Sequence[str]) -> Options:
 
 
 def sample_of(operations: int, seconds: float, latencies_s: Sequence[float], **details: float) -> Sample:
-    """Operations a second, with the percentiles of what single calls took."""
+    """Operations a second, with the percentiles of the times of single calls."""
     ordered = sorted(latencies_s)
     highest = ordered[-1] if ordered else None
     return Sample(operations / seconds, percentile(ordered, 50), percentile(ordered, 99), highest, details)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest value that so many percent of the ascending values don't exceed; None if there are no values."""
+    """The smallest of the ascending values that `percent` of them don't exceed; None if there are no values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
@@ -252,7 +252,7 @@ def compared(own: Sample | None, peer: Sample | None) -> str:
 
 
 def latencies(sample: Sample) -> str:
-    """p50 and p99, when there are any, to end a sentence with."""
+    """p50 and p99, if there are any, as the end of a sentence."""
     return f", p50/p99 {brief(sample)} ms" if brief(sample) else ""
 
 

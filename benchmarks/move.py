@@ -33,7 +33,7 @@ COPY: Final = "plain copy"
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One line of the table: what the move is measured beside."""
+    """One line of the table: the figure with which the move is compared."""
 
     peer: str
     name: str
@@ -47,12 +47,12 @@ RESHARDS: Final = (
 )
 PLAIN: Final = Beside(COPY, "a partition moves, beside a plain copy", Goal(ratio=0.5))
 
-_CLIENTS: Final = 4  # so many put, and as many get
+_CLIENTS: Final = 4  # that put, and as many that get
 _GAP_S: Final = 0.01  # between two calls of one of them
 _WRITTEN_KEYS: Final = 20_000
 _AROUND_S: Final = 5.0  # how long calls are measured before the move, and after it
 _LONGEST_S: Final = 300.0
-_SETTLED_S: Final = 2.0  # the files are settled if for so long none comes and none goes
+_SETTLED_S: Final = 2.0  # the files are settled if none comes or goes for this time
 _SETTLE_TIMEOUT_S: Final = 120.0
 
 
@@ -146,7 +146,7 @@ def _move(control: Control) -> tuple[str, float]:
 
 
 def _moved(control: Control, address: str, count: int) -> int:
-    """How many bytes of keys and values the node has now. Raises RuntimeError if it hasn't all keys."""
+    """The bytes of keys and values that the node has now. Raises RuntimeError if it lacks keys."""
     (moved,) = control.count_keys(address)
     if not moved.leader or moved.keys != count:
         raise RuntimeError(f"{moved.keys} of {count} keys are at {address}")
@@ -159,7 +159,7 @@ def _files(cluster: LocalCluster) -> list[Path]:
 
 
 def _settle(cluster: LocalCluster) -> None:
-    """Wait until RocksDB has compacted what there is to compact, since its own work is not to be measured."""
+    """Wait until RocksDB has ended its compactions, which aren't to be measured."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     files, since = _files(cluster), time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
@@ -232,7 +232,7 @@ def _within(done: Done, start: float, end: float) -> Iterator[float]:
 
 
 def _pauses(cluster: LocalCluster) -> Counter[float]:
-    """How many hand-overs, on all nodes, held writes for at most so many seconds."""
+    """The number of hand-overs, on all nodes, that held writes for at most these seconds."""
     total = Counter[float]()
     for node in cluster.nodes.values():
         total.update(pauses(metrics(node.http_address)))

@@ -31,16 +31,16 @@ _BUS: Final = 10_000  # the port of Redis's cluster bus is higher by this
 
 
 def missing(peer: str) -> str:
-    """What to do so that this peer can be measured; "" if it is installed."""
+    """The command that installs the peer, with a reason; "" if it is installed."""
     packages = sorted({_PACKAGES[program] for program in (*_NEEDS[peer], "setpriv") if shutil.which(program) is None})
     return f"not installed; on Debian: apt-get install {' '.join(packages)}" if packages else ""
 
 
 class RedisCluster:
-    """Masters, each with so many replicas; every write is in the append-only file and synced before its answer.
+    """Masters, each with `replicas`; every write is in the append-only file and synced before its answer.
 
-    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except what would only
-    cost it time: there are no snapshots beside the append-only file, and that file isn't rewritten meanwhile.
+    The answer doesn't wait for replicas, as always in Redis. Everything else is Redis's default, except two settings
+    that would only cost it time: no snapshots beside the append-only file, and no rewriting of that file.
     """
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 15_000) -> None:
@@ -83,7 +83,7 @@ class RedisCluster:
         self._processes[address].send_signal(number)
 
     def restart(self, address: tuple[str, int]) -> None:
-        """Start a node again that was killed, and wait until it follows a master and has all that one has."""
+        """Start a killed node again, and wait until it follows a master and has all of the master's data."""
         self._launch(address)
         self._group.wait_until(f"redis on port {address[1]} follows", lambda: self._follows(address))
         self._wait_agreed()
@@ -113,7 +113,7 @@ class RedisCluster:
         self._cli("--cluster", "rebalance", f"{host}:{port}", "--cluster-use-empty-masters")
 
     def key_count(self, address: tuple[str, int]) -> int:
-        """How many keys one master has."""
+        """The number of keys that one master has."""
         return int(self._ask(address, "DBSIZE"))
 
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
@@ -209,7 +209,7 @@ class RedisCluster:
 
 
 def redis_sample(output: str) -> Sample:
-    """What `redis-benchmark --csv` printed of one test, also with lines before its table. Raises RuntimeError."""
+    """The figures of one test that `redis-benchmark --csv` printed; skips lines before them. Raises RuntimeError."""
     lines = output.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"test"')), None)
     rows = list(csv.DictReader(io.StringIO("\n".join(lines[head:])))) if head is not None else []
@@ -265,11 +265,11 @@ class EtcdCluster:
         return leader
 
     def revision(self) -> int:
-        """How many changes the leader has made; each put is one, each transaction is one."""
+        """The number of changes that the leader has made: each put and each transaction is one."""
         return next(revision for _, leads, revision in self._status() if leads)
 
     def syncs(self) -> float:
-        """How often the leader has synced its log, by its own metrics."""
+        """The number of syncs of the leader's log, by its own metrics."""
         with urllib.request.urlopen(f"http://{self.leader()}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(_SYNCS))

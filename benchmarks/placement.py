@@ -23,11 +23,11 @@ from minkad.core.state import State
 RING: Final = "uhashring"
 SHARDS: Final = 100
 _GOAL_DUTIES: Final = 100_000
-_GOAL: Final = Goal(at_most=2)  # seconds, of so many duties on so many shards
+_GOAL: Final = Goal(at_most=2)  # seconds, of _GOAL_DUTIES on SHARDS
 _PLAN_GOAL: Final = Goal(at_most=2)  # seconds, of 100,000 partitions on 1,000 nodes
 _SMALL_PLAN_GOAL: Final = Goal(at_most=1)  # seconds, of 20,000 partitions on four nodes
 _SETTINGS: Final = BalancerSettings()
-_JOINS: Final = "aa"  # before all others, so that it is one of those which spill over fills
+_JOINS: Final = "aa"  # sorts before all others, so that SPILL_OVER fills it
 _LEAVES: Final = "s000"
 
 P = TypeVar("P")
@@ -42,7 +42,7 @@ class World:
 
     @classmethod
     def of(cls, count: int, seed: int) -> "World":
-        """A world with so many duties, which are nowhere yet."""
+        """A world with `count` duties, none of which is placed yet."""
         rng = Random(seed)
         weights = [min(1000, max(1, int(rng.lognormvariate(3, 1)))) for _ in range(count)]
         duties = [PlacedDuty(n, f"feeds/{n}", weight, n) for n, weight in enumerate(weights)]
@@ -138,7 +138,7 @@ def _loads(plan: DutyPlan) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Partitions of three replicas on so many nodes in so many zones (0: none); `added` nodes have nothing yet."""
+    """Partitions of three replicas on `nodes` in `zones` (0: none); `added` nodes have nothing yet."""
 
     partitions: int
     nodes: int

@@ -67,7 +67,7 @@ class Group:
         process.wait()
 
     def failed(self) -> RuntimeError:
-        """What to raise when a process has ended too early: with the ends of the logs."""
+        """The error to raise if a process has ended too early, with the ends of the logs."""
         logs = {path.name: path.read_text("utf-8", "replace")[-1000:] for path in self.directory.glob("*.log")}
         return RuntimeError(f"a process ended; the logs end with {logs}")
 
@@ -127,7 +127,7 @@ def free_ports(count: int, above: int = 0) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
+    """True if nobody listens there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

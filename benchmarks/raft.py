@@ -153,7 +153,7 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep so many proposals under way at the leader; returns the seconds in all, and of each proposal."""
+        """Keep `concurrency` proposals under way at the leader; returns the seconds in all, and of each proposal."""
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

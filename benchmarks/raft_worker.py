@@ -162,7 +162,7 @@ class Worker:
         return {"leads": self.driver.leads_with_applied_term, "applied": self._machine.count, "syncs": syncs}
 
     async def _propose(self, concurrency: int, seconds: float) -> dict[str, Any]:
-        """Keep so many proposals under way; returns their latencies, in seconds."""
+        """Keep `concurrency` proposals under way; returns their latencies, in seconds."""
         latencies: list[float] = []
         started = time.perf_counter()
         stop_at = started + seconds

@@ -21,7 +21,7 @@ from minka.v1.cluster_pb2 import HashFunction, Operation, Partition, PartitionSt
 KEYSPACE: Final = "bench"
 MAX_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 5_000
-_USERS: Final = 8  # so many put, and as many get
+_USERS: Final = 8  # that put, and as many that get
 _SCANNERS: Final = 2
 _SCANNED: Final = 1000
 _GAP_S: Final = 0.005
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What the partitions were at a time: seconds from the beginning, how many, and their bytes in ascending order."""
+    """The partitions at a time: seconds from the beginning, their number, and their bytes in ascending order."""
 
     at: float
     partitions: int
@@ -177,7 +177,7 @@ async def _change(
     calls: list[Call],
     longest: "_Longest",
 ) -> None:
-    """Split or merge at the key, and note the longest calls of each kind to what is below it and to what is above."""
+    """Split or merge at the key, and note the longest calls of each kind, below and above the key."""
     before = await asyncio.to_thread(_bounds_around, control, key)
     calls.clear()
     operation = await asyncio.to_thread(ask, KEYSPACE, [key], "benchmark")
@@ -210,7 +210,7 @@ def _p99(seconds: list[float]) -> Sample:
 
 
 async def _grow(report: Report, control: Control, endpoints: Sequence[str], count: int) -> None:
-    """Load while others read, write and scan what is there already, until no partition is too large."""
+    """Load until no partition is too large, while others read, write and scan the keys that are there already."""
     keys = _keys(count)
     calls: list[Call] = []
     moments: list[Moment] = []
@@ -279,7 +279,7 @@ def _add_moments(report: Report, name: str, moments: list[Moment]) -> None:
 
 
 def _is_settled(control: Control) -> bool:
-    """Whether no partition is too large or in the middle of a split, and all their sizes are known."""
+    """True if no partition is too large or being split, and all their sizes are known."""
     status = control.status()
     rows: list[Partition] = list(status.table.partitions)
     known = {stats.partition_id: stats.bytes for stats in status.replicas}

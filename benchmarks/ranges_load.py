@@ -38,7 +38,7 @@ EVEN: Final = 1.35  # a tenth above the skew to which nodes are evened out
 
 @dataclass(slots=True)
 class Second:
-    """What was seen of the cluster so long after the load's beginning. By node: keys a second as the leaders report
+    """A look at the cluster, seconds after the load's beginning. By node: keys a second as the leaders report
     them, and the processor time used so far.
     """
 

@@ -29,7 +29,7 @@ _OPERATION_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 0.02
 _PAUSE: Final = "minka_migration_write_pause_seconds_bucket"
 
-Buckets = dict[float, int]  # how many values were at most as high as this bound
+Buckets = dict[float, int]  # by upper bound, the number of values up to it
 
 
 def run(report: Report) -> None:
@@ -160,7 +160,7 @@ def metrics(http_address: str) -> str:
 
 
 def pauses(text: str) -> Buckets:
-    """How long hand-overs held writes, in seconds, by a node's metrics."""
+    """The times for which hand-overs held writes, in seconds, by a node's metrics."""
     return buckets_of(text, _PAUSE)
 
 
@@ -178,9 +178,9 @@ def _added(many: Iterable[Buckets]) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of the values does not exceed, computed as by histogram_quantile of Prometheus:
-    interpolated linearly between the bounds of its bucket; beyond the last finite bound it is that bound. Raises
-    RuntimeError if there are no values.
+    """The value that this share of the values doesn't exceed, computed like Prometheus' histogram_quantile: linear
+    interpolation between the bounds of its bucket; beyond the last finite bound it is that bound. Raises RuntimeError
+    if there are no values.
     """
     rank = share * max(buckets.values(), default=0)
     if rank == 0:

@@ -2,7 +2,7 @@
 
 First one node and one replica, as one redis-server: an answered SET is durable in both. Then three nodes and replicas,
 where it is durable on all of them, beside the same redis-server, which has no such promise, and beside etcd, which
-syncs on two of three. They are measured in turn, so that what else the machine does disturbs all alike.
+syncs on two of three. They are measured in turn, so that other work of the machine disturbs all alike.
 """
 
 import subprocess
@@ -35,11 +35,11 @@ _CONNECTIONS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A load: so many connections, each with so many commands under way."""
+    """A load: `clients` connections, each with `pipeline` commands under way."""
 
     clients: int
     pipeline: int
-    guess: dict[str, int]  # commands a second; sets how many are done, since redis-benchmark counts them
+    guess: dict[str, int]  # commands a second; sets the number of commands, since redis-benchmark takes no duration
     goals: dict[str, float]  # of Redis's figure, with one replica
 
     def __str__(self) -> str:

@@ -53,7 +53,7 @@ class Size:
     planned: float = 1.0
 
     def twice(self) -> "Size":
-        """The same with twice the time for all that comes after the creation."""
+        """The same with twice the time for all steps after the creation."""
         times = (2 * value for value in (self.moved, self.in_sync, self.status, self.first_put, self.planned))
         return Size(self.partitions, self.replicas, self.created, 2 * self.idle, *times)
 
@@ -112,7 +112,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 @dataclass
 class _Table:
-    """The table of one node, kept up to date by what has changed."""
+    """The table of one node, kept up to date by its changes."""
 
     address: str
     version: int = 0
@@ -126,7 +126,7 @@ class _Table:
         self._stub = MetadataStub(grpc.insecure_channel(self.address, options))
 
     def refresh(self) -> None:
-        """Take what has changed."""
+        """Take the changes."""
         answer = self._stub.GetTable(
             GetTableRequest(known_version=self.version, known_cluster=self.cluster), timeout=30
         )
@@ -140,7 +140,7 @@ class _Table:
         self.failed |= {node.id for node in self.nodes.values() if node.state == NodeState.NODE_STATE_FAILED}
 
     def until(self, what: str, is_so: Callable[[Partition], bool], count: int) -> float:
-        """Wait until all rows, so many, are so; returns how many seconds that took."""
+        """Wait until `is_so` is true of all `count` rows; returns the seconds that it took."""
         began = time.monotonic()
         while True:
             self.refresh()

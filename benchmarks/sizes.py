@@ -1,5 +1,5 @@
-"""Measures how far off the size of a partition is that is known without reading it, and what that costs a write. There
-are no daemons and no peer, only one database of a partition, which is written as entries are applied.
+"""Measures the error of a partition's estimated size, and the estimate's cost for a write. There
+are neither daemons nor a peer, only one database of a partition, which is written as entries are applied.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetTableRequest(_message.Message):
-    """A caller that has a table says its version; then it is told what has changed since, if the node remembers that."""
+    """A caller that has a table says its version, and gets only the changes since then if the node remembers them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,7 +35,7 @@ class GetTableRequest(_message.Message):
     accepts_zlib: _builtins.bool
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedRows]:
-        """none: all partitions of all; else only these. Nodes and keyspaces are always sent"""
+        """empty: all partitions; else only these. Nodes and keyspaces are always sent"""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ Global___GetTableRequest: _TypeAlias = GetTableRequest  # noqa: Y015
 
 @_typing.final
 class WantedRows(_message.Message):
-    """The partitions of a keyspace that the caller wants: all of them, or by hash some."""
+    """The partitions of a keyspace that the caller wants: all, or in a keyspace by hash some."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -64,7 +64,7 @@ class WantedRows(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     keyspace: _builtins.str
     whole_up_to: _builtins.int
-    """of a keyspace by hash with more partitions, only `slots` are wanted; 0: all in any case"""
+    """by hash, with more partitions than this: only `slots` are wanted; 0: always all"""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -90,7 +90,7 @@ class GetTableResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     ZLIB_FIELD_NUMBER: _builtins.int
     zlib: _builtins.bytes
-    """instead of both, if they are large and the caller accepts it: such a response, compressed"""
+    """instead of both, if large and the caller accepts zlib: this response, compressed"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable:
         """absent when the version is still known_version, or when there are changes"""
@@ -125,7 +125,7 @@ class GetStatusRequest(_message.Message):
     known_version: _builtins.int
     known_cluster: _builtins.str
     summary: _builtins.bool
-    """instead of partitions and their sizes, what they add up to"""
+    """sums instead of partitions and their sizes"""
     @_builtins.property
     def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes, for TableSummary.only_on_silent"""
@@ -194,7 +194,7 @@ Global___CoordinatorStatus: _TypeAlias = CoordinatorStatus  # noqa: Y015
 
 @_typing.final
 class SeatMove(_message.Message):
-    """A learner is to take the seat of a voter, since the voter's zone has two voters more than the learner's."""
+    """A learner is to become a voter in place of another, since the voter's zone has two voters more than the learner's."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,7 +204,7 @@ class SeatMove(_message.Message):
     promote: _builtins.str
     demote: _builtins.str
     live_for_ms: _builtins.int
-    """how long the learner has to be LIVE before"""
+    """the learner has to be LIVE this long first"""
     def __init__(
         self,
         *,
@@ -236,16 +236,16 @@ class NodeStatus(_message.Message):
     CLOCK_AHEAD_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     heartbeat_age_ms: _builtins.int
-    """absent until this active controller has heard the node"""
+    """absent until this active controller has had a heartbeat of the node"""
     applied_index: _builtins.int
     data_port_problem: _builtins.str
-    """"" while its data port answers the nodes that watch it, else what they say"""
+    """"" while its data port answers the nodes that watch it, else their reason"""
     data_port_problem_ms: _builtins.int
-    """for how long that has been so"""
+    """for how long there has been one"""
     behind_ms: _builtins.int
-    """for how long its copy of the table has stood still although there is more to apply"""
+    """for how long its copy of the table hasn't changed although there is more to apply"""
     clock_ahead_ms: _builtins.int
-    """of a clock that nobody sets, the same for all nodes; absent until measured"""
+    """ahead of a clock that nobody sets, one for all nodes; absent until measured"""
     @_builtins.property
     def disk(self) -> _coordinator_pb2.DiskSpace:
         """absent until the node has reported it"""
@@ -294,9 +294,9 @@ class GetStatusResponse(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     served_by: _builtins.str
     from_controller: _builtins.bool
-    """the fields below the table are filled by the active controller only"""
+    """only the active controller fills the fields after `table`"""
     has_clearance: _builtins.bool
-    """whether the serving node has clearance"""
+    """the serving node has clearance"""
     @_builtins.property
     def table(self) -> _cluster_pb2.PartitionTable: ...
     @_builtins.property
@@ -319,7 +319,7 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def summary(self) -> Global___TableSummary:
-        """if asked for: then the table has no partitions, and replicas and damaged are empty"""
+        """if requested: then `replicas`, `damaged` and the table's partitions are empty"""
 
     def __init__(
         self,
@@ -346,7 +346,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class TableSummary(_message.Message):
-    """What the partitions of the table add up to."""
+    """Sums over the partitions of the table."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -367,7 +367,7 @@ class TableSummary(_message.Message):
     under_replicated: _builtins.int
     under_min_insync: _builtins.int
     only_on_silent: _builtins.int
-    """partitions that have replicas in sync on the nodes alone that the request calls silent"""
+    """partitions whose replicas in sync are all on `silent` nodes (of the request)"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCounts]:
         """of each node of the table, in its order"""
@@ -378,7 +378,7 @@ class TableSummary(_message.Message):
 
     @_builtins.property
     def not_in_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotInSync]:
-        """those of the most partitions first, up to a thousand"""
+        """those with the most partitions first, at most a thousand"""
 
     @_builtins.property
     def others_not_in_sync(self) -> Global___NotInSync:
@@ -390,7 +390,7 @@ class TableSummary(_message.Message):
 
     @_builtins.property
     def unserved(self) -> Global___Unserved:
-        """filled by the active controller only"""
+        """only the active controller fills it"""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ Global___TableSummary: _TypeAlias = TableSummary  # noqa: Y015
 
 @_typing.final
 class Unserved(_message.Message):
-    """What is not served, and why, beyond what the states of partitions say."""
+    """Partitions that nobody serves, for reasons that their states don't show."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -428,14 +428,14 @@ class Unserved(_message.Message):
     WITHOUT_COPY_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     damaged: _builtins.int
-    """partitions whose leader serves nothing of them, since its copy is damaged"""
+    """partitions whose leader doesn't serve them, since its copy is damaged"""
     unconfirmed: _builtins.int
-    """others that have waited for seconds for their leader to confirm that it leads"""
+    """others, whose leader hasn't confirmed for seconds that it leads"""
     without_copy: _builtins.int
     """OFFLINE partitions without an undamaged copy on any node that is up"""
     @_builtins.property
     def leaders(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedLeader]:
-        """of them, up to a hundred"""
+        """of these partitions, at most a hundred"""
 
     @_builtins.property
     def unconfirmed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -483,11 +483,11 @@ class DamagedLeader(_message.Message):
     """no other replica is in sync, so nobody can take over"""
     @_builtins.property
     def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """nodes with other copies that aren't damaged"""
+        """nodes with undamaged copies"""
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those of them that have everything, and lead once they are up"""
+        """those of `others` that have every acknowledged write, and lead once they are up"""
 
     def __init__(
         self,
@@ -518,11 +518,11 @@ class UnservedOnNode(_message.Message):
     WITHOUT_COPY_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     damaged: _builtins.int
-    """that it leads"""
+    """partitions that it leads"""
     damaged_online: _builtins.int
-    """those of them that are ONLINE"""
+    """the ONLINE ones of `damaged`"""
     without_copy: _builtins.int
-    """of its sole replicas (NodeCounts): those counted as without_copy"""
+    """the ones of its sole replicas (NodeCounts) that count as without_copy"""
     def __init__(
         self,
         *,
@@ -541,7 +541,7 @@ Global___UnservedOnNode: _TypeAlias = UnservedOnNode  # noqa: Y015
 
 @_typing.final
 class ZoneCounts(_message.Message):
-    """What the end of a zone would do to partitions that are served."""
+    """The partitions, now served, that the loss of a zone would hurt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -587,10 +587,10 @@ class NodeCounts(_message.Message):
     replicas: _builtins.int
     """assigned ones"""
     staying: _builtins.int
-    """those that it is not to delete"""
+    """those that it isn't to delete"""
     leads: _builtins.int
     leads_online: _builtins.int
-    """those of them that are ONLINE"""
+    """the ONLINE ones of `leads`"""
     preferred: _builtins.int
     """partitions whose preferred leader it is"""
     leads_if_elected: _builtins.int
@@ -654,7 +654,7 @@ class KeyspaceCounts(_message.Message):
     bytes: _builtins.int
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeShare]:
-        """Of each node of the table, in its order; only if a node has four more than another one of anything."""
+        """Of each node of the table, in its order; only if a node has four more than another in any of these counts."""
 
     def __init__(
         self,
@@ -678,7 +678,7 @@ Global___KeyspaceCounts: _TypeAlias = KeyspaceCounts  # noqa: Y015
 
 @_typing.final
 class NodeShare(_message.Message):
-    """What a node has of a keyspace: partitions."""
+    """The numbers of a keyspace's partitions at a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -708,7 +708,7 @@ Global___NodeShare: _TypeAlias = NodeShare  # noqa: Y015
 
 @_typing.final
 class NotInSync(_message.Message):
-    """Under-replicated partitions, by the nodes that lack in their in-sync sets."""
+    """Under-replicated partitions, by the nodes that are missing from their in-sync sets."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -733,7 +733,7 @@ Global___NotInSync: _TypeAlias = NotInSync  # noqa: Y015
 
 @_typing.final
 class PartitionFilter(_message.Message):
-    """A partition has to fit all that is given."""
+    """A partition matches if it meets all conditions that are set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -784,7 +784,7 @@ class ListPartitionsRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """so many are sent, and the others only counted; 0: no limit"""
+    """at most `limit` are sent, the others only counted; 0: no limit"""
     @_builtins.property
     def filter(self) -> Global___PartitionFilter: ...
     def __init__(
@@ -803,7 +803,7 @@ Global___ListPartitionsRequest: _TypeAlias = ListPartitionsRequest  # noqa: Y015
 
 @_typing.final
 class ListPartitionsResponse(_message.Message):
-    """The order is that of the keyspaces, then of the slots, or of the keys."""
+    """Ordered by keyspace, then by slot or by key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -849,7 +849,7 @@ Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y0
 
 @_typing.final
 class MatchingCount(_message.Message):
-    """How many partitions the filter lets through, sent or not."""
+    """The number of partitions that match the filter, sent or not."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1023,11 +1023,11 @@ class PlanReassignRequest(_message.Message):
 
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """share of a node beside the others'; its own weight if it isn't named"""
+        """a node's share relative to the others; if absent, its own weight"""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AssignedReplicas]:
-        """exactly these and nothing else"""
+        """exactly these moves and no others"""
 
     def __init__(
         self,
@@ -1235,7 +1235,7 @@ class Plan(_message.Message):
     table_version: _builtins.int
     created_ms: _builtins.int
     minimum_moves: _builtins.int
-    """no plan with fewer leaves the nodes with as many replicas; orders alone don't count"""
+    """the fewest with which nodes have these numbers of replicas; new orders don't count"""
     digest: _builtins.str
     """SHA-256 over everything else"""
     reason: _builtins.str
@@ -1252,14 +1252,14 @@ class Plan(_message.Message):
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeBalance]: ...
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """what could not be evened out, and why"""
+        """what couldn't be balanced, and why"""
 
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardBalance]: ...
     @_builtins.property
     def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedSplit]:
-        """Operations of their own, which begin before that of the moves. The client that applies the plan asks for them (see
-        Split); ApplyPlan refuses a plan that has any.
+        """Separate operations, which begin before the moves. The client that applies the plan asks for them with Split;
+        ApplyPlan refuses a plan that has any.
         """
 
     def __init__(
@@ -1463,7 +1463,7 @@ class GetOperationsResponse(_message.Message):
 
     @_builtins.property
     def duty_names(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
-        """by number: names of the migrations' duties that still exist, as "feeds/bbc" """
+        """by number: "feeds/bbc", of the migrations' duties that still exist"""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationSummary]:
@@ -1490,7 +1490,7 @@ Global___GetOperationsResponse: _TypeAlias = GetOperationsResponse  # noqa: Y015
 
 @_typing.final
 class OperationSummary(_message.Message):
-    """How far an operation's migrations are."""
+    """The progress of an operation's migrations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1520,7 +1520,7 @@ class OperationSummary(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     operation_id: _builtins.int
     bytes_done: _builtins.int
-    """Of partitions that have moved or are to, as the active controller knows it; another node leaves out both."""
+    """Of partitions that have moved or are to move. Only the active controller knows both; other nodes leave them out."""
     bytes_total: _builtins.int
     @_builtins.property
     def by_state(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
@@ -1595,7 +1595,7 @@ class ElectLeadersRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """instead of being refused it begins after what touches the same"""
+    """wait for operations on the same things instead of being refused"""
     @_builtins.property
     def keyspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: all"""
@@ -1606,7 +1606,7 @@ class ElectLeadersRequest(_message.Message):
 
     @_builtins.property
     def unclean(self) -> Global___UncleanElection:
-        """If set, it has to be of one partition, and nothing else of this but who asks, and why, counts."""
+        """If set, only requested_by and reason count besides."""
 
     def __init__(
         self,
@@ -1628,7 +1628,7 @@ Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
 
 @_typing.final
 class UncleanElection(_message.Message):
-    """A person accepts what is lost when this replica leads, which need not have everything that was acknowledged."""
+    """A person lets this replica lead, and accepts that acknowledged writes that it lacks are lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1698,7 +1698,7 @@ class DrainNodeRequest(_message.Message):
     reason: _builtins.str
     rate_limit: _builtins.int
     queue: _builtins.bool
-    """instead of being refused it begins after what touches the same"""
+    """wait for operations on the same things instead of being refused"""
     def __init__(
         self,
         *,
@@ -2022,7 +2022,7 @@ class SplitRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """instead of being refused it begins after what touches the same"""
+    """wait for operations on the same things instead of being refused"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -2091,11 +2091,11 @@ class GetSplitBlockersResponse(_message.Message):
     CAPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def blockers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
-        """what keeps any split from being made"""
+        """these prevent any split"""
 
     @_builtins.property
     def caps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Blocker]:
-        """what else keeps a split that the leader proposes from being made"""
+        """these prevent only splits that the leader proposes"""
 
     def __init__(
         self,
@@ -2124,7 +2124,7 @@ class MergeRequest(_message.Message):
     requested_by: _builtins.str
     reason: _builtins.str
     queue: _builtins.bool
-    """instead of being refused it begins after what touches the same"""
+    """wait for operations on the same things instead of being refused"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -2359,7 +2359,7 @@ class DescribeNodeRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """whose copies on the node are described, too"""
+        """describe the node's copies of these, too"""
 
     def __init__(
         self,
@@ -2390,7 +2390,7 @@ class CopyDescription(_message.Message):
     log_end_epoch: _builtins.int
     """the leader_epoch at which its last entry was written"""
     committed: _builtins.int
-    """up to here it knows for certain that it was committed"""
+    """the offset up to which the node knows for certain that entries are committed"""
     unusable: _builtins.str
     """why it can't lead; "" if it can"""
     def __init__(
@@ -2412,7 +2412,7 @@ Global___CopyDescription: _TypeAlias = CopyDescription  # noqa: Y015
 
 @_typing.final
 class VoterContact(_message.Message):
-    """When a node last heard from another one, a voter, over Raft."""
+    """When a node last heard from a voter over Raft."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2422,7 +2422,7 @@ class VoterContact(_message.Message):
     node: _builtins.str
     address: _builtins.str
     heard_ms: _builtins.int
-    """how long ago; absent: not since this process was started"""
+    """ago; absent: never since this process started"""
     def __init__(
         self,
         *,
@@ -2498,12 +2498,12 @@ class DescribeNodeResponse(_message.Message):
     table_version: _builtins.int
     has_clearance: _builtins.bool
     clearance_lapsed_ms: _builtins.int
-    """how long ago; absent while it holds, or if there was none since the start"""
+    """ago; absent while it holds, or if there was none since the start"""
     ready: _builtins.bool
     leads: _builtins.int
     """partitions for which it answers now; 0 without clearance"""
     stale_reads: _builtins.int
-    """partitions of which it would answer a stale read now"""
+    """partitions of which it would answer stale reads now"""
     @_builtins.property
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCheck]: ...
     @_builtins.property
@@ -2512,7 +2512,7 @@ class DescribeNodeResponse(_message.Message):
 
     @_builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyDescription]:
-        """of the partitions that were asked for, those that are here"""
+        """of the requested partitions that are here"""
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class Metadata:
 
 
 class AdminStub:
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 
@@ -219,7 +219,7 @@ class AdminStub:
 
 
 class AdminServicer:
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 
@@ -230,7 +230,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """The partitions that a filter lets through, some at a time: all as they are when the call begins.
+        """The partitions that match a filter, some at a time, all as they are when the call begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,7 +321,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Migrations that can go back do; refused with CANCEL_REFUSED if too few replicas would be left in sync and alive.
+        """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -355,7 +355,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeNode(self, request, context):
-        """What the node that is asked knows about itself, with or without an active controller.
+        """What this node knows about itself, with or without an active controller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -478,7 +478,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 

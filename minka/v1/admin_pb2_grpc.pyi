@@ -55,7 +55,7 @@ class MetadataServicer(metaclass=_abc_1.ABCMeta):
 def add_MetadataServicer_to_server(servicer: MetadataServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminStub:
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 
@@ -65,7 +65,7 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     ListPartitions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]
-    """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
+    """The partitions that match a filter, some at a time, all as they are when the call begins."""
     CreateKeyspace: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]
     PlanReassign: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
@@ -86,7 +86,7 @@ class AdminStub:
     PauseOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]
     ResumeOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]
-    """Migrations that can go back do; refused with CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+    """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
     LimitOperation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]
     Split: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
@@ -95,18 +95,18 @@ class AdminStub:
     Merge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
-    """What the node that is asked knows about itself, with or without an active controller."""
+    """What this node knows about itself, with or without an active controller."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     ListPartitions: _aio.UnaryStreamMultiCallable[_admin_pb2.ListPartitionsRequest, _admin_pb2.ListPartitionsResponse]  # type: ignore[assignment]
-    """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
+    """The partitions that match a filter, some at a time, all as they are when the call begins."""
     CreateKeyspace: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateKeyspaceRequest, _admin_pb2.CreateKeyspaceResponse]  # type: ignore[assignment]
     PlanReassign: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanReassignRequest, _admin_pb2.Plan]  # type: ignore[assignment]
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
@@ -127,7 +127,7 @@ class AdminAsyncStub(AdminStub):
     PauseOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     ResumeOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     CancelOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
-    """Migrations that can go back do; refused with CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+    """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
     LimitOperation: _aio.UnaryUnaryMultiCallable[_admin_pb2.LimitOperationRequest, _admin_pb2.OperationResponse]  # type: ignore[assignment]
     Split: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitRequest, _admin_pb2.SplitResponse]  # type: ignore[assignment]
     """Split partitions of a keyspace by ranges at these keys, as an operation."""
@@ -136,10 +136,10 @@ class AdminAsyncStub(AdminStub):
     Merge: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeRequest, _admin_pb2.MergeResponse]  # type: ignore[assignment]
     """Merge the partitions of a keyspace by ranges that begin at these keys into those before them, as an operation."""
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
-    """What the node that is asked knows about itself, with or without an active controller."""
+    """What this node knows about itself, with or without an active controller."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    """Reads are answered by every node from what it knows; changes by the active controller, other nodes refuse them with
+    """Every node answers reads from what it knows. Only the active controller makes changes: other nodes refuse them with
     NOT_CONTROLLER and its address.
     """
 
@@ -156,7 +156,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListPartitionsResponse], _abc.AsyncIterator[_admin_pb2.ListPartitionsResponse]]:
-        """The partitions that a filter lets through, some at a time: all as they are when the call begins."""
+        """The partitions that match a filter, some at a time, all as they are when the call begins."""
 
     @_abc_1.abstractmethod
     def CreateKeyspace(
@@ -261,7 +261,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.OperationResponse, _abc.Awaitable[_admin_pb2.OperationResponse]]:
-        """Migrations that can go back do; refused with CANCEL_REFUSED if too few replicas would be left in sync and alive."""
+        """Migrations that can still be undone are; CANCEL_REFUSED if too few replicas would be left in sync and alive."""
 
     @_abc_1.abstractmethod
     def LimitOperation(
@@ -300,7 +300,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeNodeResponse, _abc.Awaitable[_admin_pb2.DescribeNodeResponse]]:
-        """What the node that is asked knows about itself, with or without an active controller."""
+        """What this node knows about itself, with or without an active controller."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -112,7 +112,7 @@ class LocateResponse(_message.Message):
     data_address: _builtins.str
     """host:port"""
     raft_id: _builtins.int
-    """of the node that answers: another one may have taken an address over"""
+    """of the node that answers, since another node may have taken the address over"""
     def __init__(
         self,
         *,
@@ -134,7 +134,7 @@ class RegisterRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     LOG_UNCHECKED_FIELD_NUMBER: _builtins.int
     log_unchecked: _builtins.bool
-    """No leader's heartbeat has yet shown that the node's Raft log lacks nothing: the data directory may be an older copy."""
+    """No leader's heartbeat has yet shown that the node's Raft log is complete: the data directory may be an older copy."""
     @_builtins.property
     def node(self) -> _cluster_pb2.Node:
         """raft_id, state and since are the controller's to set"""
@@ -199,7 +199,7 @@ class ReplicaStats(_message.Message):
     cpu_percent: _builtins.int
     """its share of the node's processor time, in percent of one processor"""
     not_split: _builtins.str
-    """why it isn't split although it is too large or too busy, in a sentence; "" if it is neither"""
+    """why it isn't split, in a sentence; "" if it is neither too large nor too busy"""
     def __init__(
         self,
         *,
@@ -246,12 +246,12 @@ class MigrationProgress(_message.Message):
     blocked_by: _builtins.str
     """"" while it advances, else the reason in a sentence"""
     remedy: _builtins.str
-    """what a person can do about that; "" if it may pass by waiting"""
+    """what a person can do about it; "" if waiting may be enough"""
     tries: _builtins.int
-    """copies begun; more than one: `restarted_by` says why"""
+    """copies begun; if more than one, `restarted_by` says why"""
     restarted_by: _builtins.str
     kept_log_bytes: _builtins.int
-    """log that the source keeps for the target"""
+    """the log that the source keeps for the target"""
     def __init__(
         self,
         *,
@@ -291,7 +291,7 @@ class DiskSpace(_message.Message):
     low_mark_bytes: _builtins.int
     """with less free space the disk is low"""
     is_low: _builtins.bool
-    """the node takes only deletes; it stays so until half as much more than the mark is free"""
+    """the node takes only deletes, until 1.5 times low_mark_bytes is free"""
     def __init__(
         self,
         *,
@@ -337,7 +337,7 @@ Global___DamagedReplica: _TypeAlias = DamagedReplica  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
-    """Says what has changed since the last heartbeat on this stream, a part of it if that is much."""
+    """The changes since the last heartbeat on this stream; if there are many, some of them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -362,11 +362,11 @@ class HeartbeatRequest(_message.Message):
     applied_index: _builtins.int
     """index of the Raft log"""
     from_start: _builtins.bool
-    """what the node has said of migrations and damage before is void"""
+    """the node's earlier reports of migrations and damage are void"""
     without_clearance: _builtins.bool
-    """the process has none; later answers to earlier heartbeats may bring one"""
+    """it has none yet; late answers to earlier heartbeats may still bring one"""
     answered_sequence: _builtins.int
-    """of the last heartbeat, on any stream, whose answer the process has taken"""
+    """of the last heartbeat, on any stream, whose answer has come"""
     clock_ahead_ms: _builtins.int
     """how far the Unix time of its machine is ahead of clock_ms"""
     @_builtins.property
@@ -391,7 +391,7 @@ class HeartbeatRequest(_message.Message):
 
     @_builtins.property
     def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredPort]:
-        """data ports that this node watches, its own too, and that don't answer it"""
+        """watched data ports, its own included, that don't answer this node"""
 
     def __init__(
         self,
@@ -483,11 +483,11 @@ class HeartbeatResponse(_message.Message):
     """counted from when the node sent the heartbeat with this sequence"""
     controller_term: _builtins.int
     from_start_wanted: _builtins.bool
-    """the controller lacks what was said earlier on this stream"""
+    """the controller lacks the earlier reports on this stream"""
     withheld: _builtins.str
-    """why there is no clearance: the node serves nothing, so it gives up what it has"""
+    """why the node gets no clearance, and loses the one that it has"""
     clock_ms: _builtins.int
-    """by a clock of the controller that nobody sets, when it answered"""
+    """when the controller answered, by a clock that nobody sets"""
     clocks_ahead_ms: _builtins.int
     """how far the Unix time of most nodes is ahead of clock_ms; absent if unknown"""
     @_builtins.property
@@ -587,7 +587,7 @@ class IsrChange(_message.Message):
 
     @_builtins.property
     def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """of those outside of it, these have all that is committed, and the leader waits for them"""
+        """outside of `isr`, with every committed entry; the leader waits for them"""
 
     def __init__(
         self,
@@ -642,7 +642,7 @@ class IsrResult(_message.Message):
     """"" when done, else a name from the registry (minka/errors.py)"""
     @_builtins.property
     def partition(self) -> _cluster_pb2.Partition:
-        """the row as it is now, refused or not; absent when there is no such partition"""
+        """the row as it is now, also after a refusal; absent if there is no such partition"""
 
     def __init__(
         self,
@@ -694,7 +694,7 @@ class ProposeSplitRequest(_message.Message):
     generation: _builtins.int
     """precondition"""
     key: _builtins.bytes
-    """the upper half is to begin at this key"""
+    """the first key of the upper half"""
     def __init__(
         self,
         *,
@@ -747,7 +747,7 @@ class FinishSplitRequest(_message.Message):
     leader_epoch: _builtins.int
     """precondition"""
     partition_epoch: _builtins.int
-    """precondition: that of the row whose in-sync replicas are all made"""
+    """precondition: of the row whose in-sync replicas are all made"""
     def __init__(
         self,
         *,
@@ -871,7 +871,7 @@ class ControlledShutdownResponse(_message.Message):
 
     REMAINING_FIELD_NUMBER: _builtins.int
     remaining: _builtins.int
-    """partitions that the node still leads and another is to lead"""
+    """partitions that the node still leads, and that another one can lead"""
     def __init__(
         self,
         *,
@@ -933,14 +933,14 @@ class UpdateReplicasRequest(_message.Message):
     KNOWN_EPOCHS_FIELD_NUMBER: _builtins.int
     controller_term: _builtins.int
     incarnation: _builtins.str
-    """the node's process by the rows; any other refuses them: NOT_REGISTERED"""
+    """the process for which the rows are; any other refuses them with NOT_REGISTERED"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
         """rows; the node finds its own role in them"""
 
     @_builtins.property
     def known_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Rows that the node may have already, by partition id and partition_epoch; it goes on as they say."""
+        """Rows that the node may have already, by partition id and partition_epoch; it acts on them as if they were sent."""
 
     @_builtins.property
     def known_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -985,7 +985,7 @@ Global___FailedReplica: _TypeAlias = FailedReplica  # noqa: Y015
 
 @_typing.final
 class UpdateReplicasResponse(_message.Message):
-    """What became of the rows that were sent: each partition is in one of these sets. The controller sends again what failed."""
+    """The result for each row: each partition is in one of these sets. The controller sends failed ones again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -996,7 +996,7 @@ class UpdateReplicasResponse(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def unknown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """those of `known_ids` whose rows the node has to be sent"""
+        """those of `known_ids` whose rows the node lacks: they are to be sent"""
 
     @_builtins.property
     def hosted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1004,7 +1004,7 @@ class UpdateReplicasResponse(_message.Message):
 
     @_builtins.property
     def hosted_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """for each of these, as the row of this partition_epoch says"""
+        """for each of `hosted_ids`, the partition_epoch of the row on which it acts"""
 
     @_builtins.property
     def deleted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

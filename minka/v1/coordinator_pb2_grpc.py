@@ -122,29 +122,28 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishSplit(self, request, context):
-        """The leader of a partition that a split makes: all of its in-sync replicas are made.
+        """The leader of a split's new partition: all its in-sync replicas are made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishMerge(self, request, context):
-        """The leader of two partitions that are to be merged: the first has all that the second has, and writes to the second
-        wait.
+        """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A node wants to stop: its leaderships go to other nodes while it still serves. It asks again until none remains.
+        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector.
+        """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -531,8 +530,8 @@ class ReplicaControl:
 
 
 class RaftStub:
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     def __init__(self, channel):
@@ -554,8 +553,8 @@ class RaftStub:
 
 
 class RaftServicer:
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     def Locate(self, request, context):
@@ -565,7 +564,7 @@ class RaftServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendSnapshot(self, request_iterator, context):
-        """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message.
+        """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -593,8 +592,8 @@ def add_RaftServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Raft:
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     @staticmethod

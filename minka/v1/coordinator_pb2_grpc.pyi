@@ -44,15 +44,13 @@ class CoordinatorStub:
     ProposeSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]
     """The leader of a partition finds it too large or too busy."""
     FinishSplit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]
-    """The leader of a partition that a split makes: all of its in-sync replicas are made."""
+    """The leader of a split's new partition: all its in-sync replicas are made."""
     FinishMerge: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]
-    """The leader of two partitions that are to be merged: the first has all that the second has, and writes to the second
-    wait.
-    """
+    """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]
-    """A node wants to stop: its leaderships go to other nodes while it still serves. It asks again until none remains."""
+    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
     Leave: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]
-    """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
+    """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -70,15 +68,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     ProposeSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProposeSplitRequest, _coordinator_pb2.ProposeSplitResponse]  # type: ignore[assignment]
     """The leader of a partition finds it too large or too busy."""
     FinishSplit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishSplitRequest, _coordinator_pb2.FinishSplitResponse]  # type: ignore[assignment]
-    """The leader of a partition that a split makes: all of its in-sync replicas are made."""
+    """The leader of a split's new partition: all its in-sync replicas are made."""
     FinishMerge: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FinishMergeRequest, _coordinator_pb2.FinishMergeResponse]  # type: ignore[assignment]
-    """The leader of two partitions that are to be merged: the first has all that the second has, and writes to the second
-    wait.
-    """
+    """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ControlledShutdownRequest, _coordinator_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
-    """A node wants to stop: its leaderships go to other nodes while it still serves. It asks again until none remains."""
+    """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
     Leave: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaveRequest, _coordinator_pb2.LeaveResponse]  # type: ignore[assignment]
-    """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
+    """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """Served by every node; the active controller answers, other nodes refuse with NOT_CONTROLLER."""
@@ -129,7 +125,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishSplitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishSplitResponse, _abc.Awaitable[_coordinator_pb2.FinishSplitResponse]]:
-        """The leader of a partition that a split makes: all of its in-sync replicas are made."""
+        """The leader of a split's new partition: all its in-sync replicas are made."""
 
     @_abc_1.abstractmethod
     def FinishMerge(
@@ -137,9 +133,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.FinishMergeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FinishMergeResponse, _abc.Awaitable[_coordinator_pb2.FinishMergeResponse]]:
-        """The leader of two partitions that are to be merged: the first has all that the second has, and writes to the second
-        wait.
-        """
+        """The leader of two partitions to be merged: the first has all data of the second, and writes to the second wait."""
 
     @_abc_1.abstractmethod
     def ControlledShutdown(
@@ -147,7 +141,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ControlledShutdownResponse, _abc.Awaitable[_coordinator_pb2.ControlledShutdownResponse]]:
-        """A node wants to stop: its leaderships go to other nodes while it still serves. It asks again until none remains."""
+        """A node wants to stop: other nodes take its leaderships while it still serves. It calls again until it has none."""
 
     @_abc_1.abstractmethod
     def Leave(
@@ -155,7 +149,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.LeaveResponse, _abc.Awaitable[_coordinator_pb2.LeaveResponse]]:
-        """A node stops gracefully: its clearance is over, its partitions need not wait for the failure detector."""
+        """A node stops gracefully and gives its clearance up, so its partitions needn't wait for the failure detector."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -191,8 +185,8 @@ class ReplicaControlServicer(metaclass=_abc_1.ABCMeta):
 def add_ReplicaControlServicer_to_server(servicer: ReplicaControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class RaftStub:
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     @_typing.overload
@@ -201,22 +195,22 @@ class RaftStub:
     def __new__(cls, channel: _aio.Channel) -> RaftAsyncStub: ...
     Locate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]
     SendSnapshot: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]
-    """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
+    """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
 
 @_typing.type_check_only
 class RaftAsyncStub(RaftStub):
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Locate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateResponse]  # type: ignore[assignment]
     SendSnapshot: _aio.StreamUnaryMultiCallable[_coordinator_pb2.SnapshotChunk, _coordinator_pb2.RaftSendResponse]  # type: ignore[assignment]
-    """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
+    """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
 
 class RaftServicer(metaclass=_abc_1.ABCMeta):
-    """Consensus between the voters and learners. Messages go to data ports: one connection from each node to each other, on
-    which the first frame is the sender's gRPC address, and each later one a RaftMessageBatch.
+    """Consensus between the voters and learners. Messages go to data ports, on one connection from each node to each other:
+    its first frame is the sender's gRPC address, each later one a RaftMessageBatch.
     """
 
     @_abc_1.abstractmethod
@@ -232,6 +226,6 @@ class RaftServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_coordinator_pb2.SnapshotChunk],
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RaftSendResponse, _abc.Awaitable[_coordinator_pb2.RaftSendResponse]]:
-        """A message with a snapshot, in pieces, on a stream of its own, so that it holds up no other message."""
+        """A message with a snapshot, in pieces, on a separate stream, so that other messages don't wait for it."""
 
 def add_RaftServicer_to_server(servicer: RaftServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -28,7 +28,7 @@ class _BalancerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Balancer
     BALANCER_KIND_UNSPECIFIED: _BalancerKind.ValueType  # 0
     """CAPACITY_WORKLOAD"""
     BALANCER_KIND_ROUND_ROBIN: _BalancerKind.ValueType  # 1
-    """as many duties on each shard"""
+    """the same number of duties on each shard"""
     BALANCER_KIND_SPILL_OVER: _BalancerKind.ValueType  # 2
     """one shard is filled before the next"""
     BALANCER_KIND_CAPACITY_WORKLOAD: _BalancerKind.ValueType  # 3
@@ -41,7 +41,7 @@ class BalancerKind(_BalancerKind, metaclass=_BalancerKindEnumTypeWrapper): ...
 BALANCER_KIND_UNSPECIFIED: BalancerKind.ValueType  # 0
 """CAPACITY_WORKLOAD"""
 BALANCER_KIND_ROUND_ROBIN: BalancerKind.ValueType  # 1
-"""as many duties on each shard"""
+"""the same number of duties on each shard"""
 BALANCER_KIND_SPILL_OVER: BalancerKind.ValueType  # 2
 """one shard is filled before the next"""
 BALANCER_KIND_CAPACITY_WORKLOAD: BalancerKind.ValueType  # 3
@@ -135,7 +135,7 @@ class _ShardStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardState
     SHARD_STATE_UNSPECIFIED: _ShardState.ValueType  # 0
     SHARD_STATE_LIVE: _ShardState.ValueType  # 1
     SHARD_STATE_QUARANTINED: _ShardState.ValueType  # 2
-    """it is up, and gets no duties before its score is good again"""
+    """it is up, but gets no duties until its score is good again"""
     SHARD_STATE_LEAVING: _ShardState.ValueType  # 3
     """it is about to stop, and releases its duties"""
     SHARD_STATE_AWAY: _ShardState.ValueType  # 4
@@ -147,7 +147,7 @@ class ShardState(_ShardState, metaclass=_ShardStateEnumTypeWrapper): ...
 SHARD_STATE_UNSPECIFIED: ShardState.ValueType  # 0
 SHARD_STATE_LIVE: ShardState.ValueType  # 1
 SHARD_STATE_QUARANTINED: ShardState.ValueType  # 2
-"""it is up, and gets no duties before its score is good again"""
+"""it is up, but gets no duties until its score is good again"""
 SHARD_STATE_LEAVING: ShardState.ValueType  # 3
 """it is about to stop, and releases its duties"""
 SHARD_STATE_AWAY: ShardState.ValueType  # 4
@@ -166,13 +166,13 @@ class _AssignmentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Assig
     ASSIGNMENT_STATE_ASSIGNED: _AssignmentState.ValueType  # 1
     """the shard may have it from now on"""
     ASSIGNMENT_STATE_ATTACHED: _AssignmentState.ValueType  # 2
-    """it has reported that it has it"""
+    """the shard has reported that it has the duty"""
     ASSIGNMENT_STATE_RELEASING: _AssignmentState.ValueType  # 3
-    """it is told to release it"""
+    """the shard is told to release the duty"""
     ASSIGNMENT_STATE_KEPT: _AssignmentState.ValueType  # 4
-    """its process is gone, and the duty kept for the next one of its name"""
+    """the shard's process is gone; the duty is kept for the next process of its name"""
     ASSIGNMENT_STATE_PREPARING: _AssignmentState.ValueType  # 5
-    """it is to get the duty next, and is told to prepare; another shard has it"""
+    """another shard has the duty; this one gets it next, and is told to prepare"""
 
 class AssignmentState(_AssignmentState, metaclass=_AssignmentStateEnumTypeWrapper): ...
 
@@ -181,13 +181,13 @@ ASSIGNMENT_STATE_UNSPECIFIED: AssignmentState.ValueType  # 0
 ASSIGNMENT_STATE_ASSIGNED: AssignmentState.ValueType  # 1
 """the shard may have it from now on"""
 ASSIGNMENT_STATE_ATTACHED: AssignmentState.ValueType  # 2
-"""it has reported that it has it"""
+"""the shard has reported that it has the duty"""
 ASSIGNMENT_STATE_RELEASING: AssignmentState.ValueType  # 3
-"""it is told to release it"""
+"""the shard is told to release the duty"""
 ASSIGNMENT_STATE_KEPT: AssignmentState.ValueType  # 4
-"""its process is gone, and the duty kept for the next one of its name"""
+"""the shard's process is gone; the duty is kept for the next process of its name"""
 ASSIGNMENT_STATE_PREPARING: AssignmentState.ValueType  # 5
-"""it is to get the duty next, and is told to prepare; another shard has it"""
+"""another shard has the duty; this one gets it next, and is told to prepare"""
 Global___AssignmentState: _TypeAlias = AssignmentState  # noqa: Y015
 
 @_typing.final
@@ -202,7 +202,7 @@ class Balancer(_message.Message):
     PRE_SORT_FIELD_NUMBER: _builtins.int
     kind: Global___BalancerKind.ValueType
     max_difference: _builtins.int
-    """ROUND_ROBIN: between the numbers of any two shards; 0: 1"""
+    """ROUND_ROBIN: between the numbers of duties of any two shards; 0 means 1"""
     fill_by: Global___FillBy.ValueType
     """SPILL_OVER"""
     fill_limit: _builtins.int
@@ -271,9 +271,9 @@ class Pallet(_message.Message):
     CHANGED_MS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     version: _builtins.int
-    """1 when it is created, and one more with each change"""
+    """1 when created, one more with each change"""
     manual: _builtins.bool
-    """none of its duties is moved automatically, except from shards that leave"""
+    """its duties aren't moved automatically, except from shards that leave"""
     on_failure: Global___OnFailure.ValueType
     """for stationary duties"""
     warm: _builtins.bool
@@ -319,7 +319,7 @@ class DutyQuarantine(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
-    """empty: it couldn't be attached on so many shards with the version that no more try"""
+    """empty: too many shards with the version have failed to attach it, so no more try"""
     shard_version: _builtins.str
     """the version of the user's application on it; another version may try again"""
     reason: _builtins.str
@@ -351,13 +351,13 @@ class DutySuspicion(_message.Message):
     SINCE_MS_FIELD_NUMBER: _builtins.int
     RETRY_MS_FIELD_NUMBER: _builtins.int
     failures: _builtins.int
-    """how many shards, since the duty was attached last"""
+    """the number of shards since the duty was last attached"""
     shard: _builtins.str
-    """the last of them"""
+    """the last of these shards"""
     since_ms: _builtins.int
-    """when that one failed"""
+    """when the last one failed"""
     retry_ms: _builtins.int
-    """no shard is given the duty before"""
+    """no shard gets the duty before"""
     def __init__(
         self,
         *,
@@ -423,7 +423,7 @@ class Duty(_message.Message):
     deleting: _builtins.bool
     """it is removed as soon as its shards have released it"""
     was_attached: _builtins.bool
-    """a stationary duty was attached to a shard, which hasn't released it as planned"""
+    """a stationary duty was attached to a shard that hasn't released it as planned"""
     @_builtins.property
     def quarantines(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyQuarantine]: ...
     @_builtins.property
@@ -517,13 +517,13 @@ class Shard(_message.Message):
     state_since_ms: _builtins.int
     state_reason: _builtins.str
     grace_ms: _builtins.int
-    """for how long its duties are kept when its process is gone"""
+    """its duties are kept this long when its process is gone"""
     away_until_ms: _builtins.int
     """AWAY"""
     registered_ms: _builtins.int
     """when this process registered"""
     penalty: _builtins.int
-    """at penalty_ms, in thousandths of a point; it fades by half every 30 s"""
+    """at penalty_ms, in thousandths of a point; it halves every 30 s"""
     penalty_ms: _builtins.int
     version_since_ms: _builtins.int
     """when a shard with this version first registered"""
@@ -579,7 +579,7 @@ class Assignment(_message.Message):
     since_ms: _builtins.int
     reason: _builtins.str
     was_attached: _builtins.bool
-    """the shard has reported that it has it, also if it is told to release it since then"""
+    """the shard has reported that it has the duty; stays true while it releases it"""
     def __init__(
         self,
         *,
@@ -614,7 +614,7 @@ class AssignmentsChanged(_message.Message):
     shard: _builtins.str
     state: Global___AssignmentState.ValueType
     first_epoch: _builtins.int
-    """ASSIGNED, PREPARING: the first duty's; the others have the next ones. Else epochs stay"""
+    """ASSIGNED, PREPARING: of the first duty; the others get the next ones. Else epochs stay"""
     reason: _builtins.str
     time_ms: _builtins.int
     @_builtins.property
@@ -649,7 +649,7 @@ class DutiesChanged(_message.Message):
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """they no longer have assignments"""
+        """these have no assignments"""
 
     def __init__(
         self,

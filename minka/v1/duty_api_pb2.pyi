@@ -29,7 +29,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     CONSISTENCY_UNSPECIFIED: _Consistency.ValueType  # 0
     """QUORUM"""
     CONSISTENCY_LEADER: _Consistency.ValueType  # 1
-    """the leader of the coordinator, which alone may lose it again"""
+    """only the coordinator's leader: lost if it is"""
     CONSISTENCY_QUORUM: _Consistency.ValueType  # 2
     """a majority of the voters: no minority can lose it"""
     CONSISTENCY_VOTERS: _Consistency.ValueType  # 3
@@ -38,12 +38,12 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """every voter and every learner"""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
-    """Which nodes have a change durably when it is answered."""
+    """The nodes on which a change is durable when it is answered."""
 
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """QUORUM"""
 CONSISTENCY_LEADER: Consistency.ValueType  # 1
-"""the leader of the coordinator, which alone may lose it again"""
+"""only the coordinator's leader: lost if it is"""
 CONSISTENCY_QUORUM: Consistency.ValueType  # 2
 """a majority of the voters: no minority can lose it"""
 CONSISTENCY_VOTERS: Consistency.ValueType  # 3
@@ -118,7 +118,7 @@ class ChangePalletsResponse(_message.Message):
     PALLETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pallets(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Pallet]:
-        """one for each change, as it is now; for a deleted one its last row"""
+        """one for each change, as it is now; if deleted, its last row"""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class PalletSummary(_message.Message):
     weight: _builtins.int
     unplaced_count: _builtins.int
     held_back: _builtins.str
-    """why the pallet isn't balanced automatically now; "" if nothing is in the way"""
+    """why the pallet isn't balanced automatically now; "" if nothing prevents it"""
     quarantined: _builtins.int
     """duties that are kept from some shards, or from all"""
     @_builtins.property
@@ -213,7 +213,7 @@ Global___PalletSummary: _TypeAlias = PalletSummary  # noqa: Y015
 
 @_typing.final
 class HandOverTimes(_message.Message):
-    """How long duties were attached to no shard in planned moves, not counting the time of the delegates."""
+    """For how long duties in planned moves were attached to no shard, without the time that delegates took."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -265,7 +265,7 @@ Global___UnplacedDuty: _TypeAlias = UnplacedDuty  # noqa: Y015
 
 @_typing.final
 class ShardLoad(_message.Message):
-    """What one shard has of a pallet."""
+    """One shard's duties of a pallet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -336,9 +336,9 @@ class DutySpec(_message.Message):
     pallet: _builtins.str
     id: _builtins.str
     weight: _builtins.int
-    """1 if the duty is created without"""
+    """1 if absent when the duty is created"""
     synthetic: _builtins.bool
-    """these three are what they were when it was created"""
+    """an update can't change these three"""
     stationary: _builtins.bool
     lazy: _builtins.bool
     payload: _builtins.bytes
@@ -397,7 +397,7 @@ Global___DutyName: _TypeAlias = DutyName  # noqa: Y015
 
 @_typing.final
 class DutyPin(_message.Message):
-    """"": released."""
+    """An empty `shard` releases the duty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,7 +442,7 @@ class DutyChange(_message.Message):
     def pin(self) -> Global___DutyPin: ...
     @_builtins.property
     def unquarantine(self) -> Global___DutyName:
-        """the shards where it couldn't be attached, or failed meanwhile, may try again"""
+        """shards that couldn't attach it, or failed while attaching it, may try again"""
 
     def __init__(
         self,
@@ -494,7 +494,7 @@ class ChangeDutiesResponse(_message.Message):
     DUTIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def duties(self) -> _containers.RepeatedCompositeFieldContainer[_duties_pb2.Duty]:
-        """one for each change, as it is now; for a deleted one its last row"""
+        """one for each change, as it is now; if deleted, its last row"""
 
     def __init__(
         self,
@@ -522,21 +522,21 @@ class GetDutiesRequest(_message.Message):
     WITH_PAYLOADS_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     pallet: _builtins.str
-    """else those of a pallet"""
+    """without names: of this pallet"""
     shard: _builtins.str
-    """and those of a shard"""
+    """and of this shard"""
     unplaced: _builtins.bool
-    """only those that no shard has"""
+    """only duties that no shard has"""
     after: _builtins.int
-    """those with greater numbers"""
+    """duties with greater numbers"""
     limit: _builtins.int
     """0: 1000"""
     with_payloads: _builtins.bool
     quarantined: _builtins.bool
-    """only those that are kept from shards: attaching them has failed, or ended processes"""
+    """only duties kept from shards, since attaching them failed or ended processes"""
     @_builtins.property
     def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyName]:
-        """exactly these: refused if there is no such duty"""
+        """exactly these: refused if one doesn't exist"""
 
     def __init__(
         self,
@@ -598,7 +598,7 @@ class GetDutiesResponse(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
     total: _builtins.int
-    """how many the request asks for, on all pages"""
+    """the number of duties that match, on all pages"""
     @_builtins.property
     def duties(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyStatus]: ...
     def __init__(
@@ -722,7 +722,7 @@ class GetShardsResponse(_message.Message):
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]: ...
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___DutyMoved]:
-        """the last ones, the newest first"""
+        """recent moves, the newest first"""
 
     def __init__(
         self,
@@ -767,7 +767,7 @@ class ShardVerdict(_message.Message):
     POSSIBLE_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     verdict: _builtins.str
-    """why it has the duty, or couldn't or needn't"""
+    """why it has the duty, or can't have it, or needn't"""
     possible: _builtins.bool
     def __init__(
         self,

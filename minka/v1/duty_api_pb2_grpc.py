@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DutiesStub:
-    """Served by every node: it stores payloads, and passes the rest on to the active controller.
+    """Served by every node, which stores payloads and passes the rest on to the active controller.
     """
 
     def __init__(self, channel):
@@ -79,11 +79,11 @@ class DutiesStub:
 
 
 class DutiesServicer:
-    """Served by every node: it stores payloads, and passes the rest on to the active controller.
+    """Served by every node, which stores payloads and passes the rest on to the active controller.
     """
 
     def ChangePallets(self, request, context):
-        """All of the changes, or none.
+        """Make all of the changes, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,7 +96,7 @@ class DutiesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeDuties(self, request, context):
-        """All of the changes, or none.
+        """Make all of the changes, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +185,7 @@ def add_DutiesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Duties:
-    """Served by every node: it stores payloads, and passes the rest on to the active controller.
+    """Served by every node, which stores payloads and passes the rest on to the active controller.
     """
 
     @staticmethod
@@ -406,7 +406,7 @@ class Duties:
 
 
 class DutyControlStub:
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
     """
 
     def __init__(self, channel):
@@ -458,7 +458,7 @@ class DutyControlStub:
 
 
 class DutyControlServicer:
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
     """
 
     def ChangePallets(self, request, context):
@@ -561,7 +561,7 @@ def add_DutyControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DutyControl:
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids.
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids.
     """
 
     @staticmethod

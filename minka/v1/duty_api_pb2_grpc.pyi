@@ -28,17 +28,17 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DutiesStub:
-    """Served by every node: it stores payloads, and passes the rest on to the active controller."""
+    """Served by every node, which stores payloads and passes the rest on to the active controller."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DutiesAsyncStub: ...
     ChangePallets: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]
-    """All of the changes, or none."""
+    """Make all of the changes, or none."""
     GetPallets: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.GetPalletsRequest, _duty_api_pb2.GetPalletsResponse]
     ChangeDuties: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.ChangeDutiesRequest, _duty_api_pb2.ChangeDutiesResponse]
-    """All of the changes, or none."""
+    """Make all of the changes, or none."""
     GetDuties: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.GetDutiesRequest, _duty_api_pb2.GetDutiesResponse]
     GetShards: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.GetShardsRequest, _duty_api_pb2.GetShardsResponse]
     ExplainDuty: _grpc.UnaryUnaryMultiCallable[_duty_api_pb2.ExplainDutyRequest, _duty_api_pb2.ExplainDutyResponse]
@@ -48,14 +48,14 @@ class DutiesStub:
 
 @_typing.type_check_only
 class DutiesAsyncStub(DutiesStub):
-    """Served by every node: it stores payloads, and passes the rest on to the active controller."""
+    """Served by every node, which stores payloads and passes the rest on to the active controller."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangePallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]  # type: ignore[assignment]
-    """All of the changes, or none."""
+    """Make all of the changes, or none."""
     GetPallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.GetPalletsRequest, _duty_api_pb2.GetPalletsResponse]  # type: ignore[assignment]
     ChangeDuties: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangeDutiesRequest, _duty_api_pb2.ChangeDutiesResponse]  # type: ignore[assignment]
-    """All of the changes, or none."""
+    """Make all of the changes, or none."""
     GetDuties: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.GetDutiesRequest, _duty_api_pb2.GetDutiesResponse]  # type: ignore[assignment]
     GetShards: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.GetShardsRequest, _duty_api_pb2.GetShardsResponse]  # type: ignore[assignment]
     ExplainDuty: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ExplainDutyRequest, _duty_api_pb2.ExplainDutyResponse]  # type: ignore[assignment]
@@ -64,7 +64,7 @@ class DutiesAsyncStub(DutiesStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutiesServicer(metaclass=_abc_1.ABCMeta):
-    """Served by every node: it stores payloads, and passes the rest on to the active controller."""
+    """Served by every node, which stores payloads and passes the rest on to the active controller."""
 
     @_abc_1.abstractmethod
     def ChangePallets(
@@ -72,7 +72,7 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
         request: _duty_api_pb2.ChangePalletsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_duty_api_pb2.ChangePalletsResponse, _abc.Awaitable[_duty_api_pb2.ChangePalletsResponse]]:
-        """All of the changes, or none."""
+        """Make all of the changes, or none."""
 
     @_abc_1.abstractmethod
     def GetPallets(
@@ -87,7 +87,7 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
         request: _duty_api_pb2.ChangeDutiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_duty_api_pb2.ChangeDutiesResponse, _abc.Awaitable[_duty_api_pb2.ChangeDutiesResponse]]:
-        """All of the changes, or none."""
+        """Make all of the changes, or none."""
 
     @_abc_1.abstractmethod
     def GetDuties(
@@ -128,7 +128,7 @@ class DutiesServicer(metaclass=_abc_1.ABCMeta):
 def add_DutiesServicer_to_server(servicer: DutiesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class DutyControlStub:
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids."""
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -145,7 +145,7 @@ class DutyControlStub:
 
 @_typing.type_check_only
 class DutyControlAsyncStub(DutyControlStub):
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids."""
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChangePallets: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ChangePalletsRequest, _duty_api_pb2.ChangePalletsResponse]  # type: ignore[assignment]
@@ -158,7 +158,7 @@ class DutyControlAsyncStub(DutyControlStub):
     ComparePallet: _aio.UnaryUnaryMultiCallable[_duty_api_pb2.ComparePalletRequest, _duty_api_pb2.ComparePalletResponse]  # type: ignore[assignment]
 
 class DutyControlServicer(metaclass=_abc_1.ABCMeta):
-    """The same, served by the active controller alone: payloads are stored already, and named by their ids."""
+    """The same calls, served only by the active controller: payloads are stored already, and requests name their ids."""
 
     @_abc_1.abstractmethod
     def ChangePallets(

@@ -21,9 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Error(_message.Message):
-    """How a refusal travels: in the trailing metadata `minka-error-bin` of a failed call, and inside
-    the frames of the data stream.
-    """
+    """A refusal, sent in the trailing metadata `minka-error-bin` of a failed call, and in frames of the data stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

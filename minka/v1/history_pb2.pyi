@@ -41,7 +41,7 @@ Global___ReadHistoryRequest: _TypeAlias = ReadHistoryRequest  # noqa: Y015
 
 @_typing.final
 class HistoryBlock(_message.Message):
-    """An interval at a node, or a part of one with many rows. The figures of the node are the same in each part."""
+    """An interval at a node, or one part of it if it has many rows. Each part repeats the node's figures."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -63,11 +63,11 @@ class HistoryBlock(_message.Message):
     """free on data_dir's file system at the end of the interval"""
     total_bytes: _builtins.int
     capacity_bytes: _builtins.int
-    """node.capacity_bytes; 0: nothing is said about it"""
+    """node.capacity_bytes; 0: not stated"""
     cpu_ms: _builtins.int
     """milliseconds of processor time that the node's process used"""
     layout: _builtins.int
-    """the layout of the rows: see minka/history_rows.py"""
+    """the layout of the rows: see minka/wire/history_rows.py"""
     rows: _builtins.int
     packed: _builtins.bytes
     def __init__(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LoadsStub:
-    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
     """
 
     def __init__(self, channel):
@@ -63,25 +63,25 @@ class LoadsStub:
 
 
 class LoadsServicer:
-    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
     """
 
     def BeginLoad(self, request, context):
-        """Begin a load in a keyspace, or go on with the one of this id.
+        """Begin a load in a keyspace, or continue the load with this id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TouchLoad(self, request, context):
-        """Say that the job still works on the load; one that nobody has touched for long is aborted.
+        """Say that the job still works on the load; otherwise the load is aborted after a while.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitLoad(self, request, context):
-        """Take in all of these files or none; STALE_LOAD if some were cut for partitions that have changed.
+        """Take in all of these files or none; STALE_LOAD if some were made for partitions that have changed since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,7 +137,7 @@ def add_LoadsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Loads:
-    """The active controller answers, other nodes refuse with NOT_CONTROLLER and its address. All calls can be repeated.
+    """The active controller answers; other nodes refuse with NOT_CONTROLLER and its address. All calls may be repeated.
     """
 
     @staticmethod
@@ -353,9 +353,9 @@ class LoadControl:
 
 
 class SpoolStub:
-    """The files of loads on one node. Besides these it has /minka.v1.Spool/Upload and /minka.v1.Spool/Fetch, which carry
-    files as raw bytes: a stream that begins with an encoded UploadHeader, answered with an encoded UploadResponse; and an
-    encoded FetchRequest, answered with a stream that begins with an encoded LoadFile.
+    """The files of loads on one node. Two more methods carry files as raw bytes: /minka.v1.Spool/Upload takes a stream that
+    begins with an encoded UploadHeader, and answers with an encoded UploadResponse; /minka.v1.Spool/Fetch takes an
+    encoded FetchRequest, and answers with a stream that begins with an encoded LoadFile.
     """
 
     def __init__(self, channel):
@@ -382,27 +382,27 @@ class SpoolStub:
 
 
 class SpoolServicer:
-    """The files of loads on one node. Besides these it has /minka.v1.Spool/Upload and /minka.v1.Spool/Fetch, which carry
-    files as raw bytes: a stream that begins with an encoded UploadHeader, answered with an encoded UploadResponse; and an
-    encoded FetchRequest, answered with a stream that begins with an encoded LoadFile.
+    """The files of loads on one node. Two more methods carry files as raw bytes: /minka.v1.Spool/Upload takes a stream that
+    begins with an encoded UploadHeader, and answers with an encoded UploadResponse; /minka.v1.Spool/Fetch takes an
+    encoded FetchRequest, and answers with a stream that begins with an encoded LoadFile.
     """
 
     def ListFiles(self, request, context):
-        """Which files of a load are here, and whether there is room for more.
+        """The files of a load that are here, and the room for more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullFile(self, request, context):
-        """Have this file here, from this node's own spool or another node's.
+        """Get this file into this node's spool, from its own spool or another node's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CutFiles(self, request, context):
-        """Make other files, for other ranges, with the rows of files that are here.
+        """Make new files, for other ranges, of the rows of files that are here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -435,9 +435,9 @@ def add_SpoolServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Spool:
-    """The files of loads on one node. Besides these it has /minka.v1.Spool/Upload and /minka.v1.Spool/Fetch, which carry
-    files as raw bytes: a stream that begins with an encoded UploadHeader, answered with an encoded UploadResponse; and an
-    encoded FetchRequest, answered with a stream that begins with an encoded LoadFile.
+    """The files of loads on one node. Two more methods carry files as raw bytes: /minka.v1.Spool/Upload takes a stream that
+    begins with an encoded UploadHeader, and answers with an encoded UploadResponse; /minka.v1.Spool/Fetch takes an
+    encoded FetchRequest, and answers with a stream that begins with an encoded LoadFile.
     """
 
     @staticmethod

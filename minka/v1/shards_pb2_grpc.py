@@ -47,7 +47,7 @@ class ShardsServicer:
     """
 
     def Session(self, request_iterator, context):
-        """One session for each shard, with any node. A shard that loses it goes on at another node.
+        """One session for each shard, with any node. A shard that loses its session opens one with another node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

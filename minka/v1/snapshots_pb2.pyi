@@ -28,7 +28,7 @@ class OpenSnapshotRequest(_message.Message):
     partition_id: _builtins.int
     generation: _builtins.int
     part_bytes: _builtins.int
-    """the response has the first keys of parts of about so many bytes; 0: it has none"""
+    """the response cuts the range into parts of about `part_bytes`; 0: no cuts"""
     def __init__(
         self,
         *,
@@ -59,17 +59,17 @@ class PartitionSnapshot(_message.Message):
     """"" if the partition has no data"""
     partition_id: _builtins.int
     offset: _builtins.int
-    """the version: the offset in the partition's log up to which it has all"""
+    """the version: the snapshot has the log up to this offset"""
     start_key: _builtins.bytes
     """the partition's range"""
     end_key: _builtins.bytes
     @_builtins.property
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """those that have it or are about to have it"""
+        """nodes that have it or are about to have it"""
 
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """the first keys of the parts, without that of the first part"""
+        """the first key of each part but the first"""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class ReadSnapshotRequest(_message.Message):
     snapshot_id: _builtins.str
     start_key: _builtins.bytes
     end_key: _builtins.bytes
-    """none: to the last key"""
+    """empty: to the last key"""
     keys_only: _builtins.bool
     buckets: _builtins.int
     @_builtins.property
     def wanted_buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With any, keys in these buckets alone, and in the place of each value the 8 bytes of its pair's hash."""
+        """If not empty: only keys in these buckets, and instead of each value the 8 bytes of its pair's hash."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ Global___ReadSnapshotRequest: _TypeAlias = ReadSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class RowBatch(_message.Message):
-    """Rows as columns in Arrow's layout: offsets are little-endian int32, one more than rows."""
+    """Rows as columns in Arrow's layout: offsets are little-endian int32, rows + 1 of them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,7 +148,7 @@ class RowBatch(_message.Message):
     values: _builtins.bytes
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """between a node and its own processes"""
+        """used only between a node and its own processes"""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class SnapshotDigest(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___BucketDigest]:
-        """those that have rows"""
+        """the ones with rows"""
 
     def __init__(
         self,

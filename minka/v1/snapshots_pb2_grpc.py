@@ -62,14 +62,14 @@ class SnapshotsServicer:
     """
 
     def Open(self, request, context):
-        """To be called at the partition's leader.
+        """Call it at the partition's leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """These are to be called at any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it.
+        """Call these at any node that has the snapshot. SNAPSHOT_GONE: the node never had it, or no longer has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

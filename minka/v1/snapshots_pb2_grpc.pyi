@@ -34,9 +34,9 @@ class SnapshotsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SnapshotsAsyncStub: ...
     Open: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.OpenSnapshotRequest, _snapshots_pb2.PartitionSnapshot]
-    """To be called at the partition's leader."""
+    """Call it at the partition's leader."""
     Read: _grpc.UnaryStreamMultiCallable[_snapshots_pb2.ReadSnapshotRequest, _snapshots_pb2.RowBatch]
-    """These are to be called at any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
+    """Call these at any node that has the snapshot. SNAPSHOT_GONE: the node never had it, or no longer has it."""
     Digest: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.DigestSnapshotRequest, _snapshots_pb2.SnapshotDigest]
     Release: _grpc.UnaryUnaryMultiCallable[_snapshots_pb2.ReleaseSnapshotRequest, _snapshots_pb2.ReleaseSnapshotResponse]
 
@@ -46,9 +46,9 @@ class SnapshotsAsyncStub(SnapshotsStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.OpenSnapshotRequest, _snapshots_pb2.PartitionSnapshot]  # type: ignore[assignment]
-    """To be called at the partition's leader."""
+    """Call it at the partition's leader."""
     Read: _aio.UnaryStreamMultiCallable[_snapshots_pb2.ReadSnapshotRequest, _snapshots_pb2.RowBatch]  # type: ignore[assignment]
-    """These are to be called at any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
+    """Call these at any node that has the snapshot. SNAPSHOT_GONE: the node never had it, or no longer has it."""
     Digest: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.DigestSnapshotRequest, _snapshots_pb2.SnapshotDigest]  # type: ignore[assignment]
     Release: _aio.UnaryUnaryMultiCallable[_snapshots_pb2.ReleaseSnapshotRequest, _snapshots_pb2.ReleaseSnapshotResponse]  # type: ignore[assignment]
 
@@ -61,7 +61,7 @@ class SnapshotsServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshots_pb2.OpenSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_snapshots_pb2.PartitionSnapshot, _abc.Awaitable[_snapshots_pb2.PartitionSnapshot]]:
-        """To be called at the partition's leader."""
+        """Call it at the partition's leader."""
 
     @_abc_1.abstractmethod
     def Read(
@@ -69,7 +69,7 @@ class SnapshotsServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshots_pb2.ReadSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_snapshots_pb2.RowBatch], _abc.AsyncIterator[_snapshots_pb2.RowBatch]]:
-        """These are to be called at any node that has the snapshot. SNAPSHOT_GONE: it never had it, or no longer has it."""
+        """Call these at any node that has the snapshot. SNAPSHOT_GONE: the node never had it, or no longer has it."""
 
     @_abc_1.abstractmethod
     def Digest(

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overloa
 from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
 from minka.cluster.name_rules import name_problem
 from minka.cluster.routing_table import PairBucket
-from minka.contexts import resolve
+from minka.contexts import given_or_resolved
 from minka.engine import operate
 from minka.engine.arguments import checked_text, checked_timeout, items, utf8
 from minka.engine.batch_error import BatchError, Failure, shown_key
@@ -379,9 +379,7 @@ class AsyncClient(_Operations):
         rng: Random | None = None,
         tls: Tls | None = None,
     ) -> None:
-        if endpoints is None:
-            found = resolve()
-            endpoints, tls = found.addresses, tls or found.tls
+        endpoints, tls = given_or_resolved(endpoints, tls)
         core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 

@@ -14,7 +14,7 @@ MINKA_TLS_CERT and MINKA_TLS_KEY name the files.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -147,6 +147,14 @@ def save(config: Config) -> None:
     temporary.touch(mode=0o600)
     temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
     temporary.replace(path)
+
+
+def given_or_resolved(endpoints: Sequence[str] | None, tls: Tls | None) -> tuple[Sequence[str], Tls | None]:
+    """The endpoints and TLS that a caller gave; without endpoints those of `resolve`. Raises as `resolve` does."""
+    if endpoints is not None:
+        return endpoints, tls
+    found = resolve()
+    return found.addresses, tls or found.tls
 
 
 def resolve(option: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> Endpoints:

@@ -28,7 +28,7 @@ from minka.admin.cluster_rows import (
 from minka.admin.control import Control
 from minka.admin.plans import Plan, plan_of
 from minka.admin.requester import requester
-from minka.contexts import resolve
+from minka.contexts import given_or_resolved
 from minka.engine.arguments import invalid
 from minka.engine.messages import checked_number, read, read_all
 from minka.errors import Code, MinkaError
@@ -57,9 +57,7 @@ class Admin:
         tls: Tls | None = None,
         requested_by: str = "",
     ) -> None:
-        if endpoints is None:
-            found = resolve()
-            endpoints, tls = found.addresses, tls or found.tls
+        endpoints, tls = given_or_resolved(endpoints, tls)
         self._control: Final = Control(endpoints, timeout, tls=tls)
         self._requester: Final = requested_by or requester()
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import grpc
 
 from minka.admin.plans import Plan, plan_of
+from minka.contexts import given_or_resolved
 from minka.duties import _calls, messages
 from minka.duties import changes as changes_
 from minka.duties.changes import DutyChange, PalletChange
@@ -51,9 +52,10 @@ class AsyncClient:
     """A client of one cluster's duties. It connects with its first call, belongs to the event loop of that call, and
     can use any node.
 
-    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. `timeout`, in
-    seconds, holds for every call that doesn't state its own. `tls` is for a cluster with TLS; its files are read at
-    once, and a mistake in them raises INVALID_CONFIG.
+    `endpoints` are addresses host:port of some of the nodes; the one that answered last is asked first. Without them
+    the cluster is the one that `minka.connect` would find. `timeout`, in seconds, holds for every call that doesn't
+    state its own. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises
+    INVALID_CONFIG.
 
     Names of pallets, shards and duties have 1 to 256 printable characters, and a pallet's name has no slash. Every call
     raises `MinkaError`, whose `code` says why:
@@ -72,7 +74,8 @@ class AsyncClient:
     VERSION_MISMATCH. None means any version. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+        endpoints, tls = given_or_resolved(endpoints, tls)
         self._endpoints: Final = checked_endpoints(endpoints)
         self._timeout: Final = checked_timeout(timeout)
         self._credentials: Final = channel_credentials(tls)

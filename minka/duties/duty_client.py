@@ -39,7 +39,7 @@ class Client:
     with a client can neither make nor use one, since gRPC does not survive a fork.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, timeout: float = 5.0, tls: Tls | None = None) -> None:
+    def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
         self._client: Final = AsyncClient(endpoints, timeout=timeout, tls=tls)
         self._loop: Final = ClientLoop()
         self._stop: Final = weakref.finalize(self, self._loop.stop, self._client, os.getpid())

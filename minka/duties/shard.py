@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from minka.cluster.name_rules import name_problem
+from minka.contexts import given_or_resolved
 from minka.duties._arguments import checked_pallet, checked_shard
 from minka.duties._events import GiveUp, Leave, MachineSettings, Resized
 from minka.duties._machine import ShardMachine
@@ -36,12 +37,12 @@ class Shard:
     """Hosts duties from `run` (or the beginning of `async with`) on, until `stop` was called and they are elsewhere.
 
     `pallets` are those whose duties it takes, each with its capacity, or None if that isn't known. `endpoints` are
-    addresses host:port of some of the nodes. `name` identifies the shard (default: HOST-PID): a process that comes back
-    under the same name within `grace` seconds gets its duties again. `version` is that of your application, and `node`
-    is the Minka node on whose machine the process runs, if any. `call_timeout` is the time limit of a call to the
-    delegate, in seconds. `on_stuck` says what to do if the delegate hasn't released everything when the clearance ends:
-    "exit" ends the process at once with status 70, since other shards get its duties; "report" only logs it. `tls` is
-    for a cluster with TLS.
+    addresses host:port of some of the nodes; without them the cluster is the one that `minka.connect` would find.
+    `name` identifies the shard (default: HOST-PID): a process that comes back under the same name within `grace`
+    seconds gets its duties again. `version` is that of your application, and `node` is the Minka node on whose machine
+    the process runs, if any. `call_timeout` is the time limit of a call to the delegate, in seconds. `on_stuck` says
+    what to do if the delegate hasn't released everything when the clearance ends: "exit" ends the process at once with
+    status 70, since other shards get its duties; "report" only logs it. `tls` is for a cluster with TLS.
 
     Raises MinkaError: INVALID_ARGUMENT for arguments that aren't valid, INVALID_CONFIG for a mistake in the files of
     TLS.
@@ -51,7 +52,7 @@ class Shard:
         self,
         delegate: Delegate,
         pallets: Mapping[str, Capacity | None],
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | None = None,
         *,
         name: str | None = None,
         version: str = "",
@@ -63,6 +64,7 @@ class Shard:
     ) -> None:
         if on_stuck not in ("exit", "report"):
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
+        endpoints, tls = given_or_resolved(endpoints, tls)
         channel_credentials(tls)  # report a bad file now
         self.name: Final = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
@@ -195,7 +197,7 @@ class Shard:
 def run_shard(
     delegate: Delegate,
     pallets: Mapping[str, Capacity | None],
-    endpoints: Sequence[str],
+    endpoints: Sequence[str] | None = None,
     *,
     name: str | None = None,
     version: str = "",

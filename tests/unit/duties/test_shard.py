@@ -59,6 +59,14 @@ def made(**given: Any) -> Shard:
     return Shard(**{"delegate": Fetcher(), "pallets": {"feeds": None}, "endpoints": ["athens:7400"], **given})
 
 
+def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINKA_ENDPOINTS", "athens:7400,byzantium")
+    with pytest.raises(MinkaError, match="byzantium"):
+        Shard(Fetcher(), {"feeds": None})
+    monkeypatch.setenv("MINKA_ENDPOINTS", "athens:7400,byzantium:7400")
+    assert Shard(Fetcher(), {"feeds": None})._endpoints == ("athens:7400", "byzantium:7400")
+
+
 @pytest.mark.parametrize(
     ("why", "given"),
     [
@@ -69,7 +77,7 @@ def made(**given: Any) -> Shard:
         ("None isn't a positive time in seconds", {"call_timeout": None}),
         ("inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
         ("no endpoint is given", {"endpoints": []}),
-        ("endpoints is NoneType, not a list of strings", {"endpoints": None}),
+        ("endpoints is int, not a list of strings", {"endpoints": 5}),
         ("endpoint None is not of the form host:port", {"endpoints": [None]}),
         ("the name of a shard is int, not str", {"name": 5}),
         ("the name of a shard must have no control characters", {"name": "bad\nname"}),

@@ -28,10 +28,10 @@ from minka.admin.control import Control
 from minka.bulk.sst_files import SstWriter
 from minka.spark import session
 from minka.spark.batches import binary_columns
-from minka.spark.export import export
-from minka.spark.load import LoadOptions, load
+from minka.spark.exporting import export
+from minka.spark.loading import LoadOptions, load
 from minka.spark.pairs import PairColumns, pairs_of
-from minka.spark.splits import splits
+from minka.spark.split_planning import splits
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionState
 from minkad.storage.rocks_data import data_options

@@ -3,18 +3,18 @@
 from minka.errors import Code, MinkaError
 
 try:
-    from minka.spark.digest import digest
-    from minka.spark.export import export
+    from minka.spark.digesting import digest
+    from minka.spark.exporting import export
     from minka.spark.inputs import read_files
-    from minka.spark.load import FileLoad, LoadOptions, load, load_files, resume
-    from minka.spark.load_report import load_report
-    from minka.spark.lookup import lookup
+    from minka.spark.load_analysis import load_report
+    from minka.spark.loading import FileLoad, LoadOptions, load, load_files, resume
+    from minka.spark.lookups import lookup
     from minka.spark.pairs import PairColumns
     from minka.spark.progress import OnProgress, Progress
     from minka.spark.report import Report
-    from minka.spark.session import session
-    from minka.spark.splits import splits
-    from minka.spark.verify import verify
+    from minka.spark.sessions import session
+    from minka.spark.split_planning import splits
+    from minka.spark.verifying import verify
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     if package in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):

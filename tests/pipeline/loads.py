@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from minka.bulk.bulk_loads import LoadClient
-from minka.spark.load import LoadOptions, LoadReport, load
+from minka.spark.loading import LoadOptions, LoadReport, load
 from minka.spark.pairs import PairColumns
-from minka.spark.verify import VerifyReport, verify
+from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

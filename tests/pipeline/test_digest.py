@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from minka.bulk.row_digest import Digest
 from minka.errors import Code, MinkaError
 from minka.spark import Progress
-from minka.spark.digest import digest
+from minka.spark.digesting import digest
 
 _ALL_OF_UNICODE = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
 

@@ -8,13 +8,13 @@ from pyspark.sql import SparkSession
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import Code, MinkaError
-from minka.spark.digest import digest
-from minka.spark.export import export
+from minka.spark.digesting import digest
+from minka.spark.exporting import export
 from minka.spark.inputs import read_files
-from minka.spark.load import FileLoad, LoadOptions, load, load_files
+from minka.spark.loading import FileLoad, LoadOptions, load, load_files
 from minka.spark.pairs import UNREADABLE, PairColumns, pairs_of
-from minka.spark.splits import splits
-from minka.spark.verify import verify
+from minka.spark.split_planning import splits
+from minka.spark.verifying import verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import wait_settled

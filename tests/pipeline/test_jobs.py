@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from minka import Client
 from minka.admin.control import Control
 from minka.errors import MinkaError
-from minka.spark.export import ExportReport, export
-from minka.spark.load import LoadOptions, load
-from minka.spark.lookup import lookup
+from minka.spark.exporting import ExportReport, export
+from minka.spark.loading import LoadOptions, load
+from minka.spark.lookups import lookup
 from minka.spark.pairs import PairColumns
-from minka.spark.splits import splits
-from minka.spark.verify import VerifyReport, verify
+from minka.spark.split_planning import splits
+from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, wait_settled

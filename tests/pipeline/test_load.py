@@ -1,6 +1,5 @@
 """Loads through Spark into real daemons."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,20 @@ from pyspark.sql import functions as F
 
 from minka import Client
 from minka.admin.control import Control
+from minka.bulk.bulk_loads import LoadClient
 from minka.errors import Code, MinkaError
 from minka.rows import decode_value, encode_key
+from minka.spark import loading
 from minka.spark.inputs import absolute
-from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
+from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
-from minka.spark.verify import verify
+from minka.spark.verifying import verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, wait_settled
 
 UNHASHED = HashFunction.HASH_FUNCTION_UNSPECIFIED
 PLAIN = PairColumns(("key",), ("value",))
-LOAD: Any = sys.modules[load.__module__]  # `minka.spark.load` is the function
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_bad_rows_count_where_all_files_were_uploaded_before(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LOAD._Run, "_count_bad", die)
+        patch.setattr(loading._Run, "_count_bad", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "bad", frame, **options)
     with pytest.raises(MinkaError, match="2 rows can't be loaded, 1 may be left out") as refused:
@@ -277,7 +277,7 @@ def test_a_row_of_another_partition_fails_the_load(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may put several partitions into one task; no client would find the rows."""
-    monkeypatch.setattr(LOAD, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
+    monkeypatch.setattr(loading, "place_column", lambda *_: F.expr("if(key = 'k7', 4, 0)"))
     with pytest.raises(MinkaError, match="INTERNAL: rows of several partitions came to the task of place 0"):
         loaded(spark, cluster, "awkward", numbers(spark, 100), on_conflict="replace")
 
@@ -297,7 +297,7 @@ def test_a_load_of_which_every_file_is_there_is_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LOAD.LoadClient, "commit", die)
+        patch.setattr(LoadClient, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")
     report = loaded(spark, cluster, "awkward", numbers(spark, 2), load_id="one")

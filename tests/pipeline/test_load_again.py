@@ -1,9 +1,7 @@
 """Second runs of a load's id, and loads that are refused before they have begun."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,8 +11,9 @@ from minka import Client
 from minka.admin.control import Control
 from minka.bulk.bulk_loads import LoadClient, LoadTarget
 from minka.errors import Code, MinkaError
-from minka.spark.load import FileLoad, LoadOptions, LoadReport, load, load_files, resume
+from minka.spark import loading
 from minka.spark.load_source import bytes_of
+from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
 from minka.spark.pairs import PairColumns
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
@@ -22,7 +21,6 @@ from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from tests.cluster.cluster import wait_settled
 from tests.pipeline.loads import PLAIN, assert_same, frame, loaded, state_of
 
-LOAD: Any = sys.modules[load.__module__]  # `minka.spark.load` is the function
 ROWS = 300
 KEYSPACE = "again"
 
@@ -41,7 +39,7 @@ def break_off(patch: pytest.MonkeyPatch) -> None:
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    patch.setattr(LOAD.LoadClient, "commit", die)
+    patch.setattr(LoadClient, "commit", die)
 
 
 def value_of(cluster: LocalCluster, key: str) -> bytes | None:
@@ -158,7 +156,7 @@ def test_what_can_be_refused_before_a_load_begins_leaves_none(spark: SparkSessio
 def test_a_load_without_room_does_not_begin(
     spark: SparkSession, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LOAD, "bytes_of", lambda _: 1 << 59)
+    monkeypatch.setattr(loading, "bytes_of", lambda _: 1 << 59)
     with pytest.raises(MinkaError, match="has room for") as refused:
         loaded(cluster, frame(spark, ROWS), KEYSPACE, "large")
     assert refused.value.code is Code.DISK_FULL

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.admin.control import Control
-from minka.spark.load import resume
+from minka.spark.loading import resume
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from minka.v1.loads_pb2 import LoadState

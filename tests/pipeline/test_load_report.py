@@ -23,7 +23,7 @@ from minka.errors import Code, MinkaError
 from minka.load_report.analysis import coarser
 from minka.spark import load_report
 from minka.spark.history import history, summed
-from minka.spark.load_report import LoadReport, _without_torn_end
+from minka.spark.load_analysis import LoadReport, _without_torn_end
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minka.wire.history_rows import PartitionInterval

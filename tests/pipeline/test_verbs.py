@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from minka import Client
 from minka.admin.control import Control
-from minka.spark.export import ExportReport
+from minka.spark.exporting import ExportReport
 from minka.testing.local_cluster import LocalCluster
 from minkactl.cli import cli
 from tests.pipeline.conftest import CONF

@@ -1,6 +1,5 @@
 """Verification of every replica: damaged and missing replicas are named, and no snapshot is left."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from minka.admin.control import Control
 from minka.bulk.snapshot_reads import SnapshotClient
 from minka.cluster.key_ranges import ALL_KEYS
 from minka.errors import Code, MinkaError
+from minka.spark import verifying
 from minka.spark.held_snapshots import HeldSnapshots
-from minka.spark.load import LoadOptions, load
-from minka.spark.verify import VerifyReport, verify
+from minka.spark.loading import LoadOptions, load
+from minka.spark.verifying import VerifyReport, verify
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, Partition
 from minka.v1.snapshots_pb2 import PartitionSnapshot
@@ -97,7 +97,7 @@ def test_snapshots_are_few_and_none_is_left(
         hold(self, snapshot)
         most[0] = max(most[0], len(self._held))
 
-    monkeypatch.setattr(sys.modules["minka.spark.verify"], "_GROUP", 2)
+    monkeypatch.setattr(verifying, "_GROUP", 2)
     monkeypatch.setattr(HeldSnapshots, "hold", counted)
     other = frame(spark, tag="other")
     found = run(cluster, other, "single")

@@ -41,7 +41,7 @@ def digest(session: Session, spark: jobs.SparkOptions, source: str, files: jobs.
     """
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "Report":
-        from minka.spark.digest import digest as digest_of
+        from minka.spark.digesting import digest as digest_of
         from minka.spark.pairs import pairs_of
 
         return digest_of(context, pairs_of(files.frame(context, source), files.columns()), on_progress=on_progress)

@@ -14,7 +14,7 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from minka.spark.export import ExportReport
+    from minka.spark.exporting import ExportReport
     from minka.spark.inputs import FileFormat
     from minka.spark.progress import OnProgress
 
@@ -63,7 +63,7 @@ def export(
     versions = _versions(since, keyspace) if since else None
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "ExportReport":
-        from minka.spark.export import export as export_to
+        from minka.spark.exporting import export as export_to
 
         endpoints = session.endpoints()
         return export_to(
@@ -81,7 +81,7 @@ def export(
 
 
 def _versions(path: str, keyspace: str) -> dict[str, int]:
-    from minka.spark.export import ExportReport
+    from minka.spark.exporting import ExportReport
 
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from minka.spark.load import LoadReport, Mode
     from minka.spark.load_task import OnConflict
+    from minka.spark.loading import LoadReport, Mode
     from minka.spark.progress import OnProgress
 
 COLUMNS: Final = (
@@ -124,7 +124,7 @@ def load(
     into = keyspace
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
-        from minka.spark.load import FileLoad, LoadOptions, load_files
+        from minka.spark.loading import FileLoad, LoadOptions, load_files
 
         how = LoadOptions(columns=files.columns(), **rules)
         what = FileLoad(source=source, file_format=files.format, schema=files.schema, options=how)
@@ -153,7 +153,7 @@ def _create(
 ) -> None:
     """Create the keyspace by ranges that will have equal bytes of the source. Raises KEYSPACE_EXISTS."""
     from minka.errors import Code, MinkaError
-    from minka.spark.splits import splits
+    from minka.spark.split_planning import splits
     from minka.v1.cluster_pb2 import HashFunction
 
     with session.control() as control:
@@ -167,7 +167,7 @@ def _create(
 
 
 def _resume(session: Session, context: "SparkSession", load_id: str, on_progress: "OnProgress | None") -> "LoadReport":
-    from minka.spark.load import resume
+    from minka.spark.loading import resume
 
     endpoints = session.endpoints()
     return resume(context, endpoints.addresses, load_id, tls=endpoints.tls, on_progress=on_progress)

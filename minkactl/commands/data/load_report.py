@@ -15,7 +15,7 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from minka.spark.load_report import LoadReport
+    from minka.spark.load_analysis import LoadReport
     from minka.spark.progress import OnProgress
 
 COLUMNS: Final = (
@@ -78,7 +78,7 @@ def load_report(
     """
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
-        from minka.spark.load_report import load_report as report_on
+        from minka.spark.load_analysis import load_report as report_on
 
         endpoints = session.endpoints()
         return report_on(

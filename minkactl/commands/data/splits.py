@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from minka.spark.progress import OnProgress
-    from minka.spark.splits import SplitsReport
+    from minka.spark.split_planning import SplitsReport
 
 COLUMNS: Final = (
     Column("ROWS", "rows", Kind.NUMBER),
@@ -53,7 +53,7 @@ def splits(
         _check_writable(file)
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "SplitsReport":
-        from minka.spark.splits import splits as splits_of
+        from minka.spark.split_planning import splits as splits_of
 
         return splits_of(context, files.frame(context, source), files.columns(), ranges, on_progress=on_progress)
 

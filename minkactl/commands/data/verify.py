@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from minka.spark.progress import OnProgress
-    from minka.spark.verify import VerifyReport
+    from minka.spark.verifying import VerifyReport
 
 COLUMNS: Final = (
     Column("KEYSPACE", "keyspace"),
@@ -77,7 +77,7 @@ def verify(
     """
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "VerifyReport":
-        from minka.spark.verify import verify as verify_all
+        from minka.spark.verifying import verify as verify_all
 
         endpoints = session.endpoints()
         return verify_all(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.spark.digest import DigestReport
+from minka.spark.digesting import DigestReport
 from minka.spark.progress import Progress
 from minka.spark.report import Report, StageReport, timestamp
 

@@ -58,6 +58,9 @@ $(VENV)/.demo-data: requirements-demo.txt $(VENV)/.installed
 protos: install ## Generate minka/v1/*_pb2* from protos/ (commit the result)
 	tools/protos.sh write
 
+api: install ## Generate docs/api.md from the library (commit the result)
+	$(PY) tools/api_page.py
+
 protos-check: install ## Fail if the generated code isn't what protos/ says
 	tools/protos.sh check
 

@@ -31,6 +31,18 @@ from minka.engine.grpc_calls import clipped
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.duties_pb2 import Pallet as PalletRow
 
+__all__ = [
+    "create",
+    "create_pallet",
+    "delete",
+    "delete_pallet",
+    "pin",
+    "release",
+    "unquarantine",
+    "update",
+    "update_pallet",
+]
+
 _Change = TypeVar("_Change", "DutyChange", "PalletChange")
 
 

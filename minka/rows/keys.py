@@ -59,6 +59,7 @@ class Single(float):
 
 
 KeyPart = Union[None, bytes, str, int, float, UUID, date, datetime, tuple["KeyPart", ...]]  # noqa: UP007 refers to itself
+"""A part of a key: a column's value, or a tuple of such values for a struct."""
 
 
 def encode_key(columns: Sequence[KeyPart]) -> bytes:

@@ -62,6 +62,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+"""A function that a job calls with its progress, every half second, on a thread of its own."""
 
 
 class _Rate:

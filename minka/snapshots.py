@@ -133,7 +133,7 @@ class SnapshotClient(Nodes):
 
     def release(self, snapshot: PartitionSnapshot) -> None:
         """Say that nobody reads the snapshot any longer. A node that can't be reached drops it later on its own."""
-        for node in snapshot.nodes if snapshot.snapshot_id else ():
+        for node in (*snapshot.nodes, *snapshot.late_nodes) if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)
                 self._stub(node).Release(request, timeout=_SHORT_SECONDS)

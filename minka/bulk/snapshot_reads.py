@@ -135,7 +135,7 @@ class SnapshotClient(Nodes):
         """Tell the nodes that nobody reads the snapshot any longer. A node that can't be reached drops it later
         automatically.
         """
-        for node in snapshot.nodes if snapshot.snapshot_id else ():
+        for node in (*snapshot.nodes, *snapshot.late_nodes) if snapshot.snapshot_id else ():
             try:
                 request = ReleaseSnapshotRequest(snapshot_id=snapshot.snapshot_id)
                 self._stub(node).Release(request, timeout=_SHORT_SECONDS)

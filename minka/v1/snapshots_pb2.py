@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18minka/v1/snapshots.proto\x12\x08minka.v1\"S\n\x13OpenSnapshotRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x12\n\npart_bytes\x18\x03 \x01(\x04\"\x8f\x01\n\x11PartitionSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x14\n\x0cpartition_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tstart_key\x18\x04 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x05 \x01(\x0c\x12\r\n\x05nodes\x18\x06 \x03(\t\x12\x0c\n\x04\x63uts\x18\x07 \x03(\x0c\"\x8a\x01\n\x13ReadSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x03 \x01(\x0c\x12\x11\n\tkeys_only\x18\x04 \x01(\x08\x12\x16\n\x0ewanted_buckets\x18\x05 \x03(\r\x12\x0f\n\x07\x62uckets\x18\x06 \x01(\r\"p\n\x08RowBatch\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x13\n\x0bkey_offsets\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x15\n\rvalue_offsets\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\x12\x0c\n\x04\x63uts\x18\x06 \x03(\x0c\"a\n\x15\x44igestSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\"U\n\x0c\x42ucketDigest\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0b\n\x03xor\x18\x04 \x01(\x06\x12\x0b\n\x03sum\x18\x05 \x01(\x06\"9\n\x0eSnapshotDigest\x12\'\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x16.minka.v1.BucketDigest\"-\n\x16ReleaseSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\"\x19\n\x17ReleaseSnapshotResponse2\xa1\x02\n\tSnapshots\x12\x42\n\x04Open\x12\x1d.minka.v1.OpenSnapshotRequest\x1a\x1b.minka.v1.PartitionSnapshot\x12;\n\x04Read\x12\x1d.minka.v1.ReadSnapshotRequest\x1a\x12.minka.v1.RowBatch0\x01\x12\x43\n\x06\x44igest\x12\x1f.minka.v1.DigestSnapshotRequest\x1a\x18.minka.v1.SnapshotDigest\x12N\n\x07Release\x12 .minka.v1.ReleaseSnapshotRequest\x1a!.minka.v1.ReleaseSnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18minka/v1/snapshots.proto\x12\x08minka.v1\"S\n\x13OpenSnapshotRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x12\n\npart_bytes\x18\x03 \x01(\x04\"\xa3\x01\n\x11PartitionSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x14\n\x0cpartition_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tstart_key\x18\x04 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x05 \x01(\x0c\x12\r\n\x05nodes\x18\x06 \x03(\t\x12\x0c\n\x04\x63uts\x18\x07 \x03(\x0c\x12\x12\n\nlate_nodes\x18\x08 \x03(\t\"\x8a\x01\n\x13ReadSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x03 \x01(\x0c\x12\x11\n\tkeys_only\x18\x04 \x01(\x08\x12\x16\n\x0ewanted_buckets\x18\x05 \x03(\r\x12\x0f\n\x07\x62uckets\x18\x06 \x01(\r\"p\n\x08RowBatch\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x13\n\x0bkey_offsets\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x15\n\rvalue_offsets\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\x12\x0c\n\x04\x63uts\x18\x06 \x03(\x0c\"a\n\x15\x44igestSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\"U\n\x0c\x42ucketDigest\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0b\n\x03xor\x18\x04 \x01(\x06\x12\x0b\n\x03sum\x18\x05 \x01(\x06\"9\n\x0eSnapshotDigest\x12\'\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x16.minka.v1.BucketDigest\"-\n\x16ReleaseSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\"\x19\n\x17ReleaseSnapshotResponse2\xa1\x02\n\tSnapshots\x12\x42\n\x04Open\x12\x1d.minka.v1.OpenSnapshotRequest\x1a\x1b.minka.v1.PartitionSnapshot\x12;\n\x04Read\x12\x1d.minka.v1.ReadSnapshotRequest\x1a\x12.minka.v1.RowBatch0\x01\x12\x43\n\x06\x44igest\x12\x1f.minka.v1.DigestSnapshotRequest\x1a\x18.minka.v1.SnapshotDigest\x12N\n\x07Release\x12 .minka.v1.ReleaseSnapshotRequest\x1a!.minka.v1.ReleaseSnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,21 +34,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENSNAPSHOTREQUEST']._serialized_start=38
   _globals['_OPENSNAPSHOTREQUEST']._serialized_end=121
   _globals['_PARTITIONSNAPSHOT']._serialized_start=124
-  _globals['_PARTITIONSNAPSHOT']._serialized_end=267
-  _globals['_READSNAPSHOTREQUEST']._serialized_start=270
-  _globals['_READSNAPSHOTREQUEST']._serialized_end=408
-  _globals['_ROWBATCH']._serialized_start=410
-  _globals['_ROWBATCH']._serialized_end=522
-  _globals['_DIGESTSNAPSHOTREQUEST']._serialized_start=524
-  _globals['_DIGESTSNAPSHOTREQUEST']._serialized_end=621
-  _globals['_BUCKETDIGEST']._serialized_start=623
-  _globals['_BUCKETDIGEST']._serialized_end=708
-  _globals['_SNAPSHOTDIGEST']._serialized_start=710
-  _globals['_SNAPSHOTDIGEST']._serialized_end=767
-  _globals['_RELEASESNAPSHOTREQUEST']._serialized_start=769
-  _globals['_RELEASESNAPSHOTREQUEST']._serialized_end=814
-  _globals['_RELEASESNAPSHOTRESPONSE']._serialized_start=816
-  _globals['_RELEASESNAPSHOTRESPONSE']._serialized_end=841
-  _globals['_SNAPSHOTS']._serialized_start=844
-  _globals['_SNAPSHOTS']._serialized_end=1133
+  _globals['_PARTITIONSNAPSHOT']._serialized_end=287
+  _globals['_READSNAPSHOTREQUEST']._serialized_start=290
+  _globals['_READSNAPSHOTREQUEST']._serialized_end=428
+  _globals['_ROWBATCH']._serialized_start=430
+  _globals['_ROWBATCH']._serialized_end=542
+  _globals['_DIGESTSNAPSHOTREQUEST']._serialized_start=544
+  _globals['_DIGESTSNAPSHOTREQUEST']._serialized_end=641
+  _globals['_BUCKETDIGEST']._serialized_start=643
+  _globals['_BUCKETDIGEST']._serialized_end=728
+  _globals['_SNAPSHOTDIGEST']._serialized_start=730
+  _globals['_SNAPSHOTDIGEST']._serialized_end=787
+  _globals['_RELEASESNAPSHOTREQUEST']._serialized_start=789
+  _globals['_RELEASESNAPSHOTREQUEST']._serialized_end=834
+  _globals['_RELEASESNAPSHOTRESPONSE']._serialized_start=836
+  _globals['_RELEASESNAPSHOTRESPONSE']._serialized_end=861
+  _globals['_SNAPSHOTS']._serialized_start=864
+  _globals['_SNAPSHOTS']._serialized_end=1153
 # @@protoc_insertion_point(module_scope)

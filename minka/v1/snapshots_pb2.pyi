@@ -55,6 +55,7 @@ class PartitionSnapshot(_message.Message):
     END_KEY_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
+    LATE_NODES_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     """"" if the partition has no data"""
     partition_id: _builtins.int
@@ -71,6 +72,10 @@ class PartitionSnapshot(_message.Message):
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """the first key of each part but the first"""
 
+    @_builtins.property
+    def late_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The other replicas: a replica that comes to the snapshot late keeps it too, until it is released there."""
+
     def __init__(
         self,
         *,
@@ -81,10 +86,11 @@ class PartitionSnapshot(_message.Message):
         end_key: _builtins.bytes = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
         cuts: _abc.Iterable[_builtins.bytes] | None = ...,
+        late_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "end_key", b"end_key", "nodes", b"nodes", "offset", b"offset", "partition_id", b"partition_id", "snapshot_id", b"snapshot_id", "start_key", b"start_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "end_key", b"end_key", "late_nodes", b"late_nodes", "nodes", b"nodes", "offset", b"offset", "partition_id", b"partition_id", "snapshot_id", b"snapshot_id", "start_key", b"start_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

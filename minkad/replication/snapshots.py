@@ -286,4 +286,5 @@ def _of(replica: Replica, snapshot_id: str, offset: int, range_: KeyRange) -> Pa
         start_key=range_.start,
         end_key=range_.end,
         nodes=[row.leader, *others],
+        late_nodes=[node for node in row.replicas if node not in row.isr],
     )

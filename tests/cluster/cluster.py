@@ -43,9 +43,15 @@ def eventually(what: str, probe: Callable[[], T | None], deadline: float = DEADL
 
 
 def settled(table: PartitionTable, live: int) -> bool:
-    """True if `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete."""
-    return sum(n.state == NodeState.NODE_STATE_LIVE for n in table.nodes) == live and all(
-        p.state == PartitionState.PARTITION_STATE_ONLINE and not p.adding_replicas and not p.removing_replicas
+    """True if `live` nodes are LIVE, and every partition is ONLINE with no replica left to move or delete, and with all
+    replicas on LIVE nodes in sync.
+    """
+    nodes = {n.id for n in table.nodes if n.state == NodeState.NODE_STATE_LIVE}
+    return len(nodes) == live and all(
+        p.state == PartitionState.PARTITION_STATE_ONLINE
+        and not p.adding_replicas
+        and not p.removing_replicas
+        and nodes.intersection(p.replicas) <= set(p.isr)
         for p in table.partitions
     )
 

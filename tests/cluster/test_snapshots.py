@@ -49,6 +49,10 @@ def folders(cluster: LocalCluster, snapshot: PartitionSnapshot) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
+def in_sync(control: Control, partition: int) -> list[str]:
+    return next(list(row.isr) for row in control.status().table.partitions if row.id == partition)
+
+
 def test_a_partition_is_read_as_it_was_at_one_version(cluster: LocalCluster) -> None:
     """A writer sets all keys to its round's number, in one batch for each partition; a snapshot has one round."""
     keys = [b"key-%04d" % number for number in range(2000)]
@@ -109,6 +113,27 @@ def test_every_replica_has_the_same_and_the_digest_is_by_its_definition(cluster:
         with pytest.raises(MinkaError) as gone:
             read_all(reader, snapshot)
         assert gone.value.code is Code.SNAPSHOT_GONE
+
+
+def test_a_replica_that_comes_to_a_snapshot_late_keeps_it_until_it_is_released(cluster: LocalCluster) -> None:
+    """The node is away when the snapshot is opened, and back before the snapshot is released."""
+    with (
+        Control(cluster.endpoints) as control,
+        Client(cluster.endpoints, keyspace="hashed") as client,
+        SnapshotClient(cluster.endpoints) as reader,
+    ):
+        client.put_many({b"late-%03d" % number: b"x" for number in range(100)})
+        keyspace = reader.keyspace("hashed")
+        row = reader.partitions(keyspace)[0]
+        away = next(node for node in row.isr if node != row.leader)
+        cluster.kill(away)
+        eventually("it isn't in sync", lambda: away not in in_sync(control, row.id))
+        (snapshot,) = reader.open(keyspace, row.id, ALL_KEYS)
+        assert away not in snapshot.nodes
+        cluster.restart(away)
+        eventually("all replicas keep it", lambda: len(folders(cluster, snapshot)) == 3)
+        reader.release(snapshot)
+        assert not folders(cluster, snapshot)
 
 
 def test_a_partition_without_data_costs_nothing(cluster: LocalCluster) -> None:

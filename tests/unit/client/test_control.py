@@ -14,7 +14,7 @@ import pytest
 from minka.admin.control import Control
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
-from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
 EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an HTTP/2 frame; a connection without it is tried again
 MURMUR3 = cluster_pb2.HASH_FUNCTION_MURMUR3
@@ -295,7 +295,8 @@ def test_a_connection_is_not_shared_with_others_in_the_process() -> None:
         for _ in range(2):
             channels = Channels(None)
             stack.callback(channels.close)
-            channels.to(f"127.0.0.1:{server.getsockname()[1]}").subscribe(lambda _: None, try_to_connect=True)
+            channel = channels.to(f"127.0.0.1:{server.getsockname()[1]}")
+            admin_pb2_grpc.AdminStub(channel).GetStatus.future(admin_pb2.GetStatusRequest())
         for _ in range(2):
             stack.enter_context(server.accept()[0]).sendall(EMPTY_SETTINGS)
 

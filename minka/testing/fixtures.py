@@ -5,13 +5,13 @@ pytest_plugins = ["minka.testing.fixtures"]
 
 # test_orders.py
 def test_an_order_is_kept(minka_keyspace):
-minka_keyspace.put("order-1", b"two apples")
-assert minka_keyspace.get("order-1") == b"two apples"
+    minka_keyspace.put("order-1", b"two apples")
+    assert minka_keyspace.get("order-1") == b"two apples"
 
 def test_orders_survive_a_node(minka_cluster, minka_keyspace):
-minka_keyspace.put("order-1", b"two apples")
-minka_cluster.kill("athens")
-assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
+    minka_keyspace.put("order-1", b"two apples")
+    minka_cluster.kill("athens")
+    assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
 """
 
 from collections.abc import Iterator

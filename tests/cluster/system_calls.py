@@ -5,6 +5,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from tests.programs import program
+
 # Loaded by Python at its start. Processes that the first one starts inherit the filter.
 _SITECUSTOMIZE = """
 import ctypes, errno, os
@@ -45,6 +47,7 @@ def allowed(unit: Path) -> set[str]:
 def _members(name: str) -> frozenset[str]:
     if not name.startswith("@"):
         return frozenset({name})
-    shown = subprocess.run(["systemd-analyze", "syscall-filter", name], capture_output=True, text=True, check=True)
+    command = [program("systemd-analyze"), "syscall-filter", name]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line.strip() for line in shown.stdout.splitlines()[1:]]
     return frozenset().union(*(_members(line) for line in lines if line and not line.startswith("#")))

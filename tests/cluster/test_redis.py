@@ -1,6 +1,5 @@
 """Redis clients on real daemons: redis-py, plain and for clusters, and redis-cli."""
 
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction
 from tests.cluster.cluster import QUICK, eventually, wait_ended, wait_settled
 from tests.cluster.test_tls import make_certificates, section
+from tests.programs import program
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")  # of commands that Redis has
 
@@ -464,18 +464,17 @@ def test_a_large_value_and_one_that_is_too_large(client: Plain) -> None:
 
 
 def test_redis_cli(cluster: LocalCluster) -> None:
-    program = shutil.which("redis-cli")
-    assert program is not None, "redis-cli is not installed; on Debian: apt-get install redis-tools"
+    redis_cli = program("redis-cli")
     host, port = address(cluster)
 
     def ask(*words: str) -> str:
-        command = [program, "-c", "-h", host, "-p", str(port), *words]
+        command = [redis_cli, "-c", "-h", host, "-p", str(port), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
     for key in ("one", "two", "three", "four"):
         assert ask("SET", key, f"v-{key}") == "OK\n"
         assert ask("GET", key) == f"v-{key}\n"
-    check = [program, "--cluster", "check", f"{host}:{port}"]
+    check = [redis_cli, "--cluster", "check", f"{host}:{port}"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=20, check=False)
     assert "All 16384 slots covered" in done.stdout, done.stdout + done.stderr
 

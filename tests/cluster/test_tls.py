@@ -30,6 +30,7 @@ from minka.wire.data_port import PREFACE, Hello, Kind, encode_hello
 from tests.cluster.cluster import QUICK, create_keyspace, eventually, wait_ended, wait_settled
 from tests.cluster.runbooks import block
 from tests.cluster.shards import running
+from tests.programs import program
 
 ROWS = {b"key-%d" % i: b"value-%d" % i for i in range(300)}
 OTHER_AUTHORITY = "from another authority"
@@ -41,6 +42,7 @@ def make_certificates(folder: Path) -> Tls:
     script = "\n".join(block(f"mkdir {made} && openssl req") for made in ("authority", "athens"))
     names = "DNS:athens.example.net,IP:10.20.0.1"
     assert names in script
+    program("openssl")
     folder.mkdir()
     ended = subprocess.run(
         ["sh", "-e", "-c", script.replace(names, f"IP:{LOOPBACK}")],
@@ -166,8 +168,8 @@ def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
 
 def test_files_that_are_no_good_are_named_at_once(tls: Tls, strange: Tls, tmp_path: Path) -> None:
     encrypted = tmp_path / "encrypted.key"
-    command = ["openssl", "pkey", "-in", str(tls.key), "-aes128", "-passout", "pass:secret", "-out", str(encrypted)]
-    subprocess.run(command, check=True, timeout=30)
+    arguments = f"pkey -in {tls.key} -aes128 -passout pass:secret -out {encrypted}".split()
+    subprocess.run([program("openssl"), *arguments], check=True, timeout=30)
     for wrong, reason in (
         (Tls(tls.ca, tls.cert, strange.key), f"tls.key: {strange.key}: is not the key of {tls.cert}"),
         (Tls(tls.ca, tls.cert, encrypted), f"tls.key: {encrypted}: holds no private key in PEM form, or an encrypted"),
@@ -223,7 +225,7 @@ def expired(tls: Tls, folder: Path) -> Tls:
     made = Tls(tls.ca, folder / "expired.pem", tls.key)
     authority = Path(tls.ca)
     command: list[str | Path] = [
-        "openssl",
+        program("openssl"),
         "x509",
         "-req",
         "-in",

@@ -17,6 +17,7 @@ from minka.engine.certificates import first_expiry
 from minka.errors import Code
 from minkad.config import load
 from minkad.rpc.credentials import Credentials
+from tests.programs import program
 
 HOST = "athens.example.net"
 
@@ -24,7 +25,10 @@ HOST = "athens.example.net"
 def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
     """A certificate that is its own authority, for HOST unless `more` says otherwise."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command = [
+        program("openssl"),
+        *["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"],
+    ]
     command += ["-days", str(days), "-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(cert), *more]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     return Tls(cert, cert, key)
@@ -42,7 +46,7 @@ def issued(authority: Tls, name: str, dates: Sequence[str] = (), extensions: str
     signed += ["-cert", authority.cert, "-keyfile", authority.key]
     signed += ["-extfile", folder / "ext", "-in", request, "-out", cert, *(dates or ("-days", "30"))]
     for command in ([*asked, "-keyout", key, "-out", request], signed):
-        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=30)
+        subprocess.run([program("openssl"), *command], check=True, capture_output=True, timeout=30)
     return Tls(authority.ca, cert, key)
 
 
@@ -67,7 +71,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 def openssl_says(cert: str | Path) -> float:
-    command = ["openssl", "x509", "-in", str(cert), "-noout", "-enddate"]
+    command = [program("openssl"), "x509", "-in", str(cert), "-noout", "-enddate"]
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
     return datetime.strptime(text.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC).timestamp()
 
@@ -149,7 +153,7 @@ def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
         ), "unable to get local issuer certificate: no authority in tls.ca"
     if kind == "of an expired authority":
         over = Path(tls.ca).parent / "over.pem"
-        again = ["openssl", "x509", "-in", tls.ca, "-signkey", tls.key, "-days", "-1", "-out", over]
+        again = [program("openssl"), "x509", "-in", tls.ca, "-signkey", tls.key, "-days", "-1", "-out", over]
         subprocess.run(again, check=True, capture_output=True, timeout=30)
         made = issued(tls, kind)
         return Tls(over, made.cert, made.key), f"its authority's, in {over} or beside it: certificate has expired"

@@ -13,6 +13,7 @@ from minkad.config import RELOADABLE, load
 from minkad.config.schema import KEYS, Cluster, Config, Node
 from minkad.config.values import Integer, Peer
 from minkad.process import exits
+from tests.programs import program
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -21,9 +22,7 @@ SAMPLES = ("athens", "byzantium", "cyrene")
 
 def run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a systemd tool."""
-    path = shutil.which(tool)
-    assert path, f"{tool} is needed to check the files in configs/; on Debian: apt-get install systemd"
-    return subprocess.run([path, *arguments], check=False, capture_output=True, text=True, timeout=30)
+    return subprocess.run([program(tool), *arguments], check=False, capture_output=True, text=True, timeout=30)
 
 
 def test_minkad_yaml_has_every_key_with_its_default() -> None:

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +19,26 @@ settings.load_profile("minka")
 _WORKERS = 8  # they get different ports
 
 
-def pytest_configure() -> None:
-    """Commands in a shell's background ignore Ctrl-C, and so would the commands that tests start."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seeds and the ports."""
+    # Commands in a shell's background ignore Ctrl-C, and so would the commands that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Processes that run tests at the same time take their ports from different ranges.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if config.option.first_seed is None:
+        config.option.first_seed = _seed_of_commit()
     pytest.MonkeyPatch().setattr(local_cluster, "PORTS", local_cluster.PORTS[worker % _WORKERS :: _WORKERS])
+
+
+def _seed_of_commit() -> int:
+    """Each commit tries other seeds, and each run of a commit the same ones. Outside of a repository it is 0."""
+    shown = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
+    return int(shown.stdout[:7] or b"0", 16)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which seeds are run."""
+    return f"seeds: from {config.option.first_seed} on"
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist's
@@ -56,7 +72,9 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --seeds and --first-seed."""
     parser.addoption("--seeds", type=int, metavar="N", help="run each test marked `seeds` with N seeds")
-    parser.addoption("--first-seed", type=int, default=0, metavar="S", help="the first of the seeds (default 0)")
+    parser.addoption(
+        "--first-seed", type=int, metavar="S", help="the first of the seeds (default: another for each commit)"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -67,6 +85,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     (default,) = marker.args
     chosen: int | None = metafunc.config.getoption("--seeds")
     count = default if chosen is None else chosen
-    first: int = metafunc.config.getoption("--first-seed")
+    first: int = metafunc.config.option.first_seed
     seeds = range(first, first + count)
     metafunc.parametrize("seed", seeds, ids=[f"seed{n}" for n in seeds])

@@ -6,27 +6,34 @@ import sys
 
 import pytest
 
+from tests.simulation.known_seeds import KNOWN
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import Failure, run
 
 _QUICK = ("forget the vote on step-down", "keep entries that the leader does not have")
 
 
-@pytest.mark.seeds(12)
+@pytest.mark.seeds(4)
 def test_no_invariant_of_duties_is_violated(seed: int) -> None:
     outcome = run("duties", seed)
     assert not isinstance(outcome, Failure), str(outcome)
 
 
-@pytest.mark.seeds(40)
+@pytest.mark.seeds(10)
 def test_no_invariant_of_loads_is_violated(seed: int) -> None:
     outcome = run("loads", seed)
     assert not isinstance(outcome, Failure), str(outcome)
 
 
-@pytest.mark.seeds(120)
+@pytest.mark.seeds(25)
 @pytest.mark.parametrize("world", ["full", "raft"])
 def test_no_invariant_is_violated(world: str, seed: int) -> None:
+    outcome = run(world, seed)
+    assert not isinstance(outcome, Failure), str(outcome)
+
+
+@pytest.mark.parametrize(("world", "seed"), [(world, seed) for world, seeds in KNOWN.items() for seed in seeds])
+def test_a_seed_that_once_failed(world: str, seed: int) -> None:
     outcome = run(world, seed)
     assert not isinstance(outcome, Failure), str(outcome)
 

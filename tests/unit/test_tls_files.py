@@ -25,11 +25,8 @@ HOST = "athens.example.net"
 def make(folder: Path, name: str = "own", days: int = 30, *more: str) -> Tls:
     """A certificate that is its own authority, for HOST unless `more` says otherwise."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = [
-        program("openssl"),
-        *["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"],
-    ]
-    command += ["-days", str(days), "-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(cert), *more]
+    command = [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-nodes", "-days", str(days), "-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(cert), *more]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     return Tls(cert, cert, key)
 

@@ -1,16 +1,13 @@
 """A real cluster of minkad processes on this machine, for the playground, the demo, the tests and the benchmarks."""
 
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from minka.errors import Code, MinkaError
+from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
 
 NAMES: Final = (
@@ -30,18 +28,6 @@ READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 MAX_NODES: Final = 100
 PARTS_FILE: Final = "cluster.json"
-
-# Kills the node when its parent thread ends (prctl 1 is PR_SET_PDEATHSIG), then becomes it. A preexec_fn would do the
-# same between fork and exec, where a process with gRPC's threads must not run Python.
-_LAUNCH: Final = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-# Nodes don't get these variables: they are for the process that starts the cluster, from its own service manager.
-_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 
 
 @dataclass(slots=True)
@@ -59,7 +45,8 @@ class LocalNode:
     bootstrap: bool
     config: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    network: Path | None = None  # the file that stands for its network namespace
+    process: NodeProcess | None = None
 
     @property
     def log(self) -> Path:
@@ -135,8 +122,6 @@ class LocalCluster:
         self.env = dict(env or {})
         self._shares_session = shares_session
         self.nodes: dict[str, LocalNode] = {}
-        # PR_SET_PDEATHSIG is about the thread that forks, so one thread forks them all and stays.
-        self._launcher = ThreadPoolExecutor(1, "minka-launcher")
         if not self._load():
             voters = 3 if len(names) >= 3 else 1
             for index, name in enumerate(names):
@@ -197,26 +182,22 @@ class LocalCluster:
 
     def kill(self, name: str) -> None:
         """Send SIGKILL, and wait until the process is gone."""
-        self.signal(name, signal.SIGKILL)
-        process = self.nodes[name].process
-        assert process is not None, f"{name} had a process to signal"
+        process = self._running(name)
+        process.send_signal(signal.SIGKILL)
         process.wait()
 
     def terminate(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, and wait until the process has ended gracefully."""
-        self.signal(name, signal.SIGTERM)
-        node = self.nodes[name]
-        assert node.process is not None, f"{name} had a process to signal"
+        process = self._running(name)
+        process.send_signal(signal.SIGTERM)
         try:
-            node.process.wait(timeout_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise self._failure(node, f"did not stop within {timeout_s:g} s of SIGTERM") from error
+            raise self._failure(self.nodes[name], f"did not stop within {timeout_s:g} s of SIGTERM") from error
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a running node; after SIGSTOP, wait until all its threads have stopped."""
-        os.kill(self.node(name).pid, number)
-        if number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.node(name).pid, os.WSTOPPED)
+        self._running(name).send_signal(number)
 
     def pause(self, name: str) -> None:
         """Let a node stand still, as a machine that hangs (SIGSTOP)."""
@@ -258,9 +239,8 @@ class LocalCluster:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                process.send_signal(signal.SIGKILL)
                 process.wait()
-        self._launcher.shutdown()
         if self._leftovers is not None:
             self._leftovers.remove()
 
@@ -306,21 +286,15 @@ class LocalCluster:
             raise _no_minkad()
         assert not node.running, f"{node.name} runs already"
         node.config_path.write_text(yaml.safe_dump(self.configuration(node), sort_keys=False), "utf-8")
-        inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
-        command = [sys.executable, "-m", "minkad", "--config", str(node.config_path)]
-        with node.log.open("ab") as log:
-            node.process = self._launcher.submit(
-                lambda: subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=inherited | self.env | node.env,
-                    # A Ctrl-C is for the process that runs the cluster.
-                    start_new_session=not self._shares_session,
-                    process_group=0 if self._shares_session else None,
-                )
-            ).result()
+        env = inherited() | self.env | node.env
+        start = Start(node.config_path.absolute(), node.log.absolute(), env, not self._shares_session, node.network)
+        node.process = launcher(list(self.nodes).index(node.name)).start(start)
+
+    def _running(self, name: str) -> NodeProcess:
+        process = self.node(name).process
+        if process is None or process.poll() is not None:
+            raise MinkaError(Code.PLAYGROUND_FAILED, f"{name} is not running", node=name)
+        return process
 
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []

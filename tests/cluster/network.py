@@ -91,13 +91,8 @@ class NetworkedCluster(LocalCluster):
         node = super()._make(name, bootstrap=bootstrap)
         host = self.network.plug(name)
         node.address, node.http_address = f"{host}:{GRPC_PORT}", f"{host}:{HTTP_PORT}"
-        node.data_address = f"{host}:{DATA_PORT}"
+        node.data_address, node.network = f"{host}:{DATA_PORT}", self.network.namespace(name)
         return node
-
-    def _launch(self, node: LocalNode) -> None:
-        # A namespace belongs to a thread, and to processes that the thread starts: the launcher starts nothing else.
-        self._launcher.submit(enter, self.network.namespace(node.name)).result()
-        super()._launch(node)
 
 
 def enter(namespace: Path) -> None:

@@ -1,0 +1,186 @@
+"""Starts nodes from another process. From its second start on that process has imported minkad, and forks: a node is
+there in a tenth of the time. Nodes end when this process does, even if it is killed.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, NoReturn
+
+from minka.errors import Code, MinkaError
+
+_LAUNCHERS: Final = 3  # so that nodes hash strings by different seeds, as real ones do
+# Variables that count when a process begins, or when minkad is imported.
+_EARLY: Final = ("LD_", "PYTHON", "MALLOC_", "MINKA_FAILPOINTS_FILE")
+# Nodes don't get these variables: they are for the process that starts the cluster, from its own service manager.
+_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
+_PR_SET_PDEATHSIG: Final = 1
+_CLONE_NEWNET: Final = 0x40000000
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A node that is to be started. Linux shares processors out among sessions first."""
+
+    config: Path
+    log: Path
+    env: dict[str, str]
+    own_session: bool
+    network: Path | None  # the file that stands for its network namespace; None: this process's
+
+
+class NodeProcess:
+    """The process of a node, with some methods of `subprocess.Popen`. Several threads may use it."""
+
+    def __init__(self, pid: int, launcher: "Launcher") -> None:
+        self.pid: Final = pid
+        self.returncode: int | None = None
+        self._launcher: Final = launcher
+        self._ended: Final = os.pidfd_open(pid)  # readable once the process has ended
+        self._lock: Final = Lock()
+
+    def __del__(self) -> None:
+        os.close(self._ended)
+
+    def poll(self) -> int | None:
+        """The exit status, the negative number of the signal that ended it, or None while it runs."""
+        return self._status(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        status = self._status(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(f"minkad with pid {self.pid}", timeout or 0)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs; after SIGSTOP, wait until all its threads have stopped."""
+        with self._lock:
+            if self.returncode is None:
+                os.kill(self.pid, number)
+                if number == signal.SIGSTOP:
+                    self._launcher.ask("stopped", self.pid)
+
+    def _status(self, timeout: float | None) -> int | None:
+        if self.returncode is None and wait([self._ended], timeout):
+            with self._lock:
+                if self.returncode is None:
+                    self.returncode = self._launcher.ask("status", self.pid)
+        return self.returncode
+
+
+class Launcher:
+    """Such a process, as the process that runs the cluster sees it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._env: Final = {k: v for k, v in os.environ.items() if k != "MINKA_FAILPOINTS_FILE"}
+            self._process: Final = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                env=self._env,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # a Ctrl-C is for the process that runs the cluster
+            )
+        self._connection: Final = Connection(ours.detach())
+        self._lock: Final = Lock()
+
+    def start(self, node: Start) -> NodeProcess:
+        """Start a node."""
+        may_fork = _early(node.env) == _early(self._env)
+        return NodeProcess(self.ask("start", node, may_fork), self)
+
+    def ask(self, *request: Any) -> Any:
+        """The answer to a request to the process."""
+        with self._lock:
+            try:
+                self._connection.send(request)
+                return self._connection.recv()
+            except (EOFError, OSError) as error:
+                raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
+
+
+def launcher(index: int) -> Launcher:
+    """The launcher for the cluster's node of this index. It is kept for all clusters of this process."""
+    return _launcher(index % _LAUNCHERS, os.getpid())
+
+
+@cache
+def _launcher(index: int, pid: int) -> Launcher:  # the arguments are the key
+    return Launcher()
+
+
+def inherited() -> dict[str, str]:
+    """The variables of this process that its nodes get."""
+    return {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
+
+
+def _early(env: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_EARLY)}
+
+
+# In the process
+
+
+def serve(descriptor: int) -> None:
+    """Answer the requests that come, until there is nobody to send any. A node returns from here, too, at its end."""
+    connection, starts = Connection(descriptor), 0
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        match request:
+            case ("start", node, may_fork):
+                starts += 1
+                connection.send(_start(node, may_fork=may_fork and starts > 1))
+            case ("status", pid):
+                connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            case ("stopped", pid):
+                os.waitid(os.P_PID, pid, os.WSTOPPED)
+                connection.send(None)
+
+
+def _start(node: Start, *, may_fork: bool) -> int:
+    if may_fork:
+        import_module("minkad.node.daemon")
+        gc.collect()
+        gc.freeze()  # the collector writes to the objects that it looks at, and so to pages that nodes share
+    launcher_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(node, launcher_pid, in_place=may_fork)
+    return pid
+
+
+def _become(node: Start, launcher_pid: int, *, in_place: bool) -> NoReturn:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher_pid:
+        sys.exit(1)
+    os.setsid() if node.own_session else os.setpgid(0, 0)
+    log = os.open(node.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.closerange(3, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
+    if node.network is not None and libc.setns(os.open(node.network, os.O_RDONLY), _CLONE_NEWNET) != 0:
+        sys.exit(f"setns {node.network}: {os.strerror(ctypes.get_errno())}")
+    arguments = ["--config", str(node.config)]
+    if not in_place:
+        os.execve(sys.executable, [sys.executable, "-m", "minkad", *arguments], node.env)
+    from minkad.__main__ import main
+
+    os.environ.clear()
+    os.environ.update(node.env)
+    sys.exit(main(arguments))

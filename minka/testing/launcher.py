@@ -126,6 +126,16 @@ def inherited() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("MINKAD_")}
 
 
+def enter_network(namespace: Path) -> None:
+    """Put the calling thread into the network namespace that the file stands for. Raises OSError."""
+    file, libc = os.open(namespace, os.O_RDONLY), ctypes.CDLL(None, use_errno=True)
+    try:
+        if libc.setns(file, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
+    finally:
+        os.close(file)
+
+
 def _early(env: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_EARLY)}
 
@@ -144,7 +154,12 @@ def serve(descriptor: int) -> None:
         match request:
             case ("start", node, may_fork):
                 starts += 1
-                connection.send(_start(node, may_fork=may_fork and starts > 1))
+                in_place = may_fork and starts > 1
+                pid = _fork(preloaded=in_place)
+                if pid == 0:
+                    connection.close()
+                    _become(node, in_place=in_place)
+                connection.send(pid)
             case ("status", pid):
                 connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             case ("stopped", pid):
@@ -152,30 +167,28 @@ def serve(descriptor: int) -> None:
                 connection.send(None)
 
 
-def _start(node: Start, *, may_fork: bool) -> int:
-    if may_fork:
+def _fork(*, preloaded: bool) -> int:
+    if preloaded:
         import_module("minkad.node.daemon")
         gc.collect()
         gc.freeze()  # the collector writes to the objects that it looks at, and so to pages that nodes share
     launcher_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(node, launcher_pid, in_place=may_fork)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher_pid:
+            sys.exit(1)
     return pid
 
 
-def _become(node: Start, launcher_pid: int, *, in_place: bool) -> NoReturn:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher_pid:
-        sys.exit(1)
+def _become(node: Start, *, in_place: bool) -> NoReturn:
     os.setsid() if node.own_session else os.setpgid(0, 0)
     log = os.open(node.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.closerange(3, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-    if node.network is not None and libc.setns(os.open(node.network, os.O_RDONLY), _CLONE_NEWNET) != 0:
-        sys.exit(f"setns {node.network}: {os.strerror(ctypes.get_errno())}")
+    os.close(log)
+    if node.network is not None:
+        enter_network(node.network)
     arguments = ["--config", str(node.config)]
     if not in_place:
         os.execve(sys.executable, [sys.executable, "-m", "minkad", *arguments], node.env)

@@ -3,8 +3,6 @@
 The clients are in the machine's namespace, where the tests run, with an address on the bridge.
 """
 
-import ctypes
-import os
 import secrets
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -18,7 +16,6 @@ GRPC_PORT: Final = 7400
 HTTP_PORT: Final = 7401
 DATA_PORT: Final = 7402
 CLIENTS: Final = ""  # the name of the clients' side
-_CLONE_NEWNET: Final = 0x40000000
 _NOWHERE: Final = "02:00:00:00:00:01"  # no interface has this MAC address
 _SUBNETS: Final = 250
 
@@ -93,16 +90,6 @@ class NetworkedCluster(LocalCluster):
         node.address, node.http_address = f"{host}:{GRPC_PORT}", f"{host}:{HTTP_PORT}"
         node.data_address, node.network = f"{host}:{DATA_PORT}", self.network.namespace(name)
         return node
-
-
-def enter(namespace: Path) -> None:
-    """Put the calling thread into a network namespace."""
-    file = os.open(namespace, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(file, _CLONE_NEWNET) != 0:
-            raise NotPermitted(f"setns {namespace}: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(file)
 
 
 def _free_subnet() -> str:

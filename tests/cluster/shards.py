@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from minka.duties import Client
+from minka.testing.launcher import enter_network
 from minka.testing.local_cluster import LocalCluster
 from tests.cluster.cluster import eventually
-from tests.cluster.network import enter
 
 ROOT = Path(__file__).parents[2]
 # As fast as a loaded machine with two cores allows.
@@ -77,7 +77,7 @@ class Shards:
 
         def launch() -> "subprocess.Popen[bytes]":
             if namespace is not None:
-                enter(namespace)  # in this thread only
+                enter_network(namespace)  # in this thread only
             with path.with_suffix(".log").open("wb") as log:
                 return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ})
 

@@ -123,7 +123,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], P]) -> tuple[P, float]:
-    """The plan, and the processor time that it took; what else the machine does doesn't count."""
+    """The plan, and the processor time that it took; other work of the machine doesn't count."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began
@@ -192,7 +192,7 @@ def _copies(plan: Plan) -> int:
 
 
 def _uneven_replicas(plan: Plan) -> float:
-    """The most replicas on a node divided by the mean of those that have any."""
+    """The most replicas on a node, divided by the mean of the nodes that have any."""
     counts = [node.partitions_after for node in plan.nodes if node.partitions_after]
     return max(counts) * len(counts) / sum(counts)
 

@@ -97,7 +97,7 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Let each stream send a batch whenever its last one is answered; returns the seconds in all, and of each batch."""
+    """Let each stream send a batch whenever its last one is answered; returns the seconds in total and of each batch."""
     latencies: list[float] = []
     batch = b"c" * (BATCH * COMMAND_BYTES)
 
@@ -122,7 +122,7 @@ async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[f
 
 
 class RaftGroup:
-    """Three workers, of which one leads."""
+    """Three workers, one of which leads."""
 
     def __init__(self, voters: int = 3) -> None:
         addresses = [f"{LOOPBACK}:{port}" for port in free_ports(2 * voters)]
@@ -153,7 +153,7 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep `concurrency` proposals under way at the leader; returns the seconds in all, and of each proposal."""
+        """Keep `concurrency` proposals under way at the leader; returns the seconds in total and of each proposal."""
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

@@ -131,7 +131,7 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 
 async def test_bootstrap(tmp_path: Path) -> None:
-    """The log is as if entry 1 had made the configuration; it can be done only once."""
+    """After a bootstrap the log begins as if entry 1 had made the configuration. A second bootstrap is refused."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -147,7 +147,7 @@ async def test_bootstrap(tmp_path: Path) -> None:
 
 
 async def test_refusals(tmp_path: Path) -> None:
-    """The exceptions are those that the core knows."""
+    """The storage raises the exceptions that the Raft core expects."""
     db = LogDatabase.open(tmp_path)
     log = await filled(db)
     log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")

@@ -97,7 +97,7 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Let each stream send a batch whenever its last one is answered; returns the seconds in total and of each batch."""
+    """Let each stream send a batch whenever its last one is answered; returns the total seconds and each batch's."""
     latencies: list[float] = []
     batch = b"c" * (BATCH * COMMAND_BYTES)
 
@@ -153,7 +153,7 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep `concurrency` proposals under way at the leader; returns the seconds in total and of each proposal."""
+        """Keep `concurrency` proposals under way at the leader; returns the total seconds and each proposal's."""
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

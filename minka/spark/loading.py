@@ -77,7 +77,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
-    """The source and options of a load from files. The load's row has this text, so that anybody can continue the load."""
+    """The source and options of a load from files. The load's row keeps them, so anybody can continue the load."""
 
     source: str
     file_format: FileFormat | None = None

@@ -1,6 +1,6 @@
-"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them stand the ceiling
-of this machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from
-Spark.
+"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. It compares them with the
+ceiling of this machine (the same sort and files, taken into one local RocksDB), and with the same load from Spark into
+Redis, pipelined.
 """
 
 import os

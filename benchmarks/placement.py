@@ -1,6 +1,6 @@
-"""Measures the planners: how even the balancers of duties are, how many moves beyond the fewest they make, how long
-they take; and how long a plan of many partitions takes. There are no daemons. Beside the balancers is a hash ring (the
-package uhashring), which needs no plan and is less even.
+"""Measures the planners, without daemons. For balancers of duties: how even the result is, the moves beyond the fewest,
+and the time; for partitions: the time of a large plan. The balancers are compared with a hash ring (the package
+uhashring), which needs no plan and is less even.
 """
 
 import importlib
@@ -238,4 +238,4 @@ def _loads_of(world: World, found: Sequence[str], shards: Sequence[ShardRoom]) -
 
 
 if __name__ == "__main__":
-    main("placement", "How even the planners make it, how much they move, and how long that takes.", run)
+    main("placement", "How even the planners' results are, how much they move, and how long they take.", run)

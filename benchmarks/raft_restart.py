@@ -1,7 +1,7 @@
 """Measures the time in which a restart restores the state from a snapshot and a Raft log of a million entries.
 
-The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
-state, and the Ready loop until everything that was committed is applied. The start of Python, and an election, are not
+The real storage writes the log in this process, and a new process restores it: the log database, the Raft log, the
+state, and the Ready loop until all committed entries are applied. The start of Python, and an election, are not
 measured.
 """
 

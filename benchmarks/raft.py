@@ -1,6 +1,6 @@
 """Commits a second of the coordinator's Raft, beside etcd: three processes each, on loopback and one disk.
 
-Minka's state machine only counts, etcd's is its key-value store: the benchmark compares only durable agreement on a log.
+Minka's state machine only counts, etcd's is its key-value store: the comparison is of durable agreement on a log.
 """
 
 import asyncio

@@ -352,7 +352,7 @@ class Store:
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """How often it does an operation that it confirms once."""
+        """The number of times that it does an operation that it confirms once."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:

@@ -1,4 +1,4 @@
-"""When databases are made and opened."""
+"""The making and opening of databases, and their order."""
 
 import asyncio
 from pathlib import Path

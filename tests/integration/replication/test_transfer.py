@@ -1,4 +1,4 @@
-"""How a new replica gets its data: by a checkpoint and the log, over links that break, while nodes restart."""
+"""A new replica gets its data by a checkpoint and the log, over links that break, while nodes restart."""
 
 import asyncio
 import random

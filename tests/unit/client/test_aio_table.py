@@ -1,4 +1,4 @@
-"""How the asynchronous client gets its partition table, and newer rows of it."""
+"""The asynchronous client's partition table: how the client gets it, and newer rows of it."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The peers as Debian packages them, started as real clusters on this machine: etcd and Redis."""
+"""Real clusters of the peers on this machine, from Debian's packages: etcd and Redis."""
 
 import binascii
 import csv
@@ -255,7 +255,7 @@ class EtcdCluster:
         self.wait_for_leader()
 
     def wait_for_leader(self) -> None:
-        """Wait until all members answer, and one leads."""
+        """Wait until all members answer and one of them leads."""
         self._group.wait_until("etcd has a leader", lambda: self._leader() is not None)
 
     def leader(self) -> str:
@@ -289,7 +289,7 @@ class EtcdCluster:
 
 
 def etcd_status(output: str) -> list[tuple[str, bool, int]]:
-    """Endpoint, whether it leads, and revision of each member that `etcdctl endpoint status -w json` printed."""
+    """For each member in the output of `etcdctl endpoint status -w json`: endpoint, True if it leads, revision."""
     return [
         (
             member["Endpoint"].removeprefix("http://"),

@@ -1,6 +1,6 @@
-"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. Beside them stand the ceiling
-of this machine (the same sort and files, taken into one local RocksDB), and the same load into Redis, pipelined, from
-Spark.
+"""Measures the data pipeline on Spark: loads by ingest and by put, exports, split points. It compares them with the
+ceiling of this machine (the same sort and files, taken into one local RocksDB), and with the same load from Spark into
+Redis, pipelined.
 """
 
 import os
@@ -130,13 +130,13 @@ def _load(spark: SparkSession, source: DataFrame, cluster: LocalCluster, name: s
 
 
 def _idle_cpu(cluster: LocalCluster) -> float:
-    """The processor time of all daemons, in seconds a second, while no client asks anything."""
+    """The processor time of all idle daemons, in seconds a second."""
     before, seconds = _cpu_of(cluster), _timed(lambda: time.sleep(_IDLE_SECONDS))
     return (_cpu_of(cluster) - before) / seconds
 
 
 def _cpu_of(cluster: LocalCluster) -> float:
-    """The processor seconds of the daemons and of all processes that they have started."""
+    """The processor seconds of the daemons and of all their child processes."""
     total = 0.0
     for node in cluster.nodes.values():
         total += _cpu(node.pid)
@@ -232,7 +232,7 @@ def _set_all(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _foreground(report: Report, spark: SparkSession, source: DataFrame, cluster: LocalCluster) -> None:
-    """Measure how long a client waits that puts every 10 ms, alone and while rows are ingested into another keyspace:
+    """Measure the waits of a client that puts every 10 ms, alone and while rows are ingested into another keyspace:
     with Spark on a processor of its own, as on other machines, and with Spark wherever it gets time.
     """
     _create(cluster, "foreground")
@@ -264,7 +264,7 @@ def _apart(spark: SparkSession, cluster: LocalCluster) -> Iterator[None]:
 
 
 def _run_on(processors: set[int], pid: int, but: int = 0) -> None:
-    """Let the threads of a process and of its descendants, but for `but`, run on these processors only."""
+    """Let the threads of a process and of its descendants, except `but`, run only on these processors."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has just ended
             os.sched_setaffinity(int(task.name), processors)

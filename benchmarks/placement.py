@@ -1,6 +1,6 @@
-"""Measures the planners: how even the balancers of duties are, how many moves beyond the fewest they make, how long
-they take; and how long a plan of many partitions takes. There are no daemons. Beside the balancers is a hash ring (the
-package uhashring), which needs no plan and is less even.
+"""Measures the planners, without daemons. For balancers of duties: how even the result is, the moves beyond the fewest,
+and the time; for partitions: the time of a large plan. The balancers are compared with a hash ring (the package
+uhashring), which needs no plan and is less even.
 """
 
 import importlib
@@ -123,7 +123,7 @@ def _minka(report: Report, world: World, name: str) -> None:
 
 
 def _timed(plan: Callable[[], P]) -> tuple[P, float]:
-    """The plan, and the processor time that it took; what else the machine does doesn't count."""
+    """The plan, and the processor time that it took; other work of the machine doesn't count."""
     began = time.thread_time()
     made = plan()
     return made, time.thread_time() - began
@@ -192,7 +192,7 @@ def _copies(plan: Plan) -> int:
 
 
 def _uneven_replicas(plan: Plan) -> float:
-    """The most replicas on a node divided by the mean of those that have any."""
+    """The most replicas on a node, divided by the mean of the nodes that have any."""
     counts = [node.partitions_after for node in plan.nodes if node.partitions_after]
     return max(counts) * len(counts) / sum(counts)
 
@@ -238,4 +238,4 @@ def _loads_of(world: World, found: Sequence[str], shards: Sequence[ShardRoom]) -
 
 
 if __name__ == "__main__":
-    main("placement", "How even the planners make it, how much they move, and how long that takes.", run)
+    main("placement", "How even the planners' results are, how much they move, and how long they take.", run)

@@ -19,7 +19,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class Group:
-    """Some processes and the folder they write to. Everything is gone when the group is left, or killed."""
+    """Processes and the folder that they write to. Leaving the group, or killing it, removes all of them."""
 
     def __init__(self, name: str) -> None:
         self.directory: Final = Path(tempfile.mkdtemp(prefix=f"minka-bench-{name}-"))
@@ -61,7 +61,7 @@ class Group:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill one of them with SIGKILL, and wait until it is gone; from then on it may be gone."""
+        """Kill a process with SIGKILL, and wait for its end; the group then no longer expects it to run."""
         self._processes.remove(process)
         process.kill()
         process.wait()
@@ -72,7 +72,7 @@ class Group:
         return RuntimeError(f"a process ended; the logs end with {logs}")
 
     def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """Poll a condition. Raises RuntimeError when a process ends, TimeoutError when it does not come true."""
+        """Poll a condition. Raises RuntimeError if a process ends, TimeoutError if the condition stays false."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if any(process.poll() is not None for process in self._processes):
@@ -101,7 +101,7 @@ class Talk:
             raise self._group.failed() from error
 
     def hear(self) -> Any:
-        """Read one line, when it comes. Raises RuntimeError when the process has ended."""
+        """Wait for one line, and return it. Raises RuntimeError when the process has ended."""
         line = self._out.readline()
         if not line:
             raise self._group.failed()
@@ -109,14 +109,14 @@ class Talk:
 
 
 def answer(line: Any) -> None:
-    """Write a line to `Talk.hear`, from the process that was started."""
+    """Write a line that `Talk.hear` reads; for the started process."""
     # sys.stdout isn't used: if it is unbuffered (PYTHONUNBUFFERED), it loses the end of a long line.
     with open(1, "wb", closefd=False) as out:
         out.write(json.dumps(line).encode() + b"\n")
 
 
 def free_ports(count: int, above: int = 0) -> list[int]:
-    """Loopback ports on which nobody listens now; with `above`, nor on the ports that are higher by this."""
+    """Loopback ports on which nobody listens now; with `above`, nobody listens on port + `above` either."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, 1000):
         if all(is_free(number) for number in {port, port + above}):
@@ -127,7 +127,7 @@ def free_ports(count: int, above: int = 0) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """True if nobody listens there."""
+    """True if nobody listens on the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,6 +1,6 @@
 """Commits a second of the coordinator's Raft, beside etcd: three processes each, on loopback and one disk.
 
-Minka's state machine only counts, etcd's is its key-value store: what is compared is agreeing on a log durably.
+Minka's state machine only counts, etcd's is its key-value store: the comparison is of durable agreement on a log.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ def _batches(report: Report, streams: int) -> Case:
 
 
 async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[float, list[float]]:
-    """Let each stream send a batch whenever its last one is answered; returns the seconds in all, and of each batch."""
+    """Let each stream send a batch whenever its last one is answered; returns the total seconds and each batch's."""
     latencies: list[float] = []
     batch = b"c" * (BATCH * COMMAND_BYTES)
 
@@ -122,7 +122,7 @@ async def _stream_batches(address: str, streams: int, seconds: float) -> tuple[f
 
 
 class RaftGroup:
-    """Three workers, of which one leads."""
+    """Three workers, one of which leads."""
 
     def __init__(self, voters: int = 3) -> None:
         addresses = [f"{LOOPBACK}:{port}" for port in free_ports(2 * voters)]
@@ -153,7 +153,7 @@ class RaftGroup:
         return self._addresses[self._leader]
 
     def propose(self, concurrency: int, seconds: float) -> tuple[float, list[float]]:
-        """Keep `concurrency` proposals under way at the leader; returns the seconds in all, and of each proposal."""
+        """Keep `concurrency` proposals under way at the leader; returns the total seconds and each proposal's."""
         answer = self._ask(self._leader, {"do": "propose", "load": {"concurrency": concurrency, "seconds": seconds}})
         return answer["seconds"], answer["latencies"]
 

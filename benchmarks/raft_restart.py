@@ -1,7 +1,7 @@
-"""Measures how long a restart takes to have the state again, from a snapshot and a Raft log of a million entries.
+"""Measures the time in which a restart restores the state from a snapshot and a Raft log of a million entries.
 
-The log is written by the real storage, in this process, and read by a new one: the log database, the Raft log, the
-state, and the Ready loop until everything that was committed is applied. The start of Python, and an election, are not
+The real storage writes the log in this process, and a new process restores it: the log database, the Raft log, the
+state, and the Ready loop until all committed entries are applied. The start of Python, and an election, are not
 measured.
 """
 
@@ -130,7 +130,7 @@ def _ready(entries: list[Entry], hard_state: HardState, snapshot: Snapshot | Non
 
 
 class Machine:
-    """The coordinator's state, and nothing that follows from it."""
+    """A state machine with only the coordinator's state; it acts on nothing."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -148,7 +148,7 @@ class Machine:
         raise AssertionError("nobody sends a snapshot here")
 
     def restore(self, decoded: State) -> None:
-        """Fail as well."""
+        """Fail: a restart has no snapshot to install."""
         raise AssertionError("nobody sends a snapshot here")
 
 
@@ -160,14 +160,14 @@ class Nowhere:
 
 
 class Steps:
-    """Seconds by step, in their order."""
+    """The seconds of each step, in the order of the steps."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def done(self, step: str) -> None:
-        """Note how long the step took that has just ended."""
+        """Note the time of the step that has just ended."""
         now = time.perf_counter()
         self.seconds[step] = now - self._since
         self._since = now

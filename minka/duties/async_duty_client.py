@@ -248,7 +248,9 @@ class AsyncClient:
     async def get_many(
         self, names: Sequence[tuple[str, str]], *, with_payloads: bool = True, timeout: float | None = None
     ) -> list[DutyStatus]:
-        """These duties, by pallet and id, in their order; at most 1,000. Raises UNKNOWN_DUTY if one isn't there."""
+        """The duties with these names (pallet, id), in the order of `names`; at most 1,000. Raises UNKNOWN_DUTY if
+        one doesn't exist.
+        """
         found: list[DutyStatus] = []
         wanted = _calls.duty_names(names)
         while len(found) < len(wanted):

@@ -180,7 +180,7 @@ class DutyRow:
     """A duty, and the cluster's records about it."""
 
     duty: Duty
-    reported_weight: int | None  # as the delegate last said, if that differs enough from the duty's weight
+    reported_weight: int | None  # the delegate's last report; a small change is ignored
     payload_bytes: int
     pinned_to: str  # the shard on which a person has placed it, until it is released; "": none
     quarantines: tuple[Quarantine, ...]

@@ -98,7 +98,7 @@ class Core:
             await channel.close()
 
     def send(self, part: Part) -> None:
-        """Give the part to the stream of the node that leads its partition; a stale read to an in-sync replica's."""
+        """Give the part to the stream of the partition's leader; a stale read may go to any in-sync replica."""
         assert self._state == "open", "closing gives up every call"
         if part.keys and not part.call.routes.belong_together(part.keys):
             part.call.regroup(part)

@@ -77,7 +77,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
-    """A load from files. It is kept in the load's row, so that anybody can go on with it."""
+    """The source and options of a load from files. The load's row keeps them, so anybody can continue the load."""
 
     source: str
     file_format: FileFormat | None = None

@@ -1,5 +1,5 @@
-"""Parquet files that tasks write themselves, with Arrow. Rows stay in the columns in which they came; Spark's writer
-would pass each to another process, and take it apart there.
+"""Parquet files that tasks write themselves, with Arrow. Rows come in columns and stay in columns; Spark's writer
+would pass each row to another process, which takes the row apart.
 
 This works for a session and a folder on this machine; Spark's writer knows all other file systems.
 """

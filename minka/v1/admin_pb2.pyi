@@ -443,7 +443,7 @@ class Unserved(_message.Message):
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedOnNode]:
-        """of each node that has any"""
+        """each node with such partitions"""
 
     def __init__(
         self,

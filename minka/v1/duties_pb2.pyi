@@ -417,7 +417,7 @@ class Duty(_message.Message):
     created_ms: _builtins.int
     changed_ms: _builtins.int
     reported_weight: _builtins.int
-    """as the delegate last said, if that differs enough"""
+    """the delegate's last report; a small change is ignored"""
     pinned_to: _builtins.str
     """the shard to which a person has assigned it, until released"""
     deleting: _builtins.bool

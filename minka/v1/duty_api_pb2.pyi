@@ -29,7 +29,7 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     CONSISTENCY_UNSPECIFIED: _Consistency.ValueType  # 0
     """QUORUM"""
     CONSISTENCY_LEADER: _Consistency.ValueType  # 1
-    """only the coordinator's leader: lost if it is"""
+    """only the coordinator's leader: the change is lost if that node fails"""
     CONSISTENCY_QUORUM: _Consistency.ValueType  # 2
     """a majority of the voters: no minority can lose it"""
     CONSISTENCY_VOTERS: _Consistency.ValueType  # 3
@@ -43,7 +43,7 @@ class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """QUORUM"""
 CONSISTENCY_LEADER: Consistency.ValueType  # 1
-"""only the coordinator's leader: lost if it is"""
+"""only the coordinator's leader: the change is lost if that node fails"""
 CONSISTENCY_QUORUM: Consistency.ValueType  # 2
 """a majority of the voters: no minority can lose it"""
 CONSISTENCY_VOTERS: Consistency.ValueType  # 3

@@ -184,12 +184,12 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def pause_writing(self) -> None:
-        """Called by the transport, whose buffer is full."""
+        """The transport calls this when its buffer is full."""
         self.is_paused = True
         self.receiver.paused()
 
     def resume_writing(self) -> None:
-        """Called by the transport, whose buffer is empty."""
+        """The transport calls this when its buffer is empty again."""
         self.is_paused = False
         self.receiver.resumed()
 

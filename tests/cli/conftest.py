@@ -253,7 +253,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @dataclass
 class Ended:
-    """How a process on a terminal ended, and all the terminal's text."""
+    """The exit status of a process on a terminal, and all the terminal's text."""
 
     status: int
     text: str

@@ -56,7 +56,7 @@ def rows_of(control: Control, name: str) -> list[Partition]:
 
 
 def proposals_of(cluster: LocalCluster, control: Control) -> tuple[Proposals, str]:
-    """The proposals by the history of all nodes, and the page about it."""
+    """The proposals that follow from the history of all nodes, and the HTML page that shows them."""
     with HistoryClient(cluster.endpoints) as history:
         intervals = coarser(history.read_all(on_missing=lambda node, error: pytest.fail(f"{node}: {error}")), STEP_MS)
     table = control.table()

@@ -1,4 +1,4 @@
-"""The output and exit status of commands when no active controller that a quorum has confirmed answers."""
+"""The output and exit status of commands when the nodes that answer aren't an active controller with a quorum."""
 
 import json
 

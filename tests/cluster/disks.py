@@ -22,9 +22,7 @@ class Disk:
         self.mount = mounted(undo, self.image, directory / name)
 
     def fill(self, room: int) -> None:
-        """Fill the disk until exactly `room` bytes stay free. It never has less, not even for a moment: a node would
-        end.
-        """
+        """Fill the disk until exactly `room` bytes stay free, and never fewer, even for a moment: a node would exit."""
         with self._ballast.open("ab", buffering=0) as file:
             for size in _CHUNKS:
                 with contextlib.suppress(OSError):

@@ -114,7 +114,7 @@ class Workers(Generic[_Event]):
         eventually("every key is written and read", lambda: not self.missing(since))
 
     def missing(self, since: float) -> set[tuple[bytes, bool]]:
-        """The keys that were not read (False), or not written (True), with success by a call from `since` on."""
+        """Each key without a successful read (False) or write (True) among the calls made from `since` on."""
         assert self._work is not None, "it was entered"
         if self._work.done():
             self._work.result()
@@ -123,7 +123,7 @@ class Workers(Generic[_Event]):
         return {(key, writes) for key in self.keys for writes in (False, True)} - shown
 
     def writes(self, event: _Event) -> bool | None:
-        """True if it wrote, False if it read; None if it shows neither."""
+        """True if the call was a write, False if a read; None if the event shows neither."""
         raise NotImplementedError
 
     def connected(self, rng: random.Random) -> Any:

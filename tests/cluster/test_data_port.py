@@ -107,7 +107,7 @@ def test_a_controller_whose_data_port_hangs_is_replaced() -> None:
 
 
 def test_a_node_whose_data_port_hangs_stops_gracefully() -> None:
-    """It stops before anybody has noticed the hang: then others lead, with its help or without."""
+    """The node stops before anybody has noticed the hang; others lead then, whether it hands over or not."""
     with running() as run:
         run.write_everywhere()
         victim = run.follower()

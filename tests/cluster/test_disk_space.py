@@ -115,7 +115,7 @@ def known(control: Control) -> PartitionTable:
 
 @pytest.mark.parametrize("who", ["the active controller", "another node"])
 def test_others_lead_while_a_disk_does_not_answer(tmp_path: Path, who: str) -> None:
-    """They do so long before the node ends; the node goes on when its disk does."""
+    """Others lead long before the node gives up; the node goes on when its disk does."""
     held = tmp_path / "held"
     cluster = LocalCluster(3, config=CONFIG)
     for name, node in cluster.nodes.items():

@@ -152,7 +152,7 @@ async def test_two_hundred_slow_clients(cluster: LocalCluster) -> None:
 
 
 async def test_changes_that_nobody_takes(cluster: LocalCluster) -> None:
-    """They count before they are read, and keys and values have memory of their own."""
+    """Changes count as memory before they are read; keys and values have their own memory."""
     row = await filled(cluster)
     request = ReadChangesRequest(partition_id=row.id, until_offset=len(KEYS))
     before = resident_mib(cluster)

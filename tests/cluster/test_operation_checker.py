@@ -240,7 +240,7 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_increments_without_an_answer_are_no_riddle() -> None:
-    """Their numbers differ little, so an impossible sum has to be found early."""
+    """The increments differ little, so the checker has to find an impossible sum early."""
     amounts = [2**32 + number for number in random.Random(1).sample(range(1000), 24)]
     unknown = [add(by, 0, 0, 1, UNKNOWN) for by in amounts]
     assert check([*unknown, get(b"%d" % sum(amounts[:12]), 2, 3)]).verdict is Verdict.LINEARIZABLE
@@ -352,7 +352,7 @@ class Store:
         return not self._now_and_then("does what it refuses", 0.5)
 
     def times(self) -> int:
-        """How often it does an operation that it confirms once."""
+        """The number of times that it does an operation that it confirms once."""
         return 2 if self._now_and_then("does it twice", 0.5) else 0 if self._now_and_then("loses it") else 1
 
     def see(self, now: float) -> Cell:

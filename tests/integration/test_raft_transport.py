@@ -369,7 +369,7 @@ async def test_a_node_that_nobody_heard_is_looked_for_where_the_configuration_sa
 
 
 async def test_a_node_that_was_heard_is_not_looked_for_elsewhere() -> None:
-    """Its peers would reach it later, when it comes back at its old address."""
+    """Otherwise its peers would reach it later when it comes back at its old address."""
     async with Sender({2: "127.0.0.1:1"}, configured=["127.0.0.1:2"]) as sender:
         sender.transport.heard_from(2, "127.0.0.1:3")
         tried = [sender.transport.where(2)]

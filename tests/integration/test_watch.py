@@ -171,7 +171,7 @@ async def test_what_another_node_does_never_ends_the_watch(monkeypatch: pytest.M
 
 
 async def test_a_node_that_never_reached_its_own_address_does_not_accuse_itself() -> None:
-    """It may be behind address translation; a refusal, and silence after an answer, count."""
+    """The node may be behind address translation; only a refusal, or silence after an answer, counts."""
     port = Port()
     port.is_deaf = True
     async with watched(port, own="b") as watch:

@@ -109,7 +109,7 @@ class Availability:
         decided_at = (node.state_since_ms - FIRST_UNIX_MS) / 1000  # where disks hang, recording it may take long
         if decided_at - well > world.controller_settings.failure_timeout + _FAIR:
             raise Violation(
-                "nobody who lives is failed",
+                "no running node is failed",
                 f"{node.id} is recorded as FAILED ({node.state_reason}) by {controller.id}; it has run, and they have "
                 f"been connected, for {decided_at - well:.2f} s",
             )
@@ -178,7 +178,7 @@ class Availability:
             if self._waits_for_others(row, node_id):
                 continue
             raise Violation(
-                "what could be served is served",
+                "a partition that can be served is served",
                 f"nobody has served partition {row.id} for {world.now - well:.2f} s; {node_id} had everything when it "
                 f"was served last, and has been well and connected to {controller.id}, which leads; recorded is "
                 f"{' '.join(str(row).split())}",

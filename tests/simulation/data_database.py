@@ -66,7 +66,7 @@ class SimDataDatabase:
         self._detaching: asyncio.Task[None] | None = None
 
     def attach(self, attachment: Attachment) -> None:
-        """It is a part of its parent's data until it is opened."""
+        """The child is a part of its parent's data until it is opened."""
         parent = cast("SimDataDatabase", attachment.parent)
         self.attachment, self._parent = attachment, parent
         parent._children[self] = attachment.applied.offset

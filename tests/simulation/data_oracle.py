@@ -155,10 +155,10 @@ class DataOracle:
                 now = (group.known.get(key), group.open.get(key), group.either.get(key))
                 if value not in now and value not in (expected.get(key), maybe.get(key)):
                     text = f"{process.machine.id} has {value!r} at {key!r} of partition {row.id}"
-                    raise Violation("what was written last is there, and what was refused isn't", text)
+                    raise Violation("the last write is there, and no refused one", text)
             elif key in expected and key in group.known:
                 text = f"{process.machine.id} serves partition {row.id} without {key!r}, which was acknowledged"
-                raise Violation("what was acknowledged stays", text)
+                raise Violation("nothing acknowledged is lost", text)
 
     # What replicas have
 
@@ -183,7 +183,7 @@ class DataOracle:
         is_async, files = self._is_async(row), self._group(row).files
         if missing := _missing(machine, row, keys, files, durably=not is_async):
             raise Violation(
-                "who is in sync has what was acknowledged",
+                "replicas in sync have all acknowledged writes",
                 f"{machine.id} lacks {missing[0]!r} and {len(missing) - 1} more of {len(keys)} keys of partition "
                 f"{row.id}, {'written' if is_async else 'durably'}",
             )
@@ -215,7 +215,7 @@ class DataOracle:
             return
         if leader.log.common_end(follower.log.lineage(), committed) == committed:
             raise Violation(
-                "a message that cries loss is true",
+                "a follower is right that its leader lacks entries",
                 f"{process.machine.id} says that {follower.row.leader} lacks what was committed of partition "
                 f"{partition_id} up to {committed}, and {follower.row.leader} has it",
             )
@@ -264,7 +264,7 @@ class DataOracle:
             pairs = _pairs_in(machine.log_disk.get(key) or b"")
             if offset_of(key) > flushed and any(pair in known.items() for pair in pairs):
                 raise Violation(
-                    "nothing that is committed is cut",
+                    "the log keeps committed entries",
                     f"{machine.id} removes entry {offset_of(key)} of partition {id_}, which was acknowledged, with "
                     f"{flushed} flushed",
                 )
@@ -283,10 +283,10 @@ class DataOracle:
                     return f"{node} lacks {min(lost)!r} of partition {row.id}"
                 if refused & rows.keys():
                     text = f"{node} has {min(refused & rows.keys())!r} of partition {row.id}"
-                    raise Violation("what was written last is there, and what was refused isn't", text)
+                    raise Violation("the last write is there, and no refused one", text)
                 if old := [key for key, value in known.items() if rows[key] not in (value, group.either.get(key))]:
                     text = f"{node} has {rows[old[0]]!r} at {old[0]!r} of partition {row.id}"
-                    raise Violation("what was written last is there, and what was refused isn't", text)
+                    raise Violation("the last write is there, and no refused one", text)
                 mine = {key for key in rows if OPERATED not in key}
                 if alien := mine - known.keys() - maybe.keys():
                     return f"{node} has {min(alien)!r} in partition {row.id}, which is not its own"

@@ -72,7 +72,7 @@ class DutyChecks:
             for other in others:
                 if other.holds(number):
                     raise Violation(
-                        "a duty is held once",
+                        "one process holds a duty at a time",
                         f"{process.id} and {other.id} hold duty {number}, at the epochs {process.holds(number)} and "
                         f"{other.holds(number)}",
                     )
@@ -98,14 +98,14 @@ class DutyChecks:
         most = _SACRIFICED if row is not None and not row.synthetic else 2 * len(self.duties.shards) + _SACRIFICED
         if self._died_of[number] > most + versions + seconds:
             raise Violation(
-                "a duty that ends processes ends few of them",
+                "a duty ends few processes",
                 f"{process.id} is the {self._died_of[number]}th that has died as it attached duty {number}",
             )
 
     def stopped(self, process: ShardProcess) -> None:
         """The SDK has stopped the shard."""
         if process.delegate.acting:
-            raise Violation("who stops has released everything", f"{process.id} has {process.delegate.acting}")
+            raise Violation("a stopped shard has released everything", f"{process.id} has {process.delegate.acting}")
 
     def _check_assigned(self, process: ShardProcess) -> None:
         """The table assigns everything that the process holds to it: nothing is given away that a shard may hold."""
@@ -117,7 +117,7 @@ class DutyChecks:
             is_his = shard is not None and shard.incarnation == process.core.shard.incarnation
             if one is None or one.epoch != epoch or one.state not in _MAY_HAVE or not is_his:
                 raise Violation(
-                    "what is held is assigned",
+                    "a held duty is assigned to its holder",
                     f"{process.id} holds duty {number} at epoch {epoch}; recorded is {one} of "
                     f"{shard.incarnation if shard is not None else 'nobody'}",
                 )
@@ -129,7 +129,7 @@ class DutyChecks:
             others = [one for one in duties.of_duty.get(number, ()) if one.shard != shard]
             if now_ms < until_ms and (any(one.holds for one in others) or number in self._nowhere(duties, number)):
                 raise Violation(
-                    "what is kept is kept for the grace",
+                    "a duty is kept until the grace ends",
                     f"duty {number} was kept for {shard} for {until_ms - now_ms} ms more; recorded is "
                     f"{duties.of_duty.get(number)}",
                 )
@@ -151,7 +151,9 @@ class DutyChecks:
         acting = process.delegate.acting
         over = {number for number in live - set(acting) if process.delegate.told[number].lazy}
         if live - over != set(acting):
-            raise Violation("the SDK knows what is held", f"{process.id}: {sorted(live)}, and {sorted(acting)}")
+            raise Violation(
+                "the SDK and the delegate hold the same duties", f"{process.id}: {sorted(live)}, and {sorted(acting)}"
+            )
 
     def _check_in_time(self, process: ShardProcess) -> None:
         """A process that isn't stopped has released everything when its clearance ends, or has ended itself."""
@@ -159,7 +161,7 @@ class DutyChecks:
         over = process.now() > process.core.until + _LATE
         if process.delegate.acting and over and awake and process.machine.ends_process and process.core.may_connect:
             raise Violation(
-                "all is released when the clearance ends",
+                "everything is released when the clearance ends",
                 f"{process.id} acts for {sorted(process.delegate.acting)} although its clearance has ended "
                 f"{process.now() - process.core.until:.2f} s ago",
             )
@@ -186,7 +188,7 @@ class DutyChecks:
             if world.now - since > self.bound:
                 could = ", ".join(shard.name for shard in self._open_to(row))
                 raise Violation(
-                    "what has room is attached",
+                    "a duty with room is attached",
                     f"nobody has had duty {number} ({row.pallet}/{row.id}) for {world.now - since:.2f} s, and {could} "
                     f"could; recorded is {self.duties.assignments(number)}",
                 )

@@ -272,7 +272,7 @@ class DutyClients:
                 assert index is not None
                 if machine is not None and not machine.disk.has(index, world.oracle.terms[index]):
                     raise Violation(
-                        "who was to have a change has it",
+                        "a change is on all nodes that it was to reach",
                         f"a client was told that {machine.id} has payload {payload_id.hex()}, recorded at {index}",
                     )
 

@@ -403,11 +403,12 @@ class FullWorld:
             self.rows[id_] = row
             if not set(row.isr) <= set(row.replicas) or (row.leader and row.leader not in row.isr):
                 raise Violation(
-                    "the leader is in sync, who is in sync is assigned", f"partition {' '.join(str(row).split())}"
+                    "the leader is in sync, and replicas in sync are assigned",
+                    f"partition {' '.join(str(row).split())}",
                 )
             if before is not None and row.unclean_elections > before.unclean_elections:
                 if not state.keyspaces[row.keyspace_id].unclean_election:
-                    raise Violation("what was acknowledged stays", f"an unclean election of partition {id_}")
+                    raise Violation("nothing acknowledged is lost", f"an unclean election of partition {id_}")
                 self.data.lose(row)
             self.data.check_in_sync(row)
             if self.proposed.get((id_, row.leader_epoch)) == frozenset(row.isr):
@@ -424,7 +425,7 @@ class FullWorld:
         newest = self._newest_epochs.get(row.id, 0)
         if newest < row.partition_epoch:
             raise Violation(
-                "nodes act on what is recorded",
+                "nodes act on recorded rows only",
                 f"{process.machine.id} has taken over epoch {row.partition_epoch} of partition {row.id}; recorded is "
                 f"{newest}",
             )

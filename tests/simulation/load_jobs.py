@@ -140,8 +140,8 @@ class LoadJobs:
         """At the end, loads are as jobs were told."""
         for load in state.loads.rows.values():
             if load.id in self._committed and load.state != _S.LOAD_STATE_DONE:
-                raise Violation("what a job was told stays", f"{load.id} was committed, and is {load}")
+                raise Violation("the outcome that a job was told is final", f"{load.id} was committed, and is {load}")
             if load.id in self._aborted and load.state != _S.LOAD_STATE_ABORTED:
-                raise Violation("what a job was told stays", f"{load.id} was aborted, and is {load}")
+                raise Violation("the outcome that a job was told is final", f"{load.id} was aborted, and is {load}")
         names = {load.id for load in state.loads.rows.values()}
         assert self._committed | self._aborted <= names, "loads are remembered"

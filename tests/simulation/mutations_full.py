@@ -125,8 +125,8 @@ def fail_too_early() -> Sequence[Patch]:
 
 
 def judge_at_once() -> Sequence[Patch]:
-    """The controller judges by a silence in which it may have been stopped itself, before it knows that it still
-    leads.
+    """The controller fails silent nodes before a quorum confirms that it still leads, although its own pause may be
+    the reason that it heard nothing.
     """
 
     async def keep_leading(self: ActiveController) -> None:

@@ -73,7 +73,7 @@ class RaftOracle:
         term, acknowledged = self._acknowledged.get(id_, (0, 0))
         if term == state.term and last_index < acknowledged:
             raise Violation(
-                "what was acknowledged stays",
+                "nothing acknowledged is lost",
                 f"node {id_} has told the leader of term {term} that it has entry {acknowledged}; its log now ends at "
                 f"{last_index}",
             )
@@ -85,7 +85,7 @@ class RaftOracle:
         # A snapshot of the leader's replaces unapplied entries.
         if log.unstable.snapshot is None and log.first_index() > log.applied + 1:
             raise Violation(
-                "the log keeps what is not applied",
+                "the log keeps entries that are not applied",
                 f"node {raft.id} has applied entries up to {log.applied}, its log begins with {log.first_index()}",
             )
         now = (raft.term, raft.vote, log.committed, raft.role)
@@ -110,7 +110,7 @@ class RaftOracle:
         # Counted here: the code's own count is among what is checked.
         if any(half and 2 * sum(having[id_] for id_ in half) <= len(half) for half in voters):
             raise Violation(
-                "a quorum has on its disks what is committed",
+                "committed entries are on the disks of a quorum",
                 f"node {raft.id} leads term {raft.term} and commits {index} with {voters}; it is durable at {having}",
             )
 
@@ -212,10 +212,16 @@ def _check_durable(message: Message, disk: RaftDisk) -> None:
     said, type_ = f"node {message.from_id} tells {message.to}", message.type
     state, term = disk.durable_state, message.term
     if term > state.term:
-        raise Violation("what is said is durable", f"{said} of its term {term}; on its disk it is {state.term}")
+        raise Violation(
+            "a node says only what is durable", f"{said} of its term {term}; on its disk it is {state.term}"
+        )
     if message.reject or term < state.term:  # it does nothing more in an older term
         return
     if type_ == MSG_VOTE_RESP and message.to != state.vote:
-        raise Violation("what is said is durable", f"{said} of its vote in term {term}; on its disk is {state}")
+        raise Violation(
+            "a node says only what is durable", f"{said} of its vote in term {term}; on its disk is {state}"
+        )
     if type_ == MSG_APP_RESP and message.index > disk.durable_last:
-        raise Violation("what is said is durable", f"{said} of entry {message.index}; its disk has {disk.durable_last}")
+        raise Violation(
+            "a node says only what is durable", f"{said} of entry {message.index}; its disk has {disk.durable_last}"
+        )

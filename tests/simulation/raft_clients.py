@@ -75,7 +75,7 @@ class Clients:
         proposed = node.waiting.pop(entry.index, None)
         if proposed is not None and proposed[0] == entry.term and payload != proposed[1]:
             raise Violation(
-                "what was acknowledged stays", f"{proposed[1]!r} is acknowledged; entry {entry.index} is {payload!r}"
+                "nothing acknowledged is lost", f"{proposed[1]!r} is acknowledged; entry {entry.index} is {payload!r}"
             )
 
     def _read(self, node: RaftNode) -> None:

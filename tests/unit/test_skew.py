@@ -1,4 +1,4 @@
-"""When uneven load is reported, and which command is named; and how a node is started."""
+"""Reports of uneven load, with the command against it; and the command that starts a node."""
 
 from collections.abc import Mapping, Sequence
 

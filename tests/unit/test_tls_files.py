@@ -225,7 +225,7 @@ def test_authorities_are_renewed_in_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_client_refuses_a_certificate_that_is_not_valid_today(tmp_path: Path, kind: str) -> None:
-    """It is right without a name, and its authority may be one that only the nodes have in their `ca`."""
+    """The certificate is accepted without a name, and with an authority that only the nodes have in their `ca`."""
     wrong, why = useless(make(tmp_path), kind)
     if kind in ("expired", "not yet valid"):
         with pytest.raises(InvalidArgument) as caught:

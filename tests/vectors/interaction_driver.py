@@ -315,7 +315,7 @@ def _persist(storage: HistoryStorage, ready: Ready) -> None:
 
 
 def _apply(node: Node, entry: Entry) -> None:
-    """The state machine appends the data of entries, and configuration changes as context."""
+    """Apply an entry: the state machine records its data, or the context if it is a configuration change."""
     change = from_entry(entry)
     if change is None:
         node.storage.record(entry, entry.data)

@@ -239,7 +239,7 @@ async def test_a_parent_is_deleted_after_a_start(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
-    """Its detachment ends after its meta was removed."""
+    """The child is detached from its parent only after its meta was removed; the meta doesn't come back."""
     async with cluster(tmp_path) as c:
         athens, *_ = await three(c)
         await athens.put(1, ROWS)
@@ -255,7 +255,7 @@ async def test_a_child_that_is_deleted_stays_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_is_deleted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copy of the parent's data is not in place yet."""
+    """The child is deleted before its copy of the parent's data is in place."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         monkeypatch.setattr(cyrene.manager.splitting, "put_in_place", _never)
@@ -272,7 +272,7 @@ async def _never(*_: object) -> None:
 
 
 async def test_a_parent_is_replaced_once_the_child_has_its_own(tmp_path: Path) -> None:
-    """Its leader sends it a checkpoint, which may lack the child's keys."""
+    """The parent's leader sends a checkpoint to replace the parent; the checkpoint may lack the child's keys."""
     async with cluster(tmp_path) as c:
         cyrene = await cyrene_attached(c)
         async with attached(cyrene):

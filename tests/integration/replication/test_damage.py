@@ -192,7 +192,7 @@ async def test_unusual_damage_concerns_one_partition(
 
 @pytest.mark.parametrize(("pattern", "harm"), UNUSUAL)
 async def test_unusual_damage_of_one_of_three(tmp_path: Path, pattern: str, harm: Callable[[Path], None]) -> None:
-    """It takes a checkpoint from its leader."""
+    """The damaged replica takes a checkpoint from its leader."""
     async with cluster(tmp_path, SLOW) as c:
         _, byzantium, _ = await trimmed(c)
         await byzantium.kill()
@@ -333,7 +333,7 @@ async def test_a_leader_does_not_ship_damage(tmp_path: Path) -> None:
 
 
 async def test_a_follower_with_an_older_log_leaves_at_once(tmp_path: Path) -> None:
-    """It lacks entries that it has acknowledged, so it doesn't count until it has caught up."""
+    """The follower lacks entries that it has acknowledged, so it doesn't count until it has caught up."""
     async with cluster(tmp_path, SLOW) as c:
         athens, byzantium, _ = await three(c)
         await athens.put(1, {b"a": b"1"})

@@ -110,7 +110,7 @@ async def test_cancelled(tmp_path: Path) -> None:
 
 
 async def test_the_source_deletes_only_when_told(tmp_path: Path) -> None:
-    """It deletes its copy only if a row has it in removing_replicas."""
+    """The source deletes its copy only if a row has the source in removing_replicas."""
     async with cluster(tmp_path) as c:
         athens, _ = await two(c, ROWS)
         c.tell_later = lambda *_: None  # type: ignore[method-assign] # nobody is told but by the answer

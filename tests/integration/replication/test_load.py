@@ -66,7 +66,7 @@ async def users(c: Cluster, node: TestNode, pick: list[bytes]) -> AsyncIterator[
 
 
 async def test_what_is_too_busy_is_split_until_it_is_not(tmp_path: Path) -> None:
-    """It is split where its load is, and no further, however long the load lasts."""
+    """The partition is split where its load is, and no further, however long the load lasts."""
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1)

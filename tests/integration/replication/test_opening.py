@@ -1,4 +1,4 @@
-"""When databases are made and opened."""
+"""The making and opening of databases, and their order."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ async def test_first_writes_make_no_database(tmp_path: Path) -> None:
 
 
 async def test_much_data_is_moved_to_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log is trimmed then."""
+    """The log is trimmed when the data has a database."""
     monkeypatch.setattr(data_database, "_MEMORY_BYTES", 1000)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")

@@ -335,7 +335,7 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
 
 
 async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
-    """They are found among all keys of their partition, which fill several pages; the commands keep their order."""
+    """The keys are found among all keys of their partition, which fill several pages; the commands keep their order."""
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)
     async with cluster(tmp_path) as c:
         (athens,) = await c.add("athens")
@@ -450,7 +450,7 @@ async def test_a_node_says_how_it_is_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leader", "memory_mib"), [("athens", 64), ("byzantium", 1024)])
 async def test_keys_are_counted_however_large_their_values_are(tmp_path: Path, leader: str, memory_mib: int) -> None:
-    """Their values exceed the limit of an answer, in each partition and in all, and may exceed the memory."""
+    """The values exceed the limit of an answer, in each partition and in total, and may exceed the memory."""
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = memory_mib << 20
         await c.add("athens", "byzantium")

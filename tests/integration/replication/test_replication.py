@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 async def test_an_acknowledged_write_is_on_all_that_are_in_sync(tmp_path: Path) -> None:
-    """Their logs have it durably, and they apply it when they hear that it is committed."""
+    """The logs of the replicas in sync have the write durably; they apply it when they hear that it is committed."""
     async with cluster(tmp_path) as c:
         nodes = await three(c)
         for i in range(20):

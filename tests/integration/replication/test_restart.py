@@ -51,7 +51,7 @@ async def lead_again(c: Cluster, node: TestNode, *partition_ids: int) -> None:
 
 @pytest.mark.parametrize("flush", [1000, 100_000, 16 * MIB])
 async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, flush: int) -> None:
-    """It comes back from tables, from the log, or from both, after one crash after the other."""
+    """The writes come back from tables, from the log, or from both, after several crashes in a row."""
     async with cluster(tmp_path, storage=StorageSettings(flush=flush)) as c:
         (athens,) = await c.add("athens")
         await c.create("athens", 1, 2)
@@ -190,7 +190,7 @@ STEPS = ("clear", "put_in_place", "take_over")
 
 @pytest.mark.parametrize("which", range(2 * len(STEPS)))
 async def test_a_target_that_dies_while_it_installs(tmp_path: Path, which: int) -> None:
-    """It may die at any step; in the end it has everything, once."""
+    """The target may die at any step; in the end it has every row once."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)
@@ -230,7 +230,7 @@ async def test_half_an_installation_is_never_served(tmp_path: Path, which: int) 
 
 @pytest.mark.parametrize("which", range(2))
 async def test_a_source_that_dies_while_it_deletes(tmp_path: Path, which: int) -> None:
-    """It deletes the rest when it is told again."""
+    """The source deletes the rest when it is told again."""
     async with cluster(tmp_path) as c:
         athens, ephesus = await c.add("athens", "ephesus")
         await c.create("athens", 1)

@@ -70,7 +70,7 @@ async def test_a_frame_for_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "refused"), [(0, 0), (36 * MIB, 1)])
 async def test_a_frame_does_not_wait_for_its_own_answers(tmp_path: Path, others: int, refused: int) -> None:
-    """They leave together. One that doesn't fit is refused at once, so that they can leave."""
+    """A frame's answers leave together. A group that doesn't fit is refused at once, so that the others can leave."""
     async with cluster(tmp_path) as c:
         athens = await started(c, 1, 2, 3)
         for id_ in (1, 2, 3):
@@ -208,7 +208,7 @@ async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
 
 
 async def test_too_much_at_once_is_refused(tmp_path: Path) -> None:
-    """It is refused before anything is done; the request before it is done."""
+    """The request that is too much is refused before any of it is done; the one before it is done."""
     async with cluster(tmp_path, storage=StorageSettings(max_pending=MIB)) as c:
         athens = await started(c, 1)
         half = {b"k": b"v" * (MIB // 2)}

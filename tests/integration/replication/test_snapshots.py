@@ -1,4 +1,4 @@
-"""How long a node keeps a snapshot."""
+"""The time for which a node keeps a snapshot."""
 
 import asyncio
 import uuid

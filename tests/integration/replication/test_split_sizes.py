@@ -78,7 +78,7 @@ async def test_overwritten_is_not_large(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_an_uncertain_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is measured whether the keyspace has a maximum or not."""
+    """The size is measured whether the keyspace has a maximum or not."""
     async with cluster(tmp_path) as c:
         monkeypatch.setattr(sizing, "_INTERVAL_S", 0.05)
         monkeypatch.setattr(sizing, "_RECHECK_S", 0.05)

@@ -222,7 +222,7 @@ async def test_a_child_does_nothing_before_its_beginning_is_durable(tmp_path: Pa
 
 
 async def test_a_replica_that_was_away_gets_a_copy(tmp_path: Path) -> None:
-    """It finds the marker in the log after the split has ended: it makes no child, and takes the leader's copy."""
+    """The replica meets the marker after the split has ended: it makes no child, and takes the leader's copy."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await c.add(*NODES)
         await c.create("athens", 1, followers=NODES[1:])

@@ -56,7 +56,7 @@ async def test_what_is_sent_anyway_says_how_old_the_data_is(tmp_path: Path) -> N
 
 
 async def test_a_leader_without_clearance_vouches_for_nothing(tmp_path: Path) -> None:
-    """It goes on sending, but other nodes may have newer writes."""
+    """The leader goes on sending, but other nodes may have newer writes."""
     async with cluster(tmp_path) as c:
         athens, _, cyrene = await three(c)
         await athens.put(1, {b"a": b"1"})

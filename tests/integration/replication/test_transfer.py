@@ -1,4 +1,4 @@
-"""How a new replica gets its data: by a checkpoint and the log, over links that break, while nodes restart."""
+"""A new replica gets its data by a checkpoint and the log, over links that break, while nodes restart."""
 
 import asyncio
 import random
@@ -140,7 +140,7 @@ async def test_damage_on_the_way_is_refused_and_sent_again(tmp_path: Path) -> No
 
 
 async def test_a_transfer_that_breaks_starts_again(tmp_path: Path) -> None:
-    """It may break at any message."""
+    """The transfer may break at any message."""
     async with cluster(tmp_path, ReplicationSettings(chunk_bytes=10_000, longest_backoff=0.05)) as c:
         athens, ephesus = await two(c, ROWS)
         links = Interfering(athens)

@@ -1,4 +1,4 @@
-"""How the asynchronous client gets its partition table, and newer rows of it."""
+"""The asynchronous client's partition table: how the client gets it, and newer rows of it."""
 
 import asyncio
 import functools
@@ -100,7 +100,7 @@ async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster:
 
 
 async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:
-    """Their version may have other rules for names than the client's."""
+    """The nodes' version may have other rules for names than the client's."""
     async with data_cluster("athens") as cluster, AsyncClient(cluster.endpoints, rng=Random(1)) as client:
         athens = cluster.nodes["athens"]
         athens.refused_keyspaces = {"crews", "fares"}

@@ -25,13 +25,13 @@ OF: dict[Any, Any] = {
 
 
 def in_sync(hint: Any) -> Any:
-    """The synchronous twin's type for this one."""
+    """The type that the synchronous twin has in place of `hint`."""
     origin = typing.get_origin(hint)
     return OF[origin](*typing.get_args(hint)) if origin in OF else OF.get(hint, hint)
 
 
 def shape(function: Any) -> list[Any]:
-    """The signatures of a method, one for each overload, with the types as the synchronous twin has them."""
+    """The signatures of a method, one for each overload, with the synchronous twin's types."""
     shapes: list[Any] = []
     for one in (function, *typing.get_overloads(function)):
         hints = {name: in_sync(hint) for name, hint in typing.get_type_hints(one).items()}

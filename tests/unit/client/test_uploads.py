@@ -1,4 +1,4 @@
-"""How long an upload of a load's file waits for a node: as long as the node answers."""
+"""An upload of a load's file waits for a node as long as the node answers."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -218,7 +218,7 @@ async def test_what_makes_no_progress_is_cancelled_and_says_what_it_waited_for()
 
 
 async def test_a_busy_node_gives_up_a_leadership() -> None:
-    """It uses the leaders' reports, once the load has lasted."""
+    """The controller uses the leaders' reports, once the load has lasted."""
     h = Harness()
     await h.begin("a", "b", "c", replicas=3)
     nothing = HashFunction.HASH_FUNCTION_UNSPECIFIED

@@ -119,7 +119,7 @@ def test_the_goodbye_gets_to_the_next_controller(refusal: Code) -> None:
 
 @pytest.mark.parametrize("known", [None, OLD])
 def test_nobody_to_hear_it(known: str | None) -> None:
-    """It tries until its deadline, and doesn't delay the stop beyond that."""
+    """The goodbye is tried until its deadline, and doesn't delay the stop beyond that."""
     c = Coordinators()
     c.known = known
     c.refusals = {OLD: Code.NOT_CONTROLLER}
@@ -149,7 +149,7 @@ def test_a_silent_controller_is_left_once_another_is_elected() -> None:
 
 
 def test_a_refusal_that_will_not_change() -> None:
-    """It gives up at once, and the stop continues without an error."""
+    """The node gives up at once, and the stop continues without an error."""
     c = Coordinators()
     c.refusals = {OLD: Code.CLUSTER_MISMATCH}
     c.run(c.member.leave(TIMEOUT))
@@ -158,7 +158,7 @@ def test_a_refusal_that_will_not_change() -> None:
 
 
 def test_who_never_registered_says_it_as_well() -> None:
-    """It may be registered without knowing it; if the controller doesn't know the process, it does nothing."""
+    """The node may be registered without knowing it; a controller that doesn't know the process does nothing."""
     c = Coordinators()
     c.member.registered.clear()
     c.run(c.member.leave(TIMEOUT))

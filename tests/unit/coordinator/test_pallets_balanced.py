@@ -51,7 +51,7 @@ def shard_control_of(controller: Controller) -> ShardControl:
 
 
 async def test_a_pallet_is_balanced_again_when_a_node_is_drained_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its duties and shards have not changed: by the node's row, the shard on that node may have duties again."""
+    """No duty or shard of the pallet has changed: only the node's row says that its shard may have duties again."""
     monkeypatch.setattr(shard_control, "BALANCE_INTERVAL_S", 0.001)
     monkeypatch.setattr(shard_control, "SETTLED_S", 0.002)
     world = DutyWorld()

@@ -1,4 +1,4 @@
-"""When other tasks get a turn while commands are applied."""
+"""Other tasks get a turn while commands are applied."""
 
 from minkad.coordinator.piece import LEAST_BYTES, PAUSE_S, PIECE_BYTES, PIECE_S, Piece
 

@@ -69,7 +69,7 @@ class DutyWorld:
         self.state.apply(record)
 
     def look(self) -> list[Record]:
-        """The records that the controller would make for duties now, unasked."""
+        """The records about duties that the controller would now make automatically."""
         return self.distributor.next_facts(self.state, self.now_ms)
 
     def follow(self) -> None:

@@ -43,7 +43,7 @@ def test_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kind_of_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It uses the row of another kind, since its own is not in the proto."""
+    """The example uses the row of another kind, since its own row isn't in the proto."""
     source = shown("minkad/core/controller/holds.py")
     for its_own, other in (
         ("HoldOperation", "DrainOperation"),

@@ -115,7 +115,7 @@ def test_a_failed_node_comes_back_as_a_new_process_only() -> None:
 
 
 def test_an_older_copy_of_a_data_directory_is_refused() -> None:
-    """It is recognized by its number of starts; one process may register several times."""
+    """The copy is recognized by its number of starts; one process may register several times."""
     c = Controller()
 
     def register(incarnation: str, starts: int) -> None:

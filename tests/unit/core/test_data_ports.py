@@ -101,7 +101,7 @@ def test_a_watcher_that_is_gone_does_not_count() -> None:
 def test_a_node_that_does_not_reach_its_own_address_is_not_failed_and_registered_in_turns(
     names: str, by: str, silent: str
 ) -> None:
-    """Its own report, which is missing once it has failed, tips no balance."""
+    """The node's own report, which is missing once it has failed, doesn't decide the judgement."""
     judge = Judge(nodes(names))
     judge.say("a", f"a{by}")
     assert judge.judge.unanswered("a") is not None if silent else judge.withheld() == ""
@@ -148,7 +148,7 @@ def test_it_is_known_since_when() -> None:
 
 
 def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
-    """It sends no heartbeats, so its own last report doesn't count."""
+    """A failed node sends no heartbeats, so its last report doesn't count."""
     table = nodes("bcde", failed="a")
     judge = Judge(table)
     judge.say("a", "bcd")
@@ -158,7 +158,7 @@ def test_a_failed_node_stays_judged_by_the_others_until_it_answers() -> None:
 
 
 def test_a_node_has_given_up_its_clearance_when_it_has_taken_all_answers_that_brought_one() -> None:
-    """Its heartbeats don't wait for the answers to earlier ones: a clearance may still be on its way."""
+    """A node's heartbeats don't wait for the answers to earlier ones: a clearance may still be on its way."""
     judge = Judge(nodes("abcde"))
     judge.judge.granted_to(beat(7, 5, without=False))
     judge.say("a", "abcd")

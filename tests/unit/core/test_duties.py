@@ -1,4 +1,7 @@
-"""Duties and shards as the controller decides, with shards that do as they are told (seed: the Minka library)."""
+"""The controller's decisions about duties and shards. The shards here follow every instruction.
+
+Source: the Minka library in Java.
+"""
 
 import pytest
 

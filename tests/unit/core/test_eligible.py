@@ -224,7 +224,7 @@ def test_nothing_is_accepted_while_somebody_leads_or_for_another_row() -> None:
 
 
 def test_a_leader_whose_copy_is_damaged_and_who_is_alone_in_sync_can_be_replaced() -> None:
-    """It leads by the row, but serves nothing."""
+    """The leader leads by the row, but serves nothing."""
     c, _ = alone()
     c.register("c", incarnation="2")
     epoch = row(c).partition_epoch

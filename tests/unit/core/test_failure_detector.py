@@ -116,7 +116,7 @@ def test_nobody_is_failed_before_the_clearances_of_former_judges_have_ended() ->
 
 
 def test_who_is_known_to_be_silent_for_longer_is_failed_earlier() -> None:
-    """It is the former leader, which the voters have not heard."""
+    """The silent node is the former leader: the voters report how long they haven't heard it."""
     judge = Judge("a", "b", "c", clearances_end=0.1)
     judge.detector.heard("a", -0.6)
     judge.quiet = {"a"}

@@ -111,7 +111,7 @@ def side(span: Span, key: bytes) -> str:
 
 @given(st.lists(point | scan, min_size=1, max_size=60), bound)
 def test_a_cut_is_what_it_says(few: list[Span], bounds: tuple[bytes, bytes]) -> None:
-    """It is a sampled key after the start and before the end, and the shares are those of the load inside."""
+    """The cut is a sampled key after the start and before the end; the shares are of the load inside the range."""
     range_, spans = KeyRange(*bounds), few * MIN_SPANS
     inside = [s for s in spans if (range_.contains(s[0]) if is_key(s) else KeyRange(*s).overlaps(range_))]
     found = best_cut(spans, range_)

@@ -1,4 +1,4 @@
-"""Which partitions are listed, in which order, and how many at a time."""
+"""The list of partitions: its filters, its order, and the number at a time."""
 
 from typing import Any
 

@@ -93,7 +93,7 @@ def test_what_a_shard_releases_because_it_stops_has_not_failed(left: DutyWorld) 
 
 
 def test_what_a_stopping_shard_releases_unasked_has_not_failed(left: DutyWorld) -> None:
-    """It has no more time to wait until it is told."""
+    """A stopping shard has no time to wait for an instruction."""
     process = left.processes["s1"]
     left.leave("s1")
     left.release("s1", "a")
@@ -103,7 +103,7 @@ def test_what_a_stopping_shard_releases_unasked_has_not_failed(left: DutyWorld) 
 
 
 def test_what_a_shard_releases_unasked_while_it_does_not_stop_has_failed(left: DutyWorld) -> None:
-    """Its clearance was about to end."""
+    """The shard's clearance was about to end."""
     left.release("s1", "a")
     left.settle()
     assert left.where("a") == ""

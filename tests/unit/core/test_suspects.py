@@ -105,7 +105,7 @@ def test_it_is_blamed_also_if_the_shard_was_told_to_release_it_after_it_had_ende
 
 
 def test_no_rebalance_takes_a_suspect_to_its_next_shard() -> None:
-    """Its shard ends, because of it or not, after the rebalance has begun."""
+    """The suspect's shard ends after the rebalance has begun, whether the suspect is the cause or not."""
     fleet = Poisoned("bad", shards=("a",))
     fleet.world.create("feeds", ["bad"], weight=1)
     fleet.world.create("feeds", ["other"], weight=2, stationary=True)

@@ -67,7 +67,7 @@ def test_many_come_a_piece_at_a_time_and_few_are_on_their_way(world: DutyWorld) 
 
 
 def test_ordinary_duties_wait_while_many_synthetic_ones_are_on_their_way(world: DutyWorld) -> None:
-    """They wait until some are attached, or a shard is known to be slow."""
+    """Ordinary duties wait until some synthetic ones are attached, or a shard is known to be slow."""
     world.join("s1")
     for start in range(0, WINDOW, 1000):
         world.create("feeds", [f"y{start + number}" for number in range(1000)], synthetic=True)

@@ -75,7 +75,7 @@ def counted(table: dict[int, Partition], reported: dict[int, tuple[int, int]]) -
 
 
 def shares(own: Collection[Partition]) -> list[NodeShare]:
-    """What each node has of a keyspace, if nodes differ by much."""
+    """The counts of a keyspace for each node, given only if nodes differ by much."""
     elected = [row.replicas[0] if row.replicas[0] in row.isr else row.leader for row in own]
     found = [
         NodeShare(

@@ -433,7 +433,7 @@ def test_weights_are_damped() -> None:
 
 
 def test_each_weight_that_is_told_counts_for_the_controller() -> None:
-    """It isn't told again, so if this one didn't count the controller would have a wrong weight for ever."""
+    """A weight isn't reported twice: if one didn't count, the controller would have a wrong weight for ever."""
     world, cluster = World(), DutyWorld()
     cluster.pallet("feeds")
     cluster.join("s1")

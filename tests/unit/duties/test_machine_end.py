@@ -1,4 +1,4 @@
-"""How a shard's state machine ends: it leaves, gives up, loses its event loop, or is refused for good."""
+"""The ends of a shard's state machine: it leaves, gives up, loses its event loop, or is refused for good."""
 
 import pytest
 

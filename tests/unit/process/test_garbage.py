@@ -1,4 +1,4 @@
-"""Which garbage is collected when."""
+"""Python's garbage collection: objects that were set aside are looked at again once memory has grown."""
 
 import asyncio
 import gc

@@ -67,7 +67,7 @@ def test_a_learners_vote_does_not_count() -> None:
 
 
 def test_a_learner_votes_when_it_is_asked() -> None:
-    """It may have been made a voter without knowing it."""
+    """The learner may have been made a voter without knowing it."""
     group = Group(2, learners=[3])
     group.nodes[3].step(vote_request(term=1, candidate=1))
     assert not vote_answer(group.nodes[3]).reject

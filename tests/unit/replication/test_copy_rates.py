@@ -64,7 +64,7 @@ def test_a_limit_that_is_not_enough_names_both_rates_and_what_helps() -> None:
 
 
 def test_a_small_partition_may_be_copied_slowly() -> None:
-    """Its log is kept up to the setting, which is more than there is to copy."""
+    """The log is kept up to the setting, which is larger than the partition."""
     c = Copied(5 * MB, size=10 * MB)
     c.run(3, 20 * MB)
     assert c.rates.obstacle() == ("", "")

@@ -50,7 +50,7 @@ def test_rates_follow_and_come_to_rest() -> None:
 
 
 def test_a_request_without_keys_does_not_count_as_load() -> None:
-    """It may be the node's only request since its start."""
+    """Such a request may be the node's only one since its start."""
     node = Node(1)
     node.stubs[1].load.count([])
     assert node.second(cpu=0.5) == [1]

@@ -19,7 +19,7 @@ def test_pieces_are_as_large_as_a_burst() -> None:
 
 
 def test_a_limit_that_changes_counts_from_the_next_piece_on() -> None:
-    """It holds even within one chunk."""
+    """The new limit applies even within one chunk."""
     limits = iter([Operation(rate_limit=10_000), Operation(rate_limit=20_000), None])
     parts = RateLimit(lambda: 0.0, lambda _: next(limits)).parts(1, bytes(10_000))
     assert [len(part) for part in parts] == [1024, 2000, 6976]

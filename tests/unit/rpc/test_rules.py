@@ -63,7 +63,7 @@ def test_every_field_of_what_begins_a_stream_of_raw_bytes_has_a_rule(message: ty
 
 
 def test_a_plan_may_name_more_than_a_thousand_nodes() -> None:
-    """It has a balance, and may have a note, for each."""
+    """The plan has a balance, and may have a note, for each node."""
     balances = [admin_pb2.NodeBalance(node=f"n{number}") for number in range(2000)]
     plan = admin_pb2.Plan(cluster_id="c", digest="d", nodes=balances, notes=["its disk is low"] * 2000)
     check(admin_pb2.ApplyPlanRequest(plan=plan))

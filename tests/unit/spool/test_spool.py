@@ -245,7 +245,7 @@ async def test_what_nobody_needs_is_collected(tmp_path: Path) -> None:
 
 
 async def test_uploads_are_as_fast_as_their_load_allows(tmp_path: Path) -> None:
-    """They become slower while clients wait three times as long as usual, by the mean of their requests."""
+    """Uploads become slower while the mean time of clients' requests is three times the usual one."""
     now, seconds, count = 0.0, 0.0, 0
     throttle = Throttle(lambda: now, lambda: (seconds, count))
     slept: list[float] = []

@@ -211,7 +211,7 @@ async def test_a_child_that_is_closed_lets_the_parent_go(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_child_is_damaged_with_its_parent(tmp_path: Path, is_closed: bool) -> None:
-    """Its parent is closed for good, or is found damaged."""
+    """The parent is closed for good, or is found damaged."""
     halves = Halves(tmp_path, ROWS)
     halves.attach()
     if is_closed:

@@ -1,4 +1,4 @@
-"""When a disk is low, and the reserve that lets a node start on a full one."""
+"""The limits of a low disk, and the reserve that lets a node start on a full one."""
 
 import os
 from pathlib import Path

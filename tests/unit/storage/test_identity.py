@@ -75,7 +75,7 @@ def test_data_without_a_log_database(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_another_version_has_written(tmp_path: Path) -> None:
-    """Its rows would be taken for others."""
+    """Rows of another format would be misread."""
     identity.save(tmp_path, replace(OWN, format=identity.FORMAT + 1))
     assert refusal(tmp_path).code is Code.UNKNOWN_FORMAT
     # With an empty directory a node that the cluster knows is refused, as WRONG_DATA_DIRECTORY.

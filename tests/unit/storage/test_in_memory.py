@@ -117,7 +117,7 @@ async def test_it_is_opened_once_for_all(tmp_path: Path) -> None:
 
 
 async def test_an_end_while_it_waits_to_be_opened(tmp_path: Path) -> None:
-    """It does not wait for its turn; tasks that waited for it are told."""
+    """Closing the data does not wait for its turn to be opened; tasks that wait for the data get an error."""
     openings = Openings()
     async with made(tmp_path / "1", openings) as data, openings.slot(lambda: 0):
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))

@@ -194,7 +194,7 @@ async def test_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    """It is not skipped, since everything after it would be lost silently."""
+    """The damaged entry is not skipped, since everything after it would be lost silently."""
     wal = await write_some(tmp_path / "log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 1
@@ -211,7 +211,7 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 async def test_what_is_written_survives_a_kill_and_is_synced_soon(tmp_path: Path) -> None:
-    """It needs no sync of its own, and shares the batch of another one."""
+    """An unsynced write needs no sync of its own, and shares the batch of another one."""
     with opened(tmp_path / "log") as db:
         db.put(b"a", b"1")
         await db.write()

@@ -131,7 +131,7 @@ async def filled(db: LogDatabase) -> RaftStorage:
 
 
 async def test_bootstrap(tmp_path: Path) -> None:
-    """The log is as if entry 1 had made the configuration; it can be done only once."""
+    """After a bootstrap the log begins as if entry 1 had made the configuration. A second bootstrap is refused."""
     db = LogDatabase.open(tmp_path)
     log = RaftStorage(db)
     assert log.is_empty()
@@ -147,7 +147,7 @@ async def test_bootstrap(tmp_path: Path) -> None:
 
 
 async def test_refusals(tmp_path: Path) -> None:
-    """The exceptions are those that the core knows."""
+    """The storage raises the exceptions that the Raft core expects."""
     db = LogDatabase.open(tmp_path)
     log = await filled(db)
     log.stage_snapshot(8, 1, ConfState(voters=[1]), b"")
@@ -166,7 +166,7 @@ async def test_refusals(tmp_path: Path) -> None:
 
 
 async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
-    """It is noticed at the start, and also when it is read."""
+    """The loss is noticed at the start, and also when the entry is read."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     log = RaftStorage(db)
@@ -184,7 +184,7 @@ async def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
 
 
 async def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
-    """It is noticed by the commit index."""
+    """The commit index shows that the end of the log is lost."""
     db = LogDatabase.open(tmp_path)
     await filled(db)
     RaftStorage(db).stage(ready([], HardState(term=1, commit=11)))
@@ -208,7 +208,7 @@ async def write_tables(path: Path) -> Path:
 
 
 async def test_a_flipped_bit_in_any_entry_is_found_at_the_start(tmp_path: Path) -> None:
-    """It is found even in entries that nothing else reads, and the file is named."""
+    """The damage is found even in entries that nothing else reads, and the error names the file."""
     table = await write_tables(tmp_path / "log")
     content = table.read_bytes()
     for place in range(10_000, 400_000, 130_000):

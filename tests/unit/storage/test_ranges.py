@@ -131,7 +131,7 @@ async def test_what_is_deleted_while_it_is_divided(tmp_path: Path, monkeypatch: 
 
 
 async def test_one_huge_value(tmp_path: Path) -> None:
-    """It can't be divided itself, but it can be divided from the keys before or after it."""
+    """A range can't be divided within the value, but can be divided before or after its key."""
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))
     data.write([WriteBody([b"a", b"b", b"c"], [b"v", b"v" * 1_000_000, b"v"])], Applied(1, 1))
     assert await split_keys(data, 2) in ([b"b"], [b"c"])
@@ -203,7 +203,7 @@ async def test_counting_and_dividing_where_much_is_deleted(tmp_path: Path) -> No
 
 
 async def test_the_share_of_a_range(tmp_path: Path) -> None:
-    """It is computed by whole tables, and is a half if there is only one."""
+    """The share is computed from whole tables, and is a half if there is only one table."""
     rng = random.Random(1)
     keys = [b"%06d" % n for n in range(80_000)]
     data = DataDatabase(tmp_path / "data", Cache(1 << 20))

@@ -104,7 +104,7 @@ async def test_what_is_read_is_what_is_there(tmp_path: Path, seed: int) -> None:
 
 
 def test_there_is_a_limit() -> None:
-    """It holds for all databases together, including rows on their way out."""
+    """The limit applies to all databases together, including rows on their way out."""
     cache, value = RowCache(64 * KIB), bytes(100)
     databases = [CachedRows(cache) for _ in range(3)]
     most = 0
@@ -159,7 +159,7 @@ def test_large_rows_are_not_kept() -> None:
 
 
 def test_a_row_counts_once() -> None:
-    """It no longer counts once its database has released it: otherwise others would be pushed out early."""
+    """A row no longer counts once its database has released it: otherwise other rows would be pushed out early."""
     cache = RowCache(64 * KIB)
     rows, other = CachedRows(cache), CachedRows(cache)
     rows.keep(b"here", b"1" * 10)

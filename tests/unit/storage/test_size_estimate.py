@@ -162,7 +162,7 @@ async def test_values_of_all_sizes(tmp_path: Path) -> None:
 
 
 async def test_it_survives(tmp_path: Path) -> None:
-    """It survives a crash, and a close: it is stored with the data."""
+    """The estimate survives a crash, and a close: it is stored with the data."""
     async with opened(tmp_path / "1") as model:
         keys = names(10_000)
         for _ in range(3):
@@ -256,7 +256,7 @@ def test_a_bound_that_comes_while_the_size_is_measured_does_not_change_the_data(
 
 
 def test_one_key_of_each_block_is_looked_up() -> None:
-    """Its place in the block is not fixed, whatever the batches are."""
+    """The place of this key in its block varies, however rows are batched."""
     rng, estimate = Random(1), SizeEstimate(Size(100_000_000, 20_000))
     step, written, places = 16, 0, []
     while written < 160_000:

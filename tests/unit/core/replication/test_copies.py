@@ -111,7 +111,7 @@ def test_one_in_sync_is_kept_the_log_as_others_are() -> None:
 
 
 def test_while_a_copy_waits_no_log_is_kept_for_it() -> None:
-    """It may wait for long, and what it had as a follower is of no use to it."""
+    """The copy may wait for its checkpoint for long; log from before that checkpoint is of no use to it."""
     bench, replica, progress, _ = moving()
     leader = leader_of(replica)
     leader.checkpoint_sent(progress, 4, bench.now)

@@ -41,7 +41,7 @@ def test_who_leaves_with_everything_is_eligible() -> None:
 
 
 def test_who_leaves_before_it_is_known_to_have_everything_is_not() -> None:
-    """This leader serves only once everything that a former one may have acknowledged is committed: it can't wait."""
+    """The leader serves only after it has committed all that a former leader may have acknowledged: it can't wait."""
     bench, replica = led()
     bench.view.absent = {"byzantium"}
     leader_of(replica).nodes_changed(bench.now)

@@ -1,4 +1,4 @@
-"""When a leader takes requests."""
+"""A leader's write gate: open, or closed for a hand-over or a merge."""
 
 import pytest
 

@@ -127,7 +127,7 @@ def test_one_whose_stream_is_broken_is_waited_for() -> None:
 
 
 def test_databases_of_the_child_are_waited_for() -> None:
-    """That of the leader, and those of the others in sync, which report theirs."""
+    """The split waits for the leader's database of the child, and for those that the others in sync report."""
     bench = Bench()
     child = made(bench)
     data = data_of(child)
@@ -184,7 +184,7 @@ def test_a_node_joins_once_its_database_is_made() -> None:
 
 
 def test_the_parent_goes_on_when_the_child_is_detached() -> None:
-    """Its next mark has waited for that."""
+    """The parent's next mark has waited for the detachment."""
     bench = Bench()
     parent = bench.host(parent_row(), log_of(1))
     made(bench)

@@ -1,4 +1,4 @@
-"""What counts as durable, and how a replica opens its data."""
+"""A replica's durable offset, and the opening of its data."""
 
 import pytest
 from hypothesis import given

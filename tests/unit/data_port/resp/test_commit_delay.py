@@ -1,4 +1,4 @@
-"""When a batch waits for the clients that were just answered."""
+"""A batch waits for the clients that were just answered, or doesn't."""
 
 from minkad.data_port.resp.commit_delay import MOST, CommitDelay
 

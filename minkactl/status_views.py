@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from minka.admin.cluster_rows import operation_of
 from minka.admin.control import Control
 from minka.errors import MinkaError
 from minka.v1.duties_pb2 import ShardState
@@ -56,7 +57,7 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
         "remembered": None if asked.known else _remembered(asked),
         "duties": duties,
         "balance": balance(nodes),
-        "operations": [operation_document(operation) for operation in status.running],
+        "operations": [operation_document(operation_of(one)) for one in status.running],
     }
 
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
         Partition,
         Partitioning,
         PartitionState,
+        ShardOnNode,
     )
-    from minka.admin.plans import Move, NodeBalance, Plan, ShardBalance
+    from minka.admin.plans import Move, NodeBalance, Plan, PlannedSplit, ShardBalance
     from minka.errors import Code, MinkaError
 
 __all__ = [
@@ -51,14 +52,16 @@ __all__ = [
     "PartitionState",
     "Partitioning",
     "Plan",
+    "PlannedSplit",
     "ShardBalance",
+    "ShardOnNode",
 ]
 
 # Loaded when first used: minkad and minkactl import the package for a part of it alone.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
-    **dict.fromkeys(("Move", "NodeBalance", "Plan", "ShardBalance"), "minka.admin.plans"),
+    **dict.fromkeys(("Move", "NodeBalance", "Plan", "PlannedSplit", "ShardBalance"), "minka.admin.plans"),
 }
 
 

@@ -5,7 +5,9 @@ sizes in bytes.
 from dataclasses import dataclass
 from datetime import datetime
 
-from minka.engine.messages import Word
+from minka.cluster.key_ranges import is_by_ranges
+from minka.engine.messages import Word, read, word
+from minka.v1 import admin_pb2, cluster_pb2
 
 
 class NodeState(Word):
@@ -137,6 +139,7 @@ class Keyspace:
     created: datetime
     partitions: int
     online: int
+    assigned: int
     offline: int
     keys: int  # as the leaders last reported
     bytes: int
@@ -181,8 +184,14 @@ class Operation:
     paused: bool
     cancelled: bool  # it is to end; migrations that can't go back are completed
     rate_limit: int  # bytes a second that a node may send for it; 0: no limit
+    plan_digest: str  # of the plan that it carries out; "": none
     node: str  # the node that a drain is of; "": of another kind
     decommission: bool  # the drain leaves nothing on the node
+    pallet: str  # the pallet whose duties are moved; "": of another kind
+    keyspace_id: int  # the keyspace that a split or a merge is of; 0: of another kind
+    keys: tuple[bytes, ...]  # those at which it is yet to split or merge
+    partitions: tuple[int, ...]  # ids: those that the split has made, or whose preferred leaders are elected
+    merged: int  # partitions that the merge has made go away
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +215,20 @@ class Migration:
 class Blocker:
     """A thing in the way, and the remedy, a command if there is one."""
 
-    partition: str  # "flights/7"; "": the whole operation
+    operation_id: int  # 0: it isn't in an operation's way
+    partition_id: int | None
+    duty: int | None  # the duty's number
+    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": the whole operation
     reason: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOnNode:
+    """A shard on a node's machine that has duties."""
+
+    shard: str
+    duties: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +241,7 @@ class DrainStatus:
     safe_to_stop: bool
     blockers: tuple[Blocker, ...]  # the first few
     blocker_count: int
+    shards: tuple[ShardOnNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +250,49 @@ class Election:
 
     operation: Operation | None  # None: all of them lead already, or can't
     skipped: tuple[Blocker, ...]  # partitions whose preferred leader can't lead now
+
+
+def operation_of(row: cluster_pb2.Operation) -> Operation:
+    """The operation in the message."""
+    kind = row.WhichOneof("kind")
+    own = getattr(row, kind) if kind is not None else None
+    return read(
+        Operation,
+        row,
+        kind=OperationKind(kind or "unknown"),
+        plan_digest=getattr(own, "plan_digest", ""),
+        node=getattr(own, "node", ""),
+        decommission=getattr(own, "decommission", False),
+        pallet=getattr(own, "pallet", ""),
+        keyspace_id=getattr(own, "keyspace_id", 0),
+        keys=tuple(getattr(own, "keys", ())),
+        partitions=tuple(getattr(own, "partitions", ())),
+        merged=getattr(own, "merged", 0),
+    )
+
+
+def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[Keyspace]:
+    """The keyspaces in a summary, in the order in which they were created."""
+    counts = {one.keyspace_id: one for one in status.summary.keyspaces}
+    return [keyspace_of(row, counts[row.id]) for row in status.table.keyspaces]
+
+
+def keyspace_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> Keyspace:
+    """The keyspace in the message, with what its partitions add up to."""
+    by_ranges = is_by_ranges(row)
+    durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
+    return read(
+        Keyspace,
+        row,
+        partitioning=Partitioning.RANGES if by_ranges else Partitioning.HASH,
+        hash_function=None if by_ranges else HashFunction(word(cluster_pb2.HashFunction.DESCRIPTOR, row.hash)),
+        durability=Durability(word(cluster_pb2.Durability.DESCRIPTOR, durability)),
+        max_bytes=row.max_bytes or None,
+        max_ops=row.max_ops or None,
+        partitions=counts.partitions,
+        online=counts.online,
+        assigned=counts.assigned,
+        offline=counts.offline,
+        keys=counts.keys,
+        bytes=counts.bytes,
+    )

@@ -107,7 +107,7 @@ def test_a_plan_reads_back_as_it_was(run: Run, operating: AnsweringNode, tmp_pat
     path = tmp_path / "plan.json"
     assert run("reassign", "--out", path, "--endpoints", operating.address).exit_code == 0
     assert not operating.requests("ApplyPlan")
-    assert read_plan(path.read_bytes(), "plan.json") == make_plan()
+    assert read_plan(path.read_bytes(), "plan.json").message == make_plan()
     result = run("apply", path, "--yes", "--reason", "ephesus is new", "--endpoints", operating.address)
     assert result.exit_code == 0
     (request,) = operating.requests("ApplyPlan")

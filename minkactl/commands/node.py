@@ -49,9 +49,10 @@ def _check_nothing_is_lost(status: "GetStatusResponse", node: str) -> None:
     refuse it, too.
     """
     from minka.errors import Code, MinkaError
-    from minka.v1.admin_pb2 import NodeCounts
 
-    counts = next((one for one in status.summary.nodes if one.node_id == node), NodeCounts())
+    counts = next((one for one in status.summary.nodes if one.node_id == node), None)
+    if counts is None:
+        return
     if counts.sole:
         raise MinkaError(
             Code.NODE_IN_USE,

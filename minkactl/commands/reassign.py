@@ -192,7 +192,7 @@ def read_plan(content: bytes, name: str) -> "Plan":
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has more than {MAX_PLAN_BYTES} bytes")
     try:
         plan = plan_of(from_document(json.loads(content), Plan()))
-    except (ValueError, OverflowError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
+    except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
         reason = error.message if isinstance(error, MinkaError) else str(error)
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: {reason}") from error
     if not plan.digest or not plan.message.cluster_id:

@@ -227,7 +227,15 @@ def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"{}", b"[]", b"null", b'{"moves": 3}', b'{"moves": [{"bytes": "many"}]}', b'{"colour": 1}', b"\xff"],
+    [
+        *(b"", b"{", b"{}", b"[]", b"null", b"\xff"),
+        *(
+            b'{"moves": 3}',
+            b'{"moves": [{"bytes": "many"}]}',
+            b'{"colour": 1}',
+            b'{"created_ms": 18446744073709551615}',
+        ),
+    ],
 )
 def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"

@@ -52,7 +52,7 @@ class Session:
 
     @contextmanager
     def control(self) -> "Iterator[Control]":
-        """The calls that show a cluster, for commands that change nothing; closed at the end. Raises MinkaError."""
+        """The calls that show a cluster, and those for loads; closed at the end. Raises MinkaError."""
         endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would write its own lines to stderr
         from minka.admin.control import Control

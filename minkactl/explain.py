@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.admin.cluster_rows import keyspace_of
+from minka.admin.keyspace_rows import keyspace_of
 from minka.cluster.in_sync import eligible_replicas, has_everything, kept_replicas
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.v1.admin_pb2 import (

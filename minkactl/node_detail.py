@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from minka.admin.cluster_rows import operation_of
+from minka.admin.operation_rows import operation_of
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Partition

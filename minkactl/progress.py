@@ -3,14 +3,16 @@
 from collections import Counter, deque
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from minka.admin.cluster_rows import Operation, OperationKind, operation_of
 from minka.v1.admin_pb2 import GetOperationsResponse, OperationSummary
 from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
 from minkactl.documents import enum_name, record_document, to_document
 from minkactl.pages import Column, Kind, Row
+
+if TYPE_CHECKING:
+    from minka.admin import Operation
 
 MIGRATION_STATE: Final = MigrationState.DESCRIPTOR
 WINDOW_MS: Final = 5000  # the rate is that of the last five seconds
@@ -59,12 +61,12 @@ MIGRATION_COLUMNS = (
     Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
 )
 OWN_FIELDS: Final = {  # those that only some kinds of operations have
-    OperationKind.REASSIGN: ("plan_digest",),
-    OperationKind.ELECT_LEADERS: ("partitions",),
-    OperationKind.DRAIN: ("node", "decommission", "plan_digest"),
-    OperationKind.SPLIT: ("keyspace_id", "keys", "partitions"),
-    OperationKind.MERGE: ("keyspace_id", "keys", "merged"),
-    OperationKind.REBALANCE: ("pallet", "plan_digest"),
+    "reassign": ("plan_digest",),
+    "elect_leaders": ("partitions",),
+    "drain": ("node", "decommission", "plan_digest"),
+    "split": ("keyspace_id", "keys", "partitions"),
+    "merge": ("keyspace_id", "keys", "merged"),
+    "rebalance": ("pallet", "plan_digest"),
 }
 STATE_COLUMNS = (
     Column("OPERATION", "operation_id"),
@@ -103,6 +105,8 @@ class Tracker:
 
     def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
         """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
+        from minka.admin.operation_rows import operation_of
+
         progress = {(one.partition_id, one.target): one for one in response.progress}
         self._duties.update(response.duty_names)
         summaries = {one.operation_id: one for one in response.summaries}
@@ -202,7 +206,7 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
     return whole
 
 
-def operation_document(operation: Operation, now_ms: int | None = None) -> dict[str, Any]:
+def operation_document(operation: "Operation", now_ms: int | None = None) -> dict[str, Any]:
     """The operation's document, with the fields of its kind beside the others, its requester (minkad for an automatic
     one) and, given the time `now_ms`, how long it took or has taken so far.
     """

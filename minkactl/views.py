@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from minka.admin.cluster_rows import Keyspace, keyspaces_of
+from minka.admin.keyspace_rows import Keyspace, keyspaces_of
 from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
 from minka.engine.messages import unix_ms

@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minka.admin.admin_client import Admin
-    from minka.admin.cluster_rows import (
+    from minka.admin.cluster_rows import DrainStatus, Node, NodeState, Partition, PartitionState, ShardOnNode
+    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, Partitioning
+    from minka.admin.operation_rows import (
         Blocker,
-        DrainStatus,
-        Durability,
         Election,
-        HashFunction,
-        Keyspace,
         Migration,
         MigrationState,
-        Node,
-        NodeState,
         Operation,
         OperationKind,
         OperationState,
-        Partition,
-        Partitioning,
-        PartitionState,
-        ShardOnNode,
     )
     from minka.admin.plans import Move, NodeBalance, Plan, PlannedSplit, ShardBalance
     from minka.errors import Code, MinkaError
@@ -61,6 +53,11 @@ __all__ = [
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
+    **dict.fromkeys(("Partitioning", "HashFunction", "Durability", "Keyspace"), "minka.admin.keyspace_rows"),
+    **dict.fromkeys(
+        ("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+        "minka.admin.operation_rows",
+    ),
     **dict.fromkeys(("Move", "NodeBalance", "Plan", "PlannedSplit", "ShardBalance"), "minka.admin.plans"),
 }
 

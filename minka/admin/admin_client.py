@@ -11,22 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from minka.admin.cluster_rows import (
-    Blocker,
-    DrainStatus,
-    Durability,
-    Election,
-    HashFunction,
-    Keyspace,
-    Migration,
-    Node,
-    Operation,
-    Partition,
-    keyspace_of,
-    keyspaces_of,
-    operation_of,
-)
+from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
+from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
+from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
 from minka.admin.plans import Plan, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved

@@ -1,13 +1,10 @@
-"""Nodes, keyspaces, partitions and operations as the cluster has them: what `Admin` returns. All times are in UTC,
-sizes in bytes.
-"""
+"""Nodes and partitions as the cluster has them: what `Admin` returns. All times are in UTC, sizes in bytes."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from minka.cluster.key_ranges import is_by_ranges
-from minka.engine.messages import Word, read, word
-from minka.v1 import admin_pb2, cluster_pb2
+from minka.admin.operation_rows import Blocker
+from minka.engine.messages import Word
 
 
 class NodeState(Word):
@@ -22,31 +19,6 @@ class NodeState(Word):
     UNKNOWN = "unknown"
 
 
-class Partitioning(Word):
-    """How a key finds its partition."""
-
-    HASH = "hash"
-    RANGES = "ranges"
-    UNKNOWN = "unknown"
-
-
-class HashFunction(Word):
-    """The hash of a keyspace by hash."""
-
-    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0
-    MD5 = "md5"
-    CRC16 = "crc16"  # the hash slot of Redis Cluster
-    UNKNOWN = "unknown"
-
-
-class Durability(Word):
-    """When a replica in sync counts as having a write."""
-
-    SYNC = "sync"  # once its disk has it
-    ASYNC = "async"  # once its memory has it: a power cut of all replicas can lose it
-    UNKNOWN = "unknown"
-
-
 class PartitionState(Word):
     """A partition's state (Kafka's controller has the same)."""
 
@@ -54,48 +26,6 @@ class PartitionState(Word):
     ASSIGNED = "assigned"  # its leader has yet to confirm
     ONLINE = "online"
     OFFLINE = "offline"  # its leader is gone, and no replica can take its place
-    UNKNOWN = "unknown"
-
-
-class OperationState(Word):
-    """How far an operation is."""
-
-    QUEUED = "queued"  # it begins after earlier operations that touch the same
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    UNKNOWN = "unknown"
-
-    @property
-    def has_ended(self) -> bool:
-        """True if nothing changes any more."""
-        return self in (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED)
-
-
-class OperationKind(Word):
-    """The change that an operation makes."""
-
-    REASSIGN = "reassign"  # replicas move as a plan says
-    ELECT_LEADERS = "elect_leaders"  # preferred leaders lead
-    DRAIN = "drain"  # a node leads nothing, and has nothing if it is decommissioned
-    SPLIT = "split"
-    MERGE = "merge"
-    REBALANCE = "rebalance"  # duties of a pallet move between shards
-    UNKNOWN = "unknown"
-
-
-class MigrationState(Word):
-    """How far one move of an operation is."""
-
-    PENDING = "pending"
-    COPYING = "copying"  # the source sends its data, and the target follows its log
-    HANDED_OVER = "handed_over"  # the target leads; the source has yet to delete its copy
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"  # the partition stayed where it was
-    CANCELLING = "cancelling"  # a new replica leads already, and hands over to an old one
-    PREPARING = "preparing"  # the target is told to prepare for the duty
-    RELEASING = "releasing"  # the source is told to release the duty
     UNKNOWN = "unknown"
 
 
@@ -123,29 +53,6 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyspace:
-    """A keyspace, and what its partitions add up to."""
-
-    id: int
-    name: str
-    partitioning: Partitioning
-    hash_function: HashFunction | None  # None: by ranges
-    replicas: int
-    min_insync: int  # with fewer replicas in sync, writes are refused
-    durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive: that loses writes
-    max_bytes: int | None  # by ranges: a partition with more is split; None: no limit
-    max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
-    created: datetime
-    partitions: int
-    online: int
-    assigned: int
-    offline: int
-    keys: int  # as the leaders last reported
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
     """A partition: which nodes have it, and how far they are."""
 
@@ -168,62 +75,6 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """A change that takes time, and goes on without the client that asked for it."""
-
-    id: int
-    kind: OperationKind
-    state: OperationState
-    requested_by: str
-    automatic: bool  # the active controller has begun it automatically
-    reason: str
-    created: datetime
-    finished: datetime | None
-    outcome: str
-    migration_count: int
-    paused: bool
-    cancelled: bool  # it is to end; migrations that can't go back are completed
-    rate_limit: int  # bytes a second that a node may send for it; 0: no limit
-    plan_digest: str  # of the plan that it carries out; "": none
-    node: str  # the node that a drain is of; "": of another kind
-    decommission: bool  # the drain leaves nothing on the node
-    pallet: str  # the pallet whose duties are moved; "": of another kind
-    keyspace_id: int  # the keyspace that a split or a merge is of; 0: of another kind
-    keys: tuple[bytes, ...]  # those at which it is yet to split or merge
-    partitions: tuple[int, ...]  # ids: those that the split has made, or whose preferred leaders are elected
-    merged: int  # partitions that the merge has made go away
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One move of an operation: a replica from node to node, or a duty from shard to shard."""
-
-    operation_id: int
-    index: int  # its place among the partition's migrations in the operation, from 0
-    partition_id: int | None  # None: a duty moves
-    duty: int | None  # the duty's number
-    source: str
-    target: str
-    state: MigrationState
-    reason: str
-    outcome: str
-    started: datetime | None
-    finished: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """A thing in the way, and the remedy, a command if there is one."""
-
-    operation_id: int  # 0: it isn't in an operation's way
-    partition_id: int | None
-    duty: int | None  # the duty's number
-    partition: str  # "flights/7", or a duty as "feeds/bbc"; "": the whole operation
-    reason: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
 class ShardOnNode:
     """A shard on a node's machine that has duties."""
 
@@ -242,57 +93,3 @@ class DrainStatus:
     blockers: tuple[Blocker, ...]  # the first few
     blocker_count: int
     shards: tuple[ShardOnNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Election:
-    """An election of preferred leaders that was asked for."""
-
-    operation: Operation | None  # None: all of them lead already, or can't
-    skipped: tuple[Blocker, ...]  # partitions whose preferred leader can't lead now
-
-
-def operation_of(row: cluster_pb2.Operation) -> Operation:
-    """The operation in the message."""
-    kind = row.WhichOneof("kind")
-    own = getattr(row, kind) if kind is not None else None
-    return read(
-        Operation,
-        row,
-        kind=OperationKind(kind or "unknown"),
-        plan_digest=getattr(own, "plan_digest", ""),
-        node=getattr(own, "node", ""),
-        decommission=getattr(own, "decommission", False),
-        pallet=getattr(own, "pallet", ""),
-        keyspace_id=getattr(own, "keyspace_id", 0),
-        keys=tuple(getattr(own, "keys", ())),
-        partitions=tuple(getattr(own, "partitions", ())),
-        merged=getattr(own, "merged", 0),
-    )
-
-
-def keyspaces_of(status: admin_pb2.GetStatusResponse) -> list[Keyspace]:
-    """The keyspaces in a summary, in the order in which they were created."""
-    counts = {one.keyspace_id: one for one in status.summary.keyspaces}
-    return [keyspace_of(row, counts[row.id]) for row in status.table.keyspaces]
-
-
-def keyspace_of(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts) -> Keyspace:
-    """The keyspace in the message, with what its partitions add up to."""
-    by_ranges = is_by_ranges(row)
-    durability = row.durability or cluster_pb2.Durability.DURABILITY_SYNC
-    return read(
-        Keyspace,
-        row,
-        partitioning=Partitioning.RANGES if by_ranges else Partitioning.HASH,
-        hash_function=None if by_ranges else HashFunction(word(cluster_pb2.HashFunction.DESCRIPTOR, row.hash)),
-        durability=Durability(word(cluster_pb2.Durability.DESCRIPTOR, durability)),
-        max_bytes=row.max_bytes or None,
-        max_ops=row.max_ops or None,
-        partitions=counts.partitions,
-        online=counts.online,
-        assigned=counts.assigned,
-        offline=counts.offline,
-        keys=counts.keys,
-        bytes=counts.bytes,
-    )

@@ -69,7 +69,7 @@ def make_tracker(control: "Control") -> "Tracker":
 
 
 def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -> Page:
-    from minka.admin.cluster_rows import operation_of
+    from minka.admin.operation_rows import operation_of
     from minkactl.progress import MIGRATION_COLUMNS, OPERATION_COLUMNS, operation_document
     from minkactl.survey import unconfirmed
 

@@ -51,7 +51,7 @@ def list_(session: Session) -> Exit:
 
 
 def _listing(control: "Control") -> Page:
-    from minka.admin.cluster_rows import operation_of
+    from minka.admin.operation_rows import operation_of
     from minkactl.documents import to_document
     from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, operation_document
     from minkactl.survey import unconfirmed

@@ -5,7 +5,8 @@ import json
 import pytest
 from google.protobuf.message import Message
 
-from minka.admin.cluster_rows import DrainStatus, operation_of
+from minka.admin.cluster_rows import DrainStatus
+from minka.admin.operation_rows import operation_of
 from minka.engine.messages import read
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (

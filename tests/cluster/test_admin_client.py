@@ -31,10 +31,8 @@ def test_a_node_is_emptied_and_removed(cluster: LocalCluster, admin: Admin) -> N
     eventually("all are ONLINE", lambda: admin.keyspaces()[0].online == 6)
     controller = next(node.id for node in admin.nodes() if node.is_controller)
     last = next(node.id for node in admin.nodes() if not node.is_voter)
-    admin.apply(admin.plan_reassign(to=[last, controller]))
-    eventually(
-        "the replicas are there", lambda: {r for p in admin.partitions() for r in p.replicas} == {last, controller}
-    )
+    assert admin.wait(admin.apply(admin.plan_reassign(to=[last, controller])), 60.0).state == "succeeded"
+    assert {replica for one in admin.partitions() for replica in one.replicas} == {last, controller}
     plan = admin.plan_reassign(drain=[last], reason="a new disk")
     assert {move.source for move in plan.moves} == {last}
     assert len(plan.moves) == plan.minimum_moves == 6

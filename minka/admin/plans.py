@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from minka.cluster.plan_digest import without_splits
 from minka.engine.messages import read
 from minka.v1 import admin_pb2
 
@@ -19,6 +20,17 @@ class Move:
     reason: str
     replicas: tuple[str, ...]  # before
     target_replicas: tuple[str, ...]  # after
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """A partition by ranges is split."""
+
+    partition: str  # "authors/7"
+    keyspace: str
+    keys: tuple[bytes, ...]  # new partitions begin there
+    bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,14 @@ class ShardBalance:
 class Plan:
     """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan whose digest
     doesn't fit, or whose partitions have changed since it was made.
+
+    A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
     """
 
     digest: str  # SHA-256
     created: datetime
     moves: tuple[Move, ...]
+    splits: tuple[PlannedSplit, ...]
     minimum_moves: int  # no plan with fewer moves leaves the nodes as even
     nodes: tuple[NodeBalance, ...]
     shards: tuple[ShardBalance, ...]  # of a plan for duties
@@ -64,6 +79,10 @@ class Plan:
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
     queued: bool  # it begins after operations that touch the same
     message: admin_pb2.Plan = field(repr=False, compare=False)  # as it is sent
+
+    def without_splits(self) -> "Plan":
+        """The plan with its moves alone."""
+        return plan_of(without_splits(self.message))
 
 
 def plan_of(message: admin_pb2.Plan) -> Plan:

@@ -29,11 +29,11 @@ class Partitioning(Word):
 
 
 class HashFunction(Word):
-    """The hash of a keyspace by hash."""
+    """The hash of a keyspace by hash. A key's slot is its hash modulo the number of partitions."""
 
-    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0
-    MD5 = "md5"
-    CRC16 = "crc16"  # the hash slot of Redis Cluster
+    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
+    MD5 = "md5"  # Java's new BigInteger(digest).abs()
+    CRC16 = "crc16"  # the hash slot of Redis Cluster; of its 16,384 slots each partition has neighbouring ones
     UNKNOWN = "unknown"
 
 
@@ -146,9 +146,9 @@ class Keyspace:
 class Partition:
     """A partition: which nodes have it, and how far they are."""
 
-    id: int
+    id: int  # unique in the cluster, in all keyspaces
     keyspace: str
-    name: str  # "flights/7"
+    name: str  # "flights/7": by hash 7 is its slot, by ranges only a number; it isn't the id
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys end before
     state: PartitionState

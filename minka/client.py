@@ -100,8 +100,9 @@ class _Operations:
         expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
 
         Returns `Written`, which is true if the write was done, when there is a condition or a `ttl`. A condition that
-        doesn't hold raises nothing. A plain put returns None: it was done, so don't write `if client.put(key, value)`.
-        Raises TOO_LARGE if the key, the value and `if_value` have more than 32 MiB together.
+        doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
+        was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
+        more than 32 MiB together.
         """
         put: _Write = self._handle.put
         conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}

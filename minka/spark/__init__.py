@@ -25,7 +25,7 @@ and `_offset LONG`.
 | `endpoints` | required | host:port of some of the nodes, separated by commas |
 | `keyspace` | required | its name |
 | `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
-| `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text` or `binary`: one column is the key itself |
+| `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
 | `timeout` | 60 | seconds for which a partition may be without a leader that answers |
 | `splitBytes` | 268435456 | reading: several tasks read a partition with more than twice as many bytes; 0: one task |
 | `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON |

@@ -61,10 +61,10 @@ def export(
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
     `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns; the
-    data source's option for the same is `keyColumns`. With
-    `since`, which is the `versions` of an earlier export's report, the changes after that are written instead, with the
-    columns _change ("put" or "delete"), _partition and _offset, in order within each partition; a change may be in two
-    exports. `timeout` is the most seconds that a partition may be without a leader that answers.
+    data source's option for the same is `keyColumns`. With `since`, which is the `versions` of an earlier export's
+    report, the changes after that are written instead, with the columns _change ("put" or "delete"), _partition and
+    _offset, in order within each partition; a change may be in two exports. `timeout` is the most seconds that a
+    partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.

@@ -253,7 +253,7 @@ def _default(value: ast.expr | None) -> str:
         text = given.get("default", f"{given['default_factory']}()" if "default_factory" in given else "")
     else:
         text = ast.unparse(value) if value is not None else ""
-    return f" = {'…' if text.startswith('_') else text}" if text else ""
+    return f" = {'...' if text.startswith('_') else text}" if text else ""
 
 
 def _told_of_alias(name: str) -> str:

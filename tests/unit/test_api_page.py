@@ -25,6 +25,16 @@ def test_the_page_is_what_the_code_says() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_type_that_is_named_but_not_public_is_refused() -> None:
+    code = (
+        "import minka.rows, runpy; minka.rows.__all__.remove('KeyRange');"
+        "runpy.run_path('tools/api_page.py', {}, '__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "not public, but named: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
+
+
 def test_each_name_is_explained() -> None:
     entries = re.findall(r"^### (\S+)\n\n((?:.*\n)*?)(?=^##|\Z)", TEXT, re.MULTILINE)
     assert len(entries) > 100

@@ -29,7 +29,7 @@ class Partitioning(Word):
 
 
 class HashFunction(Word):
-    """The hash of a keyspace by hash. A key's slot is its hash modulo the number of partitions."""
+    """The hash of a keyspace by hash. A key's slot is its hash modulo the number of partitions, except for CRC16."""
 
     MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
     MD5 = "md5"  # Java's new BigInteger(digest).abs()

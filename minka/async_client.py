@@ -367,9 +367,10 @@ class AsyncClient(_Operations):
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
     uses the cluster that `minkactl` would, as `minka.connect` says. `keyspace` is the one that the client's own put,
     get, … work on; `keyspace(name)` gives handles on others. `timeout`, in seconds, holds for every call that doesn't
-    state its own. The partition table is fetched again about every `refresh_interval` seconds, and whenever a node's
-    refusal hints at a newer one. `rng` makes the client's random choices (which node it asks first, jitter); tests seed
-    it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in them raises INVALID_CONFIG.
+    state its own. The partition table is fetched again about every `refresh_interval`
+    seconds, and whenever a node's refusal hints at a newer one. `rng` makes the client's random choices (which node it
+    asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
+    them raises INVALID_CONFIG.
 
     Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises

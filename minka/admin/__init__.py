@@ -1,5 +1,12 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
 nodes, as `minkactl` does. The other names are what it takes and returns.
+
+    with Admin() as admin:
+        plan = admin.plan_reassign(keyspaces=["flights"])
+        if plan.moves:
+            operation = admin.wait(admin.apply(plan, reason="a new node"), timeout=600)
+            if operation.state is not OperationState.SUCCEEDED:  # `wait` doesn't raise for it
+                sys.exit(f"{operation.state}: {operation.outcome}")
 """
 
 import importlib

@@ -1,10 +1,4 @@
-"""Administering a cluster from a program.
-
-with minka.admin.Admin() as admin:
-    admin.create_keyspace("flights", partitions=12)
-    plan = admin.plan_reassign(drain=["cyrene"])
-    operation = admin.wait(admin.apply(plan, reason="cyrene gets a new disk"))
-"""
+"""Administering a cluster from a program."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +30,8 @@ class Admin:
     NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A
     change that takes longer is an `Operation`, which the cluster carries on with alone; `wait` waits for its end.
     `requested_by` is recorded with each change: user@host if it isn't given.
+
+    Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
 
     def __init__(
@@ -92,8 +88,10 @@ class Admin:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> Operation:
-        """Make a node safe to stop; with `decommission` it keeps no data either. `rate_limit`, in bytes a second (0: no
-        limit), is the most that each node ships for it. With `queue` it waits for operations that touch the same.
+        """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. This
+        starts at once, and holds until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node, once.
+        `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for it. With `queue` it waits
+        for operations that touch the same.
 
         Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
         """
@@ -234,10 +232,12 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all), `drain` nodes that are to have nothing, `weights` shares of
-        nodes beside the others'. `partitions` gives the replicas that partitions, by id, are to have, the preferred
-        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most that each
-        node ships. What running operations move is left alone; with `queue` the plan begins where they end.
+        `keyspaces` are those that are planned (none: all), `weights` shares of nodes beside the others'. `drain` are
+        nodes that are to have nothing after this plan, which later plans and keyspaces may give them again; to take a
+        node out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have,
+        the preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the
+        most that each node ships. What running operations move is left alone; with `queue` the plan begins where they
+        end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
@@ -257,8 +257,9 @@ class Admin:
     def apply(self, plan: Plan, *, reason: str = "", rate_limit: int | None = None) -> Operation:
         """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
 
-        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited, and
-        OPERATION_RUNNING if another operation moves the same now.
+        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited,
+        OPERATION_RUNNING if another operation moves the same now, and INVALID_ARGUMENT if it has no moves: look at
+        `plan.moves` first.
         """
         return operation_of(self.control.apply_plan(plan.message, self._requester, reason, rate_limit))
 
@@ -305,8 +306,8 @@ class Admin:
         return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait until an operation has ended, at most `timeout` seconds, and return it; how it ended is its `state`.
-        Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
+        """Wait until an operation has ended, at most `timeout` seconds, and return it, also if it has FAILED: compare
+        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
         """
         deadline = time.monotonic() + timeout
         while True:

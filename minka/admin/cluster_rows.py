@@ -56,9 +56,9 @@ class Node:
 class Partition:
     """A partition: which nodes have it, and how far they are."""
 
-    id: int
+    id: int  # unique in the cluster, in all keyspaces
     keyspace: str
-    name: str  # "flights/7"
+    name: str  # "flights/7": by hash 7 is its slot, by ranges only a number; it isn't the id
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys end before
     state: PartitionState

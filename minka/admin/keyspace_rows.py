@@ -17,11 +17,11 @@ class Partitioning(Word):
 
 
 class HashFunction(Word):
-    """The hash of a keyspace by hash."""
+    """The hash of a keyspace by hash. A key's slot is its hash modulo the number of partitions, except for CRC16."""
 
-    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0
-    MD5 = "md5"
-    CRC16 = "crc16"  # the hash slot of Redis Cluster
+    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0, unsigned
+    MD5 = "md5"  # Java's new BigInteger(digest).abs()
+    CRC16 = "crc16"  # the hash slot of Redis Cluster; of its 16,384 slots each partition has neighbouring ones
     UNKNOWN = "unknown"
 
 

@@ -13,8 +13,8 @@ class Move:
     """A partition's replicas change, or a duty goes from shard to shard."""
 
     partition: str  # "flights/7", or a duty as "feeds/bbc"
-    source: str
-    target: str
+    source: str  # "": not just one replica moves, see `replicas`; or the duty was nowhere
+    target: str  # "": not just one replica moves, see `target_replicas`
     bytes: int
     weight: int  # the duty's
     reason: str

@@ -52,7 +52,7 @@ class HotPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport(Report):
+class ClusterLoadReport(Report):
     """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
     interval; `bytes` are those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0
     if nothing was found.
@@ -93,7 +93,7 @@ def load_report(
     tls: Tls | None = None,
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
-) -> LoadReport:
+) -> ClusterLoadReport:
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, `parquet` a
     folder that doesn't exist yet for the rows of the history, and `plan_file` the file to which the caller is going to
     write the plan; the page names it. Reading six hours of a node's history may take `timeout` seconds. Nothing in the
@@ -121,7 +121,7 @@ def load_report(
         if html:
             names = {"missing": read.missing, "plan_file": plan_file}
             _write(html, page.render(_name(table), found, expected, proposals, name_of, **names))  # type: ignore[arg-type]
-    return LoadReport(
+    return ClusterLoadReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
         rows=read.rows,

@@ -32,19 +32,16 @@ PARTS_FILE: Final = "cluster.json"
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node: its addresses, its files, and its process when it runs.
-
-    `config` is merged over the cluster's configuration and `env` over the environment at each start.
-    """
+    """One node: its addresses, its files, and its process when it runs."""
 
     name: str
     directory: Path
-    address: str
-    http_address: str
+    address: str  # host:port of its gRPC port: an endpoint for clients
+    http_address: str  # host:port, for /readyz and /metrics
     data_address: str
-    bootstrap: bool
-    config: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
+    bootstrap: bool  # it is one of the first voters
+    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's at each start
+    env: dict[str, str] = field(default_factory=dict)  # merged over the environment at each start
     network: Path | None = None  # the file that stands for its network namespace
     process: NodeProcess | None = None
 
@@ -98,8 +95,12 @@ class LocalCluster:
     `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
     node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
     `shares_session` they have this process's, so that priorities hold among the threads of all.
-    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log; those that wait until nodes are ready wait at most
+    20 s.
     """
+
+    directory: Path  # a folder for each node, by its name
+    nodes: dict[str, LocalNode]  # by name, in the order in which they were added
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class LocalCluster:
         self.config = dict(config or {})
         self.env = dict(env or {})
         self._shares_session = shares_session
-        self.nodes: dict[str, LocalNode] = {}
+        self.nodes = {}
         if not self._load():
             voters = 3 if len(names) >= 3 else 1
             for index, name in enumerate(names):
@@ -168,7 +169,9 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         ready: bool = True,
     ) -> LocalNode:
-        """Start one more node, which joins through the others; without a name it gets the next of `NAMES`."""
+        """Start one more node, which joins through the others; without a name it gets one. With `ready` this waits
+        until the node is ready.
+        """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
             problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NoReturn
+from weakref import finalize
 
 from minka.errors import Code, MinkaError
 
@@ -75,7 +76,10 @@ class NodeProcess:
         if self.returncode is None and wait([self._ended], timeout):
             with self._lock:
                 if self.returncode is None:
-                    self.returncode = self._launcher.ask("status", self.pid)
+                    try:
+                        self.returncode = self._launcher.ask("status", self.pid)
+                    except MinkaError:  # its nodes end with it
+                        self.returncode = -signal.SIGKILL
         return self.returncode
 
 
@@ -86,7 +90,7 @@ class Launcher:
         ours, theirs = socket.socketpair()
         with theirs:
             self._env: Final = {k: v for k, v in os.environ.items() if k != "MINKA_FAILPOINTS_FILE"}
-            self._process: Final = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 env=self._env,
@@ -95,6 +99,7 @@ class Launcher:
             )
         self._connection: Final = Connection(ours.detach())
         self._lock: Final = Lock()
+        finalize(self, _end, self._connection, process)
 
     def start(self, node: Start) -> NodeProcess:
         """Start a node."""
@@ -109,6 +114,11 @@ class Launcher:
                 return self._connection.recv()
             except (EOFError, OSError) as error:
                 raise MinkaError(Code.PLAYGROUND_FAILED, "the process that starts the nodes has ended") from error
+
+
+def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
+    connection.close()
+    process.wait()
 
 
 def launcher(index: int) -> Launcher:

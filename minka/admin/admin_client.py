@@ -26,7 +26,7 @@ from minka.admin.cluster_rows import (
     Partitioning,
 )
 from minka.admin.control import Control
-from minka.admin.plans import Plan, plan_of
+from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
 from minka.engine.arguments import invalid
@@ -259,7 +259,7 @@ class Admin:
         Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited, and
         OPERATION_RUNNING if another operation moves the same now.
         """
-        return operation_of(self._control.apply_plan(plan.message, self._requester, reason, rate_limit))
+        return operation_of(self._control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False

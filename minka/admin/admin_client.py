@@ -29,8 +29,9 @@ from minka.admin.control import Control
 from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
-from minka.engine.arguments import invalid
+from minka.engine.arguments import checked_timeout, invalid
 from minka.engine.messages import checked_number, read, read_all
+from minka.engine.requests import checked_whole, made
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
@@ -186,7 +187,7 @@ class Admin:
         """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
         UNKNOWN_KEYSPACE.
         """
-        wanted = admin_pb2.PartitionFilter(keyspace=keyspace) if keyspace is not None else None
+        wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
         listed = self._control.partitions(wanted)
         names = {row.id: row.name for row in listed.status.table.keyspaces}
         if keyspace is not None and keyspace not in names.values():
@@ -277,8 +278,7 @@ class Admin:
 
     def operations(self, limit: int = 20) -> list[Operation]:
         """The newest operations, at most `limit` (1 to 1,000)."""
-        if not 1 <= limit <= _MOST_OPERATIONS:
-            raise invalid(f"limit is {limit}: 1 to {_MOST_OPERATIONS:,}")
+        checked_whole(limit, "limit", range(1, _MOST_OPERATIONS + 1))
         return [operation_of(row) for row in self._control.operations(limit=limit).operations]
 
     def operation(self, operation: Operation | int) -> Operation:
@@ -298,7 +298,7 @@ class Admin:
         """Wait until an operation has ended, at most `timeout` seconds, and return it; how it ended is its `state`.
         Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + checked_timeout(timeout)
         while True:
             now = self.operation(operation)
             if now.state.has_ended:
@@ -336,7 +336,7 @@ def operation_of(row: cluster_pb2.Operation) -> Operation:
 
 
 def _id_of(operation: Operation | int) -> int:
-    return operation.id if isinstance(operation, Operation) else operation
+    return operation.id if isinstance(operation, Operation) else checked_whole(operation, "operation", range(1 << 64))
 
 
 def _keyspace(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts | None) -> Keyspace:

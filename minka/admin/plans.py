@@ -50,8 +50,8 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was edited,
-    or whose partitions have changed since it was made.
+    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was
+    edited, or whose partitions have changed since it was made.
     """
 
     digest: str  # SHA-256

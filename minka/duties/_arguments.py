@@ -2,15 +2,12 @@
 MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from minka.duties.limits import MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
 from minka.engine.arguments import checked_text, invalid, utf8
 from minka.engine.grpc_calls import clipped
-
-_Made = TypeVar("_Made")
 
 
 def checked_pallet(name: Any) -> str:
@@ -56,16 +53,6 @@ def checked_payload(payload: Any) -> bytes:
     if type(payload) is not bytes:
         raise invalid(f"a payload is {type(payload).__name__}, not bytes or str")
     return payload
-
-
-def made(what: str, make: Callable[[], _Made]) -> _Made:
-    """The message that `make` makes of a caller's arguments: protobuf refuses a field of the wrong type, or out of its
-    range.
-    """
-    try:
-        return make()
-    except (TypeError, ValueError) as error:
-        raise invalid(f"{what} can't be made of this: {error}") from error
 
 
 def _filled(name: str, what: str) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.duties._arguments import checked_id, checked_pallet, checked_shard, made
+from minka.duties._arguments import checked_id, checked_pallet, checked_shard
 from minka.duties.changes import DutyChange, PalletChange, duty_messages, pallet_messages
 from minka.engine.arguments import invalid, items
 from minka.engine.grpc_calls import clipped
+from minka.engine.requests import made
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.duty_api_pb2 import Consistency, DutyName
 
@@ -62,7 +63,7 @@ def _duty_name(pair: Any) -> DutyName:
 
 def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
     """The call for exactly these duties."""
-    request = made("a request", lambda: api.GetDutiesRequest(names=names, with_payloads=with_payloads))
+    request = made(api.GetDutiesRequest, names=names, with_payloads=with_payloads)
     return Call("GetDuties", request)
 
 
@@ -73,16 +74,14 @@ def list_duties(
     pallet = pallet and checked_pallet(pallet)
     shard = shard and checked_shard(shard)
     request = made(
-        "a request",
-        lambda: api.GetDutiesRequest(
-            pallet=pallet,
-            shard=shard,
-            unplaced=unplaced,
-            quarantined=quarantined,
-            with_payloads=with_payloads,
-            after=after,
-            limit=limit,
-        ),
+        api.GetDutiesRequest,
+        pallet=pallet,
+        shard=shard,
+        unplaced=unplaced,
+        quarantined=quarantined,
+        with_payloads=with_payloads,
+        after=after,
+        limit=limit,
     )
     return Call("GetDuties", request)
 
@@ -111,6 +110,4 @@ def compare_pallet(pallet: str) -> Call:
 
 def plan_rebalance(pallet: str, reason: str) -> Call:
     """The call for the plan of a pallet's balancer."""
-    name = checked_pallet(pallet)
-    request = made("a request", lambda: api.PlanRebalanceRequest(pallet=name, reason=reason))
-    return Call("PlanRebalance", request)
+    return Call("PlanRebalance", made(api.PlanRebalanceRequest, pallet=checked_pallet(pallet), reason=reason))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from minka.engine.arguments import items
 from minka.errors import Code, MinkaError
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
@@ -110,7 +111,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         shares_session: bool = False,
     ) -> None:
-        names = NAMES[:nodes] if isinstance(nodes, int) else tuple(nodes)
+        names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if not 1 <= len(names) <= MAX_NODES or (isinstance(nodes, int) and nodes != len(names)):
             raise MinkaError(Code.INVALID_ARGUMENT, f"a local cluster has 1 to {len(NAMES)} nodes, not {nodes}")
         self._leftovers: Leftovers | None = None

@@ -264,17 +264,6 @@ def test_endpoints_are_checked_before_anything_is_asked(endpoints: Any) -> None:
         Control(endpoints)
 
 
-def test_a_number_out_of_range_is_an_invalid_argument() -> None:
-    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match=r"INVALID_ARGUMENT.*flights"):
-        control.create_keyspace("flights", -1, MURMUR3)
-
-
-@pytest.mark.parametrize("rate", [-1, 1 << 64])
-def test_a_rate_out_of_range_is_an_invalid_argument(rate: int) -> None:
-    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match="INVALID_ARGUMENT: a rate limit"):
-        control.limit_operation(1, rate)
-
-
 def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:
     node = control_node()
     node.answers["PlanReassign"] = admin_pb2.Plan()

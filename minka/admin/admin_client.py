@@ -160,8 +160,9 @@ class Admin:
         max_ops: int | None = None,
     ) -> Keyspace:
         """Create a keyspace: by hash, with this number of `partitions` for life; or by ranges, with `split_points`,
-        which ascend ([]: one range over all keys). A range of more than `max_bytes`, or with more than
-        `max_ops` keys read and written a second, is split automatically.
+        which ascend ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or with more
+        than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to 63 of a-z,
+        0-9, _ and -, beginning with a letter.
 
         Without `replicas` there are 3 in a cluster of three nodes or more, else 1; without `min_insync` it is a
         majority of them from three on, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
@@ -169,6 +170,10 @@ class Admin:
         """
         if (partitions is None) == (split_points is None):
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
+        if split_points is None and (max_bytes is not None or max_ops is not None):
+            raise invalid("max_bytes and max_ops are for a keyspace by ranges: one by hash is never split")
+        if split_points is not None and hash_function is not HashFunction.MURMUR3:
+            raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
         created = self._control.create_keyspace(
             name,
             partitions or 0,
@@ -181,7 +186,8 @@ class Admin:
             max_bytes=max_bytes or 0,
             max_ops=max_ops or 0,
         )
-        return _keyspace(created, None)
+        count = created.partition_count if split_points is None else len(split_points) + 1
+        return _keyspace(created, admin_pb2.KeyspaceCounts(partitions=count))
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
         """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises

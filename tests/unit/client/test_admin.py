@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from minka.admin import Admin, Code, MinkaError, Plan
+from minka.admin import Admin, Code, HashFunction, MinkaError, Plan
 from minka.duties import Client
 from minka.v1 import admin_pb2, cluster_pb2
+from minka.v1.cluster_pb2 import Partitioning
 from tests.unit.client.conftest import ControlNode
 
 Start = Callable[[], ControlNode]
@@ -19,6 +20,9 @@ WRONG: list[tuple[str, Ask]] = [
     ("partitions is '8', not int", lambda admin: admin.create_keyspace("f", partitions="8")),
     ("partitions is -1: 0 to 4,294,967,295", lambda admin: admin.create_keyspace("f", partitions=-1)),
     ("partitions is True, not int", lambda admin: admin.create_keyspace("f", partitions=True)),
+    ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_bytes=1 << 30)),
+    ("max_bytes and max_ops are for", lambda admin: admin.create_keyspace("f", partitions=4, max_ops=0)),
+    ("hash_function is for", lambda a: a.create_keyspace("f", split_points=[], hash_function=HashFunction.CRC16)),
     ("name is 5, not str", lambda admin: admin.create_keyspace(5, partitions=8)),
     ("unclean_election is 'no', not bool", lambda a: a.create_keyspace("f", partitions=8, unclean_election="no")),
     ("one of split_points is 'b', not bytes", lambda admin: admin.create_keyspace("f", split_points=["b"])),
@@ -59,6 +63,23 @@ def test_an_argument_of_the_wrong_type_is_refused_by_name(why: str, call: Ask) -
     with Admin(["127.0.0.1:1"]) as admin, pytest.raises(MinkaError, match=why) as refusal:
         call(admin)
     assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(("wanted", "count"), [({"partitions": 4}, 4), ({"split_points": [b"f", b"m"]}, 3)], ids=str)
+def test_a_new_keyspace_has_its_number_of_partitions(control_node: Start, wanted: dict[str, Any], count: int) -> None:
+    node = control_node()
+
+    def create(request: admin_pb2.CreateKeyspaceRequest) -> admin_pb2.CreateKeyspaceResponse:
+        row = cluster_pb2.Keyspace(id=1, name=request.name, created_ms=1, hash=request.hash)
+        row.partitioning = (
+            Partitioning.PARTITIONING_RANGES if request.HasField("ranges") else Partitioning.PARTITIONING_HASH
+        )
+        row.partition_count = request.partition_count
+        return admin_pb2.CreateKeyspaceResponse(keyspace=row)
+
+    node.answers["CreateKeyspace"] = create
+    with Admin([node.address]) as admin:
+        assert admin.create_keyspace("flights", **wanted).partitions == count
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=str)

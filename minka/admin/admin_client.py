@@ -172,7 +172,7 @@ class Admin:
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
         if split_points is None and (max_bytes is not None or max_ops is not None):
             raise invalid("max_bytes and max_ops are for a keyspace by ranges: one by hash is never split")
-        if split_points is not None and hash_function is not HashFunction.MURMUR3:
+        if split_points is not None and hash_function != HashFunction.MURMUR3:
             raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
         created = self._control.create_keyspace(
             name,

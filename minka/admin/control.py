@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import grpc
 
 from minka.admin.partition_pages import Partitions
+from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.table_changes import with_changes
-from minka.engine.arguments import checked_timeout, invalid
+from minka.engine.arguments import checked_text, checked_timeout, invalid
 from minka.engine.grpc_calls import checked_endpoints, clipped, error_from_call, unreachable
 from minka.engine.requests import made
 from minka.engine.sync_channels import Channels
@@ -193,7 +194,7 @@ class Control:
         request = made(
             admin_pb2.CreateKeyspaceRequest,
             called={"partition_count": "partitions"},
-            name=name,
+            name=checked_text(name, "the name of a keyspace", keyspace_problem),
             partition_count=partition_count,
             hash=hash_function,
             replicas=replicas,

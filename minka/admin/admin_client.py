@@ -69,7 +69,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The client can't be used again."""
         self._control.close()
 
     # Nodes

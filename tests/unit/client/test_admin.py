@@ -66,6 +66,18 @@ def test_an_argument_of_the_wrong_type_is_refused_by_name(why: str, call: Ask) -
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
 
+def test_a_closed_client_asks_nobody(control_node: Start) -> None:
+    node = control_node()
+    node.answers["GetStatus"] = admin_pb2.GetStatusResponse(from_controller=True)
+    with Admin([node.address]) as admin:
+        assert admin.nodes() == []
+    node.asked.clear()
+    for call in (admin.nodes, lambda: list(admin.partitions()), lambda: admin.remove_node("cyrene")):
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: the client is closed"):
+            call()
+    assert node.asked == []
+
+
 @pytest.mark.parametrize(("wanted", "count"), [({"partitions": 4}, 4), ({"split_points": [b"f", b"m"]}, 3)], ids=str)
 def test_a_new_keyspace_has_its_number_of_partitions(control_node: Start, wanted: dict[str, Any], count: int) -> None:
     node = control_node()

@@ -97,8 +97,9 @@ class Shard:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
         everything without waiting for the cluster. The event loop must not be closed before this returns.
 
-        Raises MinkaError when the cluster refuses the shard for good, after everything is released here, and
-        INVALID_ARGUMENT when called again.
+        While no node answers, or another process has the shard's name, it tries on for ever, and logs a WARNING to
+        `minka.duties`; so it does if nobody has created one of its pallets. Raises MinkaError when the cluster refuses
+        the shard for good, after everything is released here, and INVALID_ARGUMENT when called again.
         """
         if self._began:
             raise invalid("a shard runs once: make another one")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _MIN_SHARE_S: Final = 0.02
+# The active controller's decisions about what the request names: it would decide the same in a moment.
+_DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
 
 
 class Control:
@@ -579,4 +581,6 @@ def _share(deadline: float, attempts: int) -> float:
 
 
 def _try_elsewhere(error: MinkaError, *, repeatable: bool) -> bool:
+    if error.code in _DECIDED:
+        return False
     return error.code.info.retriable or (repeatable and error.code is Code.DEADLINE_EXCEEDED)

@@ -142,18 +142,23 @@ _WRONG_NODE: Final = {
 
 
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
-    """One error for a request that none of the addresses in `tried` took; it names each with its reason."""
+    """One error for a request that none of the addresses in `tried` took; it names each with its reason. It is
+    UNREACHABLE only if no node answered, or the others are stopping.
+    """
     reasons = "; ".join(_with_address(address, error) for address, error in tried.items())
     codes = {error.code for error in tried.values()}
+    text = f"no node took the request: {reasons}"
     if refused := codes - _WRONG_NODE:
-        return MinkaError(min(refused, key=lambda code: code.name), f"no node took the request: {reasons}")
-    for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER):
+        return MinkaError(min(refused, key=lambda code: code.name), text)
+    silent = sum(error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) for error in tried.values())
+    if 0 < silent < len(tried):
+        up = f"{len(tried) - silent} of {len(tried)} answered"
+        text = f"no node took the request; perhaps too few are up ({up}): {reasons}"
+    for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.NO_CLEARANCE):
         if code in codes:
             # The active controller that was named did not answer, and nobody knows another one.
-            code = Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code
-            return MinkaError(code, f"no node took the request: {reasons}")
-    code = codes.pop() if len(codes) == 1 else Code.UNREACHABLE
-    return MinkaError(code, f"no node took the request: {reasons}")
+            return MinkaError(Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code, text)
+    return MinkaError(codes.pop() if len(codes) == 1 else Code.UNREACHABLE, text)
 
 
 def clipped(text: str) -> str:

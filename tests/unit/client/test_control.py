@@ -103,6 +103,29 @@ def test_an_election_that_does_not_end_is_reported_within_the_timeout(
     assert len(node.asked) > 1
 
 
+@pytest.mark.parametrize("code", [Code.UNKNOWN_PARTITION, Code.DISK_LOW])
+def test_what_the_controller_has_decided_is_not_asked_again(control_node: Start, code: Code) -> None:
+    node, other = control_node(), control_node()
+    node.answers["PlanReassign"] = MinkaError(code, "partition 7777 does not exist")
+    with Control([node.address, other.address]) as control, pytest.raises(MinkaError, match="7777") as caught:
+        control.plan_reassign(partitions={7777: ["athens"]})
+    assert caught.value.code is code
+    assert len(node.asked) == 1
+    assert other.asked == []
+
+
+def test_a_node_that_answers_without_the_others_is_not_unreachable(
+    control_node: Start, free_address: Callable[[], str]
+) -> None:
+    node = control_node()
+    node.answers["RemoveNode"] = MinkaError(Code.NO_CLEARANCE, "it has no clearance")
+    endpoints = [free_address(), node.address, free_address()]
+    with Control(endpoints, timeout=0.3) as control, pytest.raises(MinkaError) as caught:
+        control.remove_node("cyrene")
+    assert caught.value.code is Code.NO_CLEARANCE
+    assert "perhaps too few are up (1 of 3 answered): " in caught.value.message
+
+
 def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control_node: Start) -> None:
     slow, quick = control_node(), control_node()
     release = threading.Event()

@@ -401,7 +401,7 @@ class Code(Enum):
     )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
-        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB: split it.",
+        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB, payloads of duties up to 1 MiB: split it.",
         False,
         "INVALID_ARGUMENT",
     )

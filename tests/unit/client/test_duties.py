@@ -134,6 +134,30 @@ BAD: list[tuple[str, Ask]] = [
 ]
 
 
+MIB = 1 << 20
+LARGE: list[tuple[str, Ask]] = [
+    ("a payload of 1,048,577 bytes: 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
+    ("a payload of 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
+    (
+        "a request of 1,001 changes: 1,000",
+        lambda client: client.change(changes.delete("f", f"{n}") for n in range(1001)),
+    ),
+    (
+        "with payloads of 9,437,184",
+        lambda client: client.change(changes.create("f", f"{n}", b"x" * MIB) for n in range(9)),
+    ),
+    ("a request of 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
+    ("1,001 changes", lambda client: client.change_pallets(changes.delete_pallet(f"{n}") for n in range(1001))),
+]
+
+
+@pytest.mark.parametrize(("why", "call"), LARGE)
+def test_what_is_too_large_is_not_sent(connect: Any, why: str, call: Ask) -> None:
+    with pytest.raises(MinkaError, match=why) as caught:
+        call(connect(["127.0.0.1:1"]))
+    assert caught.value.code is Code.TOO_LARGE
+
+
 @pytest.mark.parametrize(("why", "call"), BAD)
 def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
     with pytest.raises(MinkaError, match=why) as caught:

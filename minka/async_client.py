@@ -341,7 +341,7 @@ class _Operations:
     def _checked_name(self) -> str:
         if self._name is None:
             raise MinkaError(
-                Code.INVALID_ARGUMENT, "no keyspace: name it in AsyncClient(…, keyspace=…) or use client.keyspace(name)"
+                Code.INVALID_ARGUMENT, "no keyspace: make the client with keyspace=…, or use client.keyspace(name)"
             )
         return self._name
 
@@ -382,7 +382,7 @@ class AsyncClient(_Operations):
         tls: Tls | None = None,
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
-        core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
+        core = Core(endpoints, checked_timeout(refresh_interval, "refresh_interval"), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:

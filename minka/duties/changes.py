@@ -52,6 +52,13 @@ class DutyChange:
 
     _message: api.DutyChange = field(repr=False)
 
+    def __repr__(self) -> str:
+        kind = str(self._message.WhichOneof("change"))
+        named = getattr(self._message, kind)
+        duty = named.duty if kind == "pin" else named
+        verb = "release" if kind == "pin" and not named.shard else kind
+        return f"DutyChange({verb} {duty.pallet}/{duty.id})"
+
     @property
     def payload_bytes(self) -> int:
         """The size of the payload that the change sends: those of one `Client.change` may add up to 8 MiB."""
@@ -63,6 +70,11 @@ class PalletChange:
     """A change of one pallet, for `Client.change_pallets`. The functions of `minka.duties.changes` make it."""
 
     _message: api.PalletChange = field(repr=False)
+
+    def __repr__(self) -> str:
+        kind = str(self._message.WhichOneof("change"))
+        named = getattr(self._message, kind)
+        return f"PalletChange({kind} {named if kind == 'delete' else named.id})"
 
 
 def create(

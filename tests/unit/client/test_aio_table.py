@@ -75,7 +75,7 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
             await client.keyspace("flight").get("key")
         async with AsyncClient(cluster.endpoints) as without:
-            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace: make the client with"):
                 await without.get("key")
             await without.keyspace("flights").put("key", b"v")
 

@@ -92,7 +92,7 @@ def test_every_operation(cluster: Any) -> None:
 
 def test_errors_reach_the_caller(cluster: Any) -> None:
     with Client(cluster.endpoints) as client:
-        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
+        with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace: make the client with"):
             client.get("key")
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):
             client.keyspace("trains").get("key")

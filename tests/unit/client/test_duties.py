@@ -78,9 +78,9 @@ def test_a_pallet_is_sent_and_returned(connect: Any, control_node: Start) -> Non
     assert sent[:1] == pallet_messages([changes.create_pallet("feeds")])
 
 
-def test_a_change_says_nothing_of_its_message() -> None:
+def test_a_change_says_nothing_of_its_payload() -> None:
     change = changes.create("feeds", "bbc", b"secret")
-    assert (repr(change), change.payload_bytes) == ("DutyChange()", 6)
+    assert (repr(change), change.payload_bytes) == ("DutyChange(create feeds/bbc)", 6)
 
 
 Ask = Callable[[Any], Any]
@@ -129,9 +129,27 @@ BAD: list[tuple[str, Ask]] = [
     ("None isn't a DutyChange", lambda client: client.change([None])),
     ("changes of duties are wanted, not int", lambda client: client.change(5)),
     ("'feeds' isn't a PalletChange", lambda client: client.change_pallets(["feeds"])),
-    ("'x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
-    ("-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
+    ("timeout='x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
+    ("timeout=-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
 ]
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (changes.create("feeds", "bbc", b"x"), "DutyChange(create feeds/bbc)"),
+        (changes.update("feeds", "bbc", weight=3), "DutyChange(update feeds/bbc)"),
+        (changes.delete("feeds", "bbc"), "DutyChange(delete feeds/bbc)"),
+        (changes.pin("feeds", "bbc", "s1"), "DutyChange(pin feeds/bbc)"),
+        (changes.release("feeds", "bbc"), "DutyChange(release feeds/bbc)"),
+        (changes.unquarantine("feeds", "bbc"), "DutyChange(unquarantine feeds/bbc)"),
+        (changes.create_pallet("feeds"), "PalletChange(create feeds)"),
+        (changes.update_pallet(Pallet("feeds")), "PalletChange(update feeds)"),
+        (changes.delete_pallet("feeds"), "PalletChange(delete feeds)"),
+    ],
+)
+def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
+    assert repr(change) == shown
 
 
 MIB = 1 << 20

@@ -45,8 +45,8 @@ PALLETS: list[tuple[str, Any]] = [
     ("1001 pallets: a shard takes", dict.fromkeys(map(str, range(1001)))),
     ("pallets is list, not a mapping", ["feeds"]),
     ("the capacity for feeds is 5, not a Capacity or None", {"feeds": 5}),
-    ("the capacity for feeds is -1, not a whole number", {"feeds": Capacity(-1)}),
-    ("the capacity for feeds is '5', not a whole number", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
+    ("the capacity for feeds is -1: 0 to 9,223", {"feeds": Capacity(-1)}),
+    ("the capacity for feeds is '5', not int", {"feeds": Capacity("5")}),  # type: ignore[arg-type]
     ("the name of a pallet is int, not str", {5: None}),
     ("the name of a pallet must have no slash: 'mail/in'", {"feeds": None, "mail/in": None}),
     ("the name of a pallet .* isn't UTF-8 text", {"\udcff": None}),
@@ -74,8 +74,8 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
         ("a grace of -1: must be seconds from 0 to 604800", {"grace": -1}),
         ("a grace of '5': must be seconds", {"grace": "5"}),
         ("on_stuck is 'shrug', not exit or report", {"on_stuck": "shrug"}),
-        ("None isn't a positive time in seconds", {"call_timeout": None}),
-        ("inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
+        ("call_timeout=None isn't a positive time in seconds", {"call_timeout": None}),
+        ("call_timeout=inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
         ("no endpoint is given", {"endpoints": []}),
         ("endpoints is int, not a list of strings", {"endpoints": 5}),
         ("endpoint None is not of the form host:port", {"endpoints": [None]}),

@@ -96,7 +96,7 @@ class Code(Enum):
         "Start it with an empty data directory to join as a new node.",
     )
     NODE_IN_USE = CodeInfo(
-        "The node is LIVE or holds partitions, so it can't be removed.",
+        "The node is up or holds partitions, so it can't be removed.",
         "Move its partitions away (minkactl drain NODE --decommission) and stop it first.",
     )
     NOT_REGISTERED = CodeInfo(

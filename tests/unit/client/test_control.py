@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from minka.admin.control import Control
+from minka.contexts import split_endpoints
+from minka.engine.grpc_calls import unreachable
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
@@ -66,6 +69,32 @@ def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Calla
     assert caught.value.code is Code.UNREACHABLE
     for endpoint in endpoints:
         assert f"{endpoint}: Connection refused" in caught.value.message
+
+
+@pytest.mark.parametrize("endpoint", ["http://athens:7400", "athens:7400/", "athens :7400", "athens:٧"])
+def test_what_is_not_an_endpoint_is_refused(endpoint: str) -> None:
+    hint = ": leave http:// out" if "//" in endpoint else ""
+    for make in (lambda: Control([endpoint]), lambda: split_endpoints(endpoint.replace(" ", "/"), "MINKA_ENDPOINTS")):
+        with pytest.raises(MinkaError, match=f"isn't host:port{hint}") as refusal:
+            make()
+        assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+def test_another_port_of_a_node_is_named_as_such() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Control([f"127.0.0.1:{server.server_port}"], 2) as control, pytest.raises(MinkaError) as caught:
+            control.table()
+        server.shutdown()
+    assert caught.value.code is Code.UNREACHABLE
+    assert "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port" in caught.value.message
+
+
+def test_the_default_endpoint_says_why_it_is_asked() -> None:
+    down = MinkaError(Code.UNREACHABLE, "Connection refused")
+    default = unreachable({"127.0.0.1:7400": down}).message
+    assert default.endswith("(127.0.0.1:7400 is asked without endpoints, MINKA_ENDPOINTS, a context and a playground)")
+    assert "MINKA_ENDPOINTS" not in unreachable({"athens:7400": down}).message
 
 
 def test_a_refusal_is_as_the_node_sent_it(control_node: Start) -> None:

@@ -189,8 +189,8 @@ def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
         ("'5' isn't a positive time in seconds", {"timeout": "5"}),
         ("nan isn't a positive time in seconds", {"timeout": math.nan}),
         ("endpoints is int, not a list of strings", {"endpoints": 5}),
-        ("endpoint None is not of the form host:port", {"endpoints": [None]}),
-        ("endpoint .* is not of the form host:port", {"endpoints": ["athens:" + 5000 * "1"]}),
+        ("endpoint None isn't str", {"endpoints": [None]}),
+        ("endpoint .* isn't host:port", {"endpoints": ["athens:" + 5000 * "1"]}),
         ("tls is str, not minka.Tls", {"tls": "ca.pem"}),
     ],
 )

@@ -118,7 +118,7 @@ async def test_the_client_raises_them() -> None:
         async with minka.AsyncClient(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
             await client.get("UA1545")
     assert caught.value.code is minka.Code.UNREACHABLE
-    with pytest.raises(ValueError, match="is not of the form host:port"):
+    with pytest.raises(ValueError, match="isn't host:port"):
         minka.Client(["nowhere"])
 
 

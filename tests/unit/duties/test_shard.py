@@ -78,7 +78,7 @@ def test_without_endpoints_it_is_in_the_cluster_of_the_environment(monkeypatch: 
         ("call_timeout=inf isn't a positive time in seconds", {"call_timeout": float("inf")}),
         ("no endpoint is given", {"endpoints": []}),
         ("endpoints is int, not a list of strings", {"endpoints": 5}),
-        ("endpoint None is not of the form host:port", {"endpoints": [None]}),
+        ("endpoint None isn't str", {"endpoints": [None]}),
         ("the name of a shard is int, not str", {"name": 5}),
         ("the name of a shard must have no control characters", {"name": "bad\nname"}),
         ("the version is int, not str", {"version": 2}),

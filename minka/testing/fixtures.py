@@ -12,6 +12,13 @@ def test_orders_survive_a_node(minka_cluster, minka_keyspace):
     minka_keyspace.put("order-1", b"two apples")
     minka_cluster.kill("athens")
     assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
+
+Your own `minka_nodes` gives them another cluster, say on a slow machine:
+
+@pytest.fixture(scope="session")
+def minka_nodes():
+    with LocalCluster(3, ready_timeout_s=60) as cluster:
+        yield cluster
 """
 
 from collections.abc import Iterator

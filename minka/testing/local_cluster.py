@@ -73,9 +73,13 @@ class LocalNode:
     def pid(self) -> int:
         """The node's process id. Raises MinkaError(PLAYGROUND_FAILED) if the node doesn't run."""
         if self.process is None or not self.running:
-            text = f"{self.name} is not running: it {self.ended()}; its log is {self.log}"
-            raise MinkaError(Code.PLAYGROUND_FAILED, text, node=self.name)
+            raise self.not_running()
         return self.process.pid
+
+    def not_running(self) -> MinkaError:
+        """The error for a node that would have to run."""
+        text = f"{self.name} is not running: it {self.ended()}; its log is {self.log}"
+        return MinkaError(Code.PLAYGROUND_FAILED, text, node=self.name)
 
     def ended(self) -> str:
         """The end of the node's last process, for people."""
@@ -308,10 +312,10 @@ class LocalCluster:
         node.process = launcher(list(self.nodes).index(node.name)).start(start)
 
     def _running(self, name: str) -> NodeProcess:
-        process = self.node(name).process
-        if process is None or process.poll() is not None:
-            raise MinkaError(Code.PLAYGROUND_FAILED, f"{name} is not running", node=name)
-        return process
+        node = self.node(name)
+        if node.process is None or not node.running:
+            raise node.not_running()
+        return node.process
 
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []

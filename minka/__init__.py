@@ -1,6 +1,18 @@
 """Minka's client library: `Client`, and `AsyncClient` for asyncio; what they return and raise; `Tls`.
 
-Errors are `MinkaError`, with a `Code` each; the classes below it are kinds of them (docs/client.md, "Errors").
+Every error is a `MinkaError` with a `Code`; its class says if a repetition is safe:
+
+    try:
+        flights.put("UA1545", b"EWR to IAH")
+    except minka.Unavailable:  # nothing was done, and the same call may work in a moment
+        queue.append("UA1545")
+    except minka.OutcomeUnknown:  # also DeadlineExceeded: it may have been done, so look before you repeat it
+        is_there = flights.get("UA1545") == b"EWR to IAH"
+    except minka.MinkaError as error:
+        if error.code is minka.Code.UNKNOWN_KEYSPACE:
+            sys.exit(f"{error}; {error.code.info.remedy}")  # str(error) is "CODE: message", without the remedy
+        raise
+
 `minka.duties`, `minka.admin`, `minka.rows`, `minka.spark` and `minka.testing` are imported when they are first used.
 """
 
@@ -16,6 +28,7 @@ if TYPE_CHECKING:
     from minka.engine.operate import VersionedValue, Written
     from minka.errors import (
         Code,
+        CodeInfo,
         Conflict,
         DeadlineExceeded,
         InternalError,
@@ -34,6 +47,7 @@ __all__ = [
     "BatchError",
     "Client",
     "Code",
+    "CodeInfo",
     "Conflict",
     "DeadlineExceeded",
     "Failure",

@@ -43,10 +43,10 @@ MAX_BATCH_KEYS: Final = MAX_KEYS
 
 
 class StaleValue(NamedTuple):
-    """The result of `get_stale`: the key's value at most `age` seconds before the read; None if it had none."""
+    """The result of `get_stale`."""
 
-    value: bytes | None
-    age: float
+    value: bytes | None  # None: the key had no value
+    age: float  # the value was the newest at most this many seconds before the read
 
 
 class _Operations:
@@ -112,10 +112,13 @@ class _Operations:
         """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
 
         At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
-        value). The partition's leader checks it together with the write, and the result says whether it was done.
-        With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without
-        `ttl` it never expires, even if it did before. Raises TOO_LARGE if the key, the value and `if_value` have more
-        than 32 MiB together.
+        value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
+        expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
+
+        Returns `Written`, which is true if the write was done, when there is a condition or a `ttl`. A condition that
+        doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
+        was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
+        more than 32 MiB together.
         """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
@@ -166,8 +169,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version; the result says whether
-        it was removed.
+        With a condition (at most one) the key is removed only if it has this value or version, and `Written` is
+        returned, which is true if it was removed; a condition that doesn't hold raises nothing. A plain delete returns
+        None.
         """
         if if_value is None and if_version is None:
             await self._one(Op.WRITE, _bytes(key), None, timeout)
@@ -254,8 +258,9 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
-        the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
+        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
+        come in descending order; `start` is the lower bound then, too. An empty bound means no bound. Raises
+        NOT_BY_RANGES for a keyspace by hash.
 
         It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
         the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
@@ -347,7 +352,15 @@ class _Operations:
 
 
 class AsyncKeyspace(_Operations):
-    """A handle on one keyspace. It uses its client's connections; `AsyncClient` describes the calls and the errors."""
+    """A handle on one keyspace, from `AsyncClient.keyspace`. It uses its client's connections."""
+
+    @property
+    def name(self) -> str:
+        """The keyspace's name."""
+        return self._checked_name()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
 
 class AsyncClient(_Operations):
@@ -369,6 +382,8 @@ class AsyncClient(_Operations):
       somebody else's write may have come in between. Reads are repeated until the deadline.
     - TOO_LARGE, INVALID_ARGUMENT, UNKNOWN_KEYSPACE: nothing was done.
     - Any other code is the node's last answer. If a repetition was safe, it was tried until the deadline.
+
+    There is no way to watch a key: a reader asks again, or follows all changes of a keyspace with `minka.spark`.
     """
 
     def __init__(

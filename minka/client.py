@@ -96,10 +96,13 @@ class _Operations:
         """Set the value of a key. When this returns, every in-sync replica has it, as durably as the keyspace asks.
 
         At most one condition may be given: the key has no value, it has this value, or it has this version (0: no
-        value). The partition's leader checks it together with the write, and the result says whether it was done.
-        With `ttl` (seconds, or a timedelta) the key expires that long after the write, by the leader's clock; without
-        `ttl` it never expires, even if it did before. Raises TOO_LARGE if the key, the value and `if_value` have more
-        than 32 MiB together.
+        value). The partition's leader checks it together with the write. With `ttl` (seconds, or a timedelta) the key
+        expires that long after the write, by the leader's clock; without `ttl` it never expires, even if it did before.
+
+        Returns `Written`, which is true if the write was done, when there is a condition or a `ttl`. A condition that
+        doesn't hold raises nothing (CONDITION_FAILED is an error of `minkactl`). A plain put returns None although it
+        was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
+        more than 32 MiB together.
         """
         put: _Write = self._handle.put
         conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}
@@ -138,8 +141,9 @@ class _Operations:
     ) -> Written | None:
         """Remove a key. It isn't an error if the key isn't there.
 
-        With a condition (at most one) the key is removed only if it has this value or version; the result says whether
-        it was removed.
+        With a condition (at most one) the key is removed only if it has this value or version, and `Written` is
+        returned, which is true if it was removed; a condition that doesn't hold raises nothing. A plain delete returns
+        None.
         """
         delete: _Write = self._handle.delete
         return self._loop.run(delete(key, if_value=if_value, if_version=if_version, timeout=timeout))
@@ -209,8 +213,9 @@ class _Operations:
         reverse: bool = False,
         timeout: float | None = None,
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """The pairs with start <= key < end in the order of their keys, `limit` of them at most; with `reverse` from
-        the end down. An empty bound means no bound. Raises NOT_BY_RANGES for a keyspace by hash.
+        """The pairs with start <= key < end in the order of their keys, at most `limit` of them. With `reverse` they
+        come in descending order; `start` is the lower bound then, too. An empty bound means no bound. Raises
+        NOT_BY_RANGES for a keyspace by hash.
 
         It asks only the partitions that have such keys, page by page, and reads some pages ahead. Each page is read at
         the leader at one moment after the call began, and each key comes at most once, even if partitions are split or
@@ -241,9 +246,19 @@ class _Operations:
 
 
 class Keyspace(_Operations):
-    """A handle on one keyspace, which uses its client's connections. `minka.AsyncClient` describes the calls and the
-    errors.
-    """
+    """A handle on one keyspace, from `Client.keyspace`. It uses its client's connections."""
+
+    def __init__(self, handle: AsyncKeyspace, loop: ClientLoop) -> None:
+        super().__init__(handle, loop)
+        self._name: Final = handle.name
+
+    @property
+    def name(self) -> str:
+        """The keyspace's name."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
 
 class Client(_Operations):

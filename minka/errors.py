@@ -10,16 +10,13 @@ from minka.v1 import cluster_pb2, errors_pb2
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """The meaning of a code, its remedy, and `retriable`: it is safe and sensible to repeat the same request.
-
-    `node_remedy` is the remedy for a reader of the node's own log, if that differs.
-    """
+    """The meaning of a code, and its remedy."""
 
     meaning: str
     remedy: str
-    retriable: bool = False
+    retriable: bool = False  # nothing was done, and it is sensible to repeat the same request
     grpc_status: str = "FAILED_PRECONDITION"
-    node_remedy: str = ""
+    node_remedy: str = ""  # the remedy for a reader of the node's own log, if that differs
 
 
 @unique
@@ -486,11 +483,17 @@ class Code(Enum):
 
 
 class MinkaError(Exception):
-    """Any refusal or failure that Minka reports. `code` is its kind, `message` a sentence with the specifics, and
-    `details` has some of them by name. `code.info.remedy` is the remedy; tracebacks show it.
+    """Any refusal or failure that Minka reports. `str(error)` is "CODE: message"; the remedy, which tracebacks show, is
+    `error.code.info.remedy`. `MinkaError(code, message)` makes an instance of the subclass that fits the code.
 
-    `MinkaError(…)` makes an instance of the subclass that fits the code.
+    `details` may have `node`, `address`, `leader_address`, `keyspace`, `operation`, `pallet`, `duty`, `shard`,
+    `version`, or others; any may be missing. A refusal of a single key or of a scan has `node` and `address`, "" if no
+    node was asked.
     """
+
+    code: Code
+    message: str  # a sentence with the specifics, for people
+    details: dict[str, str]  # some of the specifics, by name; numbers are their decimal text
 
     def __new__(cls, code: Code, *_: object, **__: object) -> Self:
         """An instance of the class that `kind_of` returns, if no other class was asked for."""

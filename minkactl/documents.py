@@ -5,13 +5,16 @@ This is the shape of `-o json`; a plan's document reads back as the same plan.
 """
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from minka.engine.messages import unix_ms
 from minka.errors import Code, MinkaError
 from minkactl.keys import key_text, parse_key
 
@@ -74,6 +77,28 @@ def _converter(field: "FieldDescriptor | _upb.FieldDescriptor") -> Callable[[Any
         enum = field.enum_type
         return cache(lambda number: enum_name(enum, number))
     return key_text if field.type == FieldDescriptor.TYPE_BYTES else None
+
+
+def record_document(record: Any) -> dict[str, Any]:
+    """A record of `minka.admin` as JSON values, with the names that `to_document` gives those of its message."""
+    document: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if datetime in (field.type, *get_args(field.type)):
+            document[f"{field.name}_ms"] = unix_ms(value)
+        else:
+            document[field.name] = _plain(value)
+    return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return key_text(value)
+    if isinstance(value, str):  # a Word, too
+        return str(value)
+    return record_document(value) if is_dataclass(value) else value
 
 
 def from_document(document: object, message: M) -> M:

@@ -4,9 +4,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minka.admin.keyspace_rows import keyspace_of
 from minka.cluster.in_sync import eligible_replicas, has_everything, kept_replicas
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
-from minka.v1.admin_pb2 import Blocker, GetOperationsResponse, GetSplitBlockersResponse, GetStatusResponse
+from minka.v1.admin_pb2 import (
+    Blocker,
+    GetOperationsResponse,
+    GetSplitBlockersResponse,
+    GetStatusResponse,
+    KeyspaceCounts,
+)
 from minka.v1.cluster_pb2 import Keyspace, MigrationState, Partition, PartitionState
 from minka.v1.coordinator_pb2 import ReplicaStats
 from minkactl import units
@@ -78,7 +85,7 @@ def explanation(about: Subject) -> dict[str, Any]:
         following = _to_replace_leader(about)
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
-        "keyspace": keyspace_document(about.keyspace, None),
+        "keyspace": keyspace_document(keyspace_of(about.keyspace, KeyspaceCounts())) | {"partitions": None},
         "too_large": about.too_large,
         "too_busy": about.too_busy,
         "size_percent": _percent(about.stats and about.stats.bytes, about.keyspace.max_bytes),

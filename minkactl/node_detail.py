@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from minka.admin.operation_rows import operation_of
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.cluster_pb2 import Partition
@@ -42,7 +43,7 @@ def node_document(status: GetStatusResponse, listed: GetStatusResponse, name: st
         "joining": [names[one.id] for one in rows if name in one.adding_replicas],
         "to_delete": [names[one.id] for one in rows if name in one.removing_replicas],
         "keyspaces": _by_keyspace(listed, name),
-        "operations": [one for one in map(operation_document, status.running) if one.get("node") == name],
+        "operations": [operation_document(one) for one in map(operation_of, status.running) if one.node == name],
     }
 
 

@@ -2,13 +2,17 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from minka.v1.admin_pb2 import GetOperationsResponse, OperationSummary
-from minka.v1.cluster_pb2 import Migration, MigrationState, Operation
+from minka.v1.cluster_pb2 import Migration, MigrationState
 from minka.v1.coordinator_pb2 import MigrationPhase, MigrationProgress
-from minkactl.documents import enum_name, to_document
+from minkactl.documents import enum_name, record_document, to_document
 from minkactl.pages import Column, Kind, Row
+
+if TYPE_CHECKING:
+    from minka.admin import Operation
 
 MIGRATION_STATE: Final = MigrationState.DESCRIPTOR
 WINDOW_MS: Final = 5000  # the rate is that of the last five seconds
@@ -56,6 +60,14 @@ MIGRATION_COLUMNS = (
     Column("HANDED OVER", "handed_over_ms", Kind.TIME, wide=True),
     Column("FINISHED", "finished_ms", Kind.TIME, wide=True),
 )
+OWN_FIELDS: Final = {  # those that only some kinds of operations have
+    "reassign": ("plan_digest",),
+    "elect_leaders": ("partitions",),
+    "drain": ("node", "decommission", "plan_digest"),
+    "split": ("keyspace_id", "keys", "partitions"),
+    "merge": ("keyspace_id", "keys", "merged"),
+    "rebalance": ("pallet", "plan_digest"),
+}
 STATE_COLUMNS = (
     Column("OPERATION", "operation_id"),
     Column("STATE", "state", Kind.STATE),
@@ -93,6 +105,8 @@ class Tracker:
 
     def documents(self, response: GetOperationsResponse) -> list[dict[str, Any]]:
         """For each operation: {operation, progress, migrations, blockers}; the migrations by state, then name."""
+        from minka.admin.operation_rows import operation_of
+
         progress = {(one.partition_id, one.target): one for one in response.progress}
         self._duties.update(response.duty_names)
         summaries = {one.operation_id: one for one in response.summaries}
@@ -102,14 +116,15 @@ class Tracker:
             found = (progress.get((migration.partition_id, target)) for target in targets)
             reported = _together([one for one in found if one is not None])
             rows.setdefault(migration.operation_id, []).append(self._row(migration, reported, response.now_ms))
+        operations = [(one.id, operation_document(operation_of(one), response.now_ms)) for one in response.operations]
         return [
             {
-                "operation": operation_document(operation, response.now_ms),
-                "progress": self._sum(rows[operation.id], summaries.get(operation.id), operation, response.now_ms),
-                "migrations": sorted(rows[operation.id], key=_order),
-                "blockers": [to_document(one) for one in response.blockers if one.operation_id == operation.id],
+                "operation": operation,
+                "progress": self._sum(rows[id_], summaries.get(id_), operation, response.now_ms),
+                "migrations": sorted(rows[id_], key=_order),
+                "blockers": [to_document(one) for one in response.blockers if one.operation_id == id_],
             }
-            for operation in response.operations
+            for id_, operation in operations
         ]
 
     def _row(self, migration: Migration, reported: MigrationProgress | None, now_ms: int) -> Row:
@@ -144,9 +159,7 @@ class Tracker:
             return self._duties.get(migration.duty, f"duty {migration.duty}")
         return self._names.get(migration.partition_id, str(migration.partition_id))
 
-    def _sum(
-        self, rows: list[Row], summary: OperationSummary | None, operation: Operation, now_ms: int
-    ) -> dict[str, Any]:
+    def _sum(self, rows: list[Row], summary: OperationSummary | None, operation: Row, now_ms: int) -> dict[str, Any]:
         """The progress of all the operation's migrations; `rows` may be only some of them."""
         going = [row for row in rows if row["state"] != "cancelled"]
         done, total = sum(row["bytes_done"] for row in going), sum(row["bytes_total"] or 0 for row in going)
@@ -154,7 +167,7 @@ class Tracker:
         if summary is not None and summary.by_state and sum(summary.by_state.values()) > len(rows):
             states = Counter({enum_name(MIGRATION_STATE, state): n for state, n in sorted(summary.by_state.items())})
             done, total = summary.bytes_done, summary.bytes_total
-        speed = 0.0 if operation.finished_ms else self._whole.update(now_ms, done)
+        speed = 0.0 if operation["finished_ms"] else self._whole.update(now_ms, done)
         return {
             "migrations": states.total(),
             "by_state": dict(states),
@@ -164,7 +177,7 @@ class Tracker:
             "bytes_total": total,
             "rate": round(speed) or None,
             "eta_ms": round((total - done) * 1000 / speed) if speed and total > done else None,
-            "elapsed_ms": max((operation.finished_ms or now_ms) - operation.created_ms, 0),
+            "elapsed_ms": operation["took_ms"],
         }
 
 
@@ -193,17 +206,16 @@ def _together(reported: list[MigrationProgress]) -> MigrationProgress | None:
     return whole
 
 
-def operation_document(operation: Operation, now_ms: int | None = None) -> dict[str, Any]:
+def operation_document(operation: "Operation", now_ms: int | None = None) -> dict[str, Any]:
     """The operation's document, with the fields of its kind beside the others, its requester (minkad for an automatic
     one) and, given the time `now_ms`, how long it took or has taken so far.
     """
-    document, kind = to_document(operation), operation.WhichOneof("kind")
-    for field in operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
-        del document[field.name]
-    own = to_document(getattr(operation, kind)) if kind is not None else {}
+    document = record_document(operation)
+    of_kinds = {name: document.pop(name) for name in set(chain(*OWN_FIELDS.values()))}
+    own = {name: of_kinds[name] for name in OWN_FIELDS.get(operation.kind, ())}
     by = "minkad" if operation.automatic else operation.requested_by
-    took = {} if now_ms is None else {"took_ms": max((operation.finished_ms or now_ms) - operation.created_ms, 0)}
-    return {"id": operation.id, "kind": kind or "unknown", **document, **own, "by": by, **took}
+    took = {} if now_ms is None else {"took_ms": max((document["finished_ms"] or now_ms) - document["created_ms"], 0)}
+    return {**document, **own, "by": by, **took}
 
 
 def _order(row: Row) -> tuple[int, str, int]:

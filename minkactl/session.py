@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from minkactl.output import note
 
 if TYPE_CHECKING:
+    from minka.admin import Admin
     from minka.admin.control import Control
     from minka.contexts import Endpoints
     from minka.duties import Client
@@ -51,13 +52,25 @@ class Session:
 
     @contextmanager
     def control(self) -> "Iterator[Control]":
-        """The cluster's control interface, closed at the end. Raises MinkaError."""
+        """The calls that show a cluster, and those for loads; closed at the end. Raises MinkaError."""
         endpoints = self.endpoints()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would write its own lines to stderr
         from minka.admin.control import Control
 
         with Control(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as control:
             yield control
+
+    @contextmanager
+    def admin(self) -> "Iterator[Admin]":
+        """The administration of the cluster, for commands that plan or change something; closed at the end. Raises
+        MinkaError.
+        """
+        endpoints = self.endpoints()
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        from minka.admin import Admin
+
+        with Admin(endpoints.addresses, timeout=self.request_timeout_s, tls=endpoints.tls) as admin:
+            yield admin
 
     @contextmanager
     def duties(self) -> "Iterator[Client]":

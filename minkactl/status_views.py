@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from minka.admin.control import Control
 from minka.errors import MinkaError
+from minka.v1.admin_pb2 import GetStatusResponse
 from minka.v1.duties_pb2 import ShardState
 from minkactl.documents import enum_name, to_document
 from minkactl.pages import Row
@@ -56,8 +57,17 @@ def status_document(asked: Survey, duties: Row | None) -> dict[str, Any]:
         "remembered": None if asked.known else _remembered(asked),
         "duties": duties,
         "balance": balance(nodes),
-        "operations": [operation_document(operation) for operation in status.running],
+        "operations": _operations(status),
     }
+
+
+def _operations(status: GetStatusResponse) -> list[Row]:
+    """The documents of those that run."""
+    if not status.running:
+        return []
+    from minka.admin.operation_rows import operation_of  # most often nothing runs, and the page starts sooner
+
+    return [operation_document(operation_of(one)) for one in status.running]
 
 
 def _coordinator(asked: Survey) -> dict[str, Any]:

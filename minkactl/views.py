@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from minka.admin.keyspace_rows import Keyspace, keyspaces_of
 from minka.cluster.in_sync import eligible_replicas, is_under_min_insync, missing_in_sync
 from minka.cluster.key_ranges import KeyRange, is_by_ranges
+from minka.engine.messages import unix_ms
 from minka.v1.admin_pb2 import GetStatusResponse, KeyspaceCounts, NodeStatus
 from minka.v1.cluster_pb2 import (
-    Durability,
-    HashFunction,
-    Keyspace,
     Node,
     NodeState,
     Partition,
@@ -26,8 +25,6 @@ from minkactl.survey import Survey, is_known
 
 NODE_STATE = NodeState.DESCRIPTOR
 PARTITION_STATE = PartitionState.DESCRIPTOR
-HASH_FUNCTION = HashFunction.DESCRIPTOR
-DURABILITY = Durability.DESCRIPTOR
 
 NODE_COLUMNS = (
     Column("NODE", "id"),
@@ -210,25 +207,25 @@ def raft_document(status: GetStatusResponse) -> dict[str, Any]:
 
 def keyspace_rows(status: GetStatusResponse) -> list[Row]:
     """A row for each keyspace of the table, in its order."""
-    counts, known = {keyspace.keyspace_id: keyspace for keyspace in status.summary.keyspaces}, is_known(status)
+    known = is_known(status)
     return [
         {
-            **keyspace_document(keyspace, counts[keyspace.id].partitions),
-            **states_of(status, [counts[keyspace.id]]),
-            "keys": counts[keyspace.id].keys if known else None,
-            "bytes": counts[keyspace.id].bytes if known else None,
+            **keyspace_document(keyspace),
+            **states_of(status, [keyspace]),
+            "keys": keyspace.keys if known else None,
+            "bytes": keyspace.bytes if known else None,
         }
-        for keyspace in status.table.keyspaces
+        for keyspace in keyspaces_of(status)
     ]
 
 
-def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts]) -> dict[str, int | None]:
+def states_of(status: GetStatusResponse, keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int | None]:
     """The number of partitions in each state; None if it is only remembered."""
     found = remembered_states(keyspaces)
     return dict(found) if is_known(status) else dict.fromkeys(found)
 
 
-def remembered_states(keyspaces: Collection[KeyspaceCounts]) -> dict[str, int]:
+def remembered_states(keyspaces: Collection[KeyspaceCounts | Keyspace]) -> dict[str, int]:
     """The number of partitions in each state by the table at hand."""
     return {
         "online": sum(keyspace.online for keyspace in keyspaces),
@@ -237,24 +234,23 @@ def remembered_states(keyspaces: Collection[KeyspaceCounts]) -> dict[str, int]:
     }
 
 
-def keyspace_document(keyspace: Keyspace, partitions: int | None) -> dict[str, Any]:
+def keyspace_document(keyspace: Keyspace) -> dict[str, Any]:
     """A keyspace's row."""
-    by_ranges = is_by_ranges(keyspace)
-    hash_name = None if by_ranges else enum_name(HASH_FUNCTION, keyspace.hash)
+    hash_name = None if keyspace.hash_function is None else str(keyspace.hash_function)
     return {
         "id": keyspace.id,
         "name": keyspace.name,
-        "partitions": partitions,
+        "partitions": keyspace.partitions,
         "by": hash_name or "ranges",
         "hash": hash_name,
         "replicas": keyspace.replicas,
         "min_insync": keyspace.min_insync,
-        "durability": enum_name(DURABILITY, keyspace.durability or Durability.DURABILITY_SYNC),
+        "durability": str(keyspace.durability),
         "unclean_election": keyspace.unclean_election,
-        "max_bytes": keyspace.max_bytes or None,
-        "max_ops": keyspace.max_ops or None,
+        "max_bytes": keyspace.max_bytes,
+        "max_ops": keyspace.max_ops,
         "internal": keyspace.name.startswith("_"),  # the cluster's own, for the payloads of duties
-        "created_ms": keyspace.created_ms,
+        "created_ms": unix_ms(keyspace.created),
     }
 
 

@@ -1,5 +1,12 @@
 """Administering a cluster: `Admin` creates keyspaces, makes and applies plans, follows operations and looks after
 nodes, as `minkactl` does. The other names are what it takes and returns.
+
+    with Admin() as admin:
+        plan = admin.plan_reassign(keyspaces=["flights"])
+        if plan.moves:
+            operation = admin.wait(admin.apply(plan, reason="a new node"), timeout=600)
+            if operation.state is not OperationState.SUCCEEDED:  # `wait` doesn't raise for it
+                sys.exit(f"{operation.state}: {operation.outcome}")
 """
 
 import importlib
@@ -7,25 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minka.admin.admin_client import Admin
-    from minka.admin.cluster_rows import (
+    from minka.admin.cluster_rows import DrainStatus, Node, NodeState, Partition, PartitionState, ShardOnNode
+    from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, Partitioning
+    from minka.admin.operation_rows import (
         Blocker,
-        DrainStatus,
-        Durability,
         Election,
-        HashFunction,
-        Keyspace,
         Migration,
         MigrationState,
-        Node,
-        NodeState,
         Operation,
         OperationKind,
         OperationState,
-        Partition,
-        Partitioning,
-        PartitionState,
     )
-    from minka.admin.plans import Move, NodeBalance, Plan, ShardBalance
+    from minka.admin.plans import Move, NodeBalance, Plan, PlannedSplit, ShardBalance
     from minka.errors import Code, MinkaError
 
 __all__ = [
@@ -51,14 +51,21 @@ __all__ = [
     "PartitionState",
     "Partitioning",
     "Plan",
+    "PlannedSplit",
     "ShardBalance",
+    "ShardOnNode",
 ]
 
 # Loaded when first used: minkad and minkactl import the package for a part of it alone.
 _MODULES = {
     "Admin": "minka.admin.admin_client",
     **dict.fromkeys(("Code", "MinkaError"), "minka.errors"),
-    **dict.fromkeys(("Move", "NodeBalance", "Plan", "ShardBalance"), "minka.admin.plans"),
+    **dict.fromkeys(("Partitioning", "HashFunction", "Durability", "Keyspace"), "minka.admin.keyspace_rows"),
+    **dict.fromkeys(
+        ("OperationState", "OperationKind", "MigrationState", "Operation", "Migration", "Blocker", "Election"),
+        "minka.admin.operation_rows",
+    ),
+    **dict.fromkeys(("Move", "NodeBalance", "Plan", "PlannedSplit", "ShardBalance"), "minka.admin.plans"),
 }
 
 

@@ -1,31 +1,14 @@
-"""Administering a cluster from a program.
-
-with minka.admin.Admin() as admin:
-    admin.create_keyspace("flights", partitions=12)
-    plan = admin.plan_reassign(drain=["cyrene"])
-    operation = admin.wait(admin.apply(plan, reason="cyrene gets a new disk"))
-"""
+"""Administering a cluster from a program."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from minka.admin.cluster_rows import (
-    Blocker,
-    DrainStatus,
-    Durability,
-    Election,
-    HashFunction,
-    Keyspace,
-    Migration,
-    Node,
-    Operation,
-    OperationKind,
-    Partition,
-    Partitioning,
-)
+from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
+from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
+from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
 from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
@@ -48,6 +31,8 @@ class Admin:
     NO_CONTROLLER or DEADLINE_EXCEEDED if no node could answer; OUTCOME_UNKNOWN for a change whose answer was lost. A
     change that takes longer is an `Operation`, which the cluster carries on with alone; `wait` waits for its end.
     `requested_by` is recorded with each change: user@host if it isn't given.
+
+    Keyspaces can't be deleted. There is no class for asyncio: use `asyncio.to_thread`.
     """
 
     def __init__(
@@ -59,7 +44,7 @@ class Admin:
         requested_by: str = "",
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
-        self._control: Final = Control(endpoints, timeout, tls=tls)
+        self.control: Final = Control(endpoints, timeout, tls=tls)  # beneath: for views that show whole messages
         self._requester: Final = requested_by or requester()
 
     def __enter__(self) -> Self:
@@ -70,13 +55,13 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections. The client can't be used again."""
-        self._control.close()
+        self.control.close()
 
     # Nodes
 
     def nodes(self) -> list[Node]:
         """All nodes, by the active controller's table if it answers, else by another node's."""
-        status = self._control.summary()
+        status = self.control.summary()
         counts = {one.node_id: one for one in status.summary.nodes}
         heard = {one.node_id: one.heartbeat_age_ms for one in status.nodes if one.HasField("heartbeat_age_ms")}
         return [
@@ -104,46 +89,46 @@ class Admin:
         rate_limit: int = 0,
         queue: bool = False,
     ) -> Operation:
-        """Make a node safe to stop; with `decommission` it keeps no data either. `rate_limit`, in bytes a second (0: no
-        limit), is the most that each node ships for it. With `queue` it waits for operations that touch the same.
+        """Make a node safe to stop: it hands over all that it leads, and with `decommission` also all its data. This
+        starts at once, and holds until `undrain`; `plan_reassign(drain=…)` only plans moves away from a node, once.
+        `rate_limit`, in bytes a second (0: no limit), is the most that each node ships for it. With `queue` it waits
+        for operations that touch the same.
 
         Raises UNKNOWN_NODE, OPERATION_RUNNING, NO_SOURCE, and NOT_ENOUGH_NODES if the others can't take its data.
         """
-        started = self._control.drain(
+        started = self.control.drain(
             node, decommission, requested_by=self._requester, reason=reason, rate_limit=rate_limit, queue=queue
         )
         return operation_of(started)
 
     def undrain(self, node: str) -> None:
         """Let a node stay after all; a drain that has not ended is cancelled. Raises UNKNOWN_NODE."""
-        self._control.undrain(node, self._requester)
+        self.control.undrain(node, self._requester)
 
     def drain_status(self, node: str) -> DrainStatus:
         """What would happen if the node stopped now. Raises UNKNOWN_NODE."""
-        return read(DrainStatus, self._control.drain_status(node))
+        return read(DrainStatus, self.control.drain_status(node))
 
     def remove_node(self, node: str) -> None:
         """Forget a node that is down and holds nothing: it can't come back with its old data. Raises UNKNOWN_NODE,
         NODE_IN_USE.
         """
-        self._control.remove_node(node)
+        self.control.remove_node(node)
 
     def transfer_leadership(self, node: str) -> None:
         """Let another voter be the active controller. Raises UNKNOWN_NODE, INVALID_VOTERS."""
-        self._control.transfer_leadership(node)
+        self.control.transfer_leadership(node)
 
     def change_voters(self, *, promote: Sequence[str] = (), demote: Sequence[str] = ()) -> None:
         """Make learners voters, and voters learners, in one step of the Raft group. Raises UNKNOWN_NODE,
         INVALID_VOTERS, VOTERS_CHANGING."""
-        self._control.change_voters(promote, demote)
+        self.control.change_voters(promote, demote)
 
     # Keyspaces and partitions
 
     def keyspaces(self) -> list[Keyspace]:
         """All keyspaces, in the order in which they were created."""
-        status = self._control.summary()
-        counts = {one.keyspace_id: one for one in status.summary.keyspaces}
-        return [_keyspace(row, counts.get(row.id)) for row in status.table.keyspaces]
+        return keyspaces_of(self.control.summary())
 
     def create_keyspace(
         self,
@@ -174,7 +159,7 @@ class Admin:
             raise invalid("max_bytes and max_ops are for a keyspace by ranges: one by hash is never split")
         if split_points is not None and hash_function != HashFunction.MURMUR3:
             raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
-        created = self._control.create_keyspace(
+        created = self.control.create_keyspace(
             name,
             partitions or 0,
             checked_number(cluster_pb2.HashFunction, HashFunction, hash_function, "hash_function"),
@@ -187,14 +172,14 @@ class Admin:
             max_ops=max_ops or 0,
         )
         count = created.partition_count if split_points is None else len(split_points) + 1
-        return _keyspace(created, admin_pb2.KeyspaceCounts(partitions=count))
+        return keyspace_of(created, admin_pb2.KeyspaceCounts(partitions=count))
 
     def partitions(self, keyspace: str | None = None) -> Iterator[Partition]:
         """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
         UNKNOWN_KEYSPACE.
         """
         wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
-        listed = self._control.partitions(wanted)
+        listed = self.control.partitions(wanted)
         names = {row.id: row.name for row in listed.status.table.keyspaces}
         if keyspace is not None and keyspace not in names.values():
             raise MinkaError(Code.UNKNOWN_KEYSPACE, f"keyspace {keyspace!r} does not exist")
@@ -215,14 +200,29 @@ class Admin:
         """Let new partitions of a keyspace by ranges begin at these keys; None if one begins at each already. Raises
         UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
-        started = self._control.split(keyspace, keys, self._requester, reason, queue=queue)
+        started = self.control.split(keyspace, keys, self._requester, reason, queue=queue)
         return operation_of(started) if started is not None else None
 
     def merge(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation:
         """Merge the partitions that begin at these keys into those before them. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES,
         NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
-        return operation_of(self._control.merge(keyspace, keys, self._requester, reason, queue=queue))
+        return operation_of(self.control.merge(keyspace, keys, self._requester, reason, queue=queue))
+
+    def split_keys(self, partition: int, parts: int) -> list[bytes]:
+        """Keys that divide a partition by ranges, given by its id, into `parts` of about the same bytes, for
+        `split`: its leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
+        """
+        listed = self.control.partitions(
+            made(admin_pb2.PartitionFilter, called={"ids": "partition"}, ids=[partition])
+        ).whole()
+        row = next(iter(listed.table.partitions), None)
+        if row is None:
+            raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {partition}")
+        address = next((node.address for node in listed.table.nodes if node.id == row.leader), None)
+        if address is None:
+            raise MinkaError(Code.PARTITION_OFFLINE, f"partition {partition} has no leader")
+        return self.control.split_keys(address, partition, parts)
 
     # Plans
 
@@ -240,15 +240,17 @@ class Admin:
     ) -> Plan:
         """The plan that spreads replicas evenly over the nodes `to` (none: all LIVE ones). Nothing is changed.
 
-        `keyspaces` are those that are planned (none: all), `drain` nodes that are to have nothing, `weights` shares of
-        nodes beside the others'. `partitions` gives the replicas that partitions, by id, are to have, the preferred
-        leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the most that each
-        node ships. What running operations move is left alone; with `queue` the plan begins where they end.
+        `keyspaces` are those that are planned (none: all), `weights` shares of nodes beside the others'. `drain` are
+        nodes that are to have nothing after this plan, which later plans and keyspaces may give them again; to take a
+        node out for good, use the method `drain`. `partitions` gives the replicas that partitions, by id, are to have,
+        the preferred leader first: then nothing else is planned. `rate_limit`, in bytes a second (0: no limit), is the
+        most that each node ships. What running operations move is left alone; with `queue` the plan begins where they
+        end.
 
         Raises UNKNOWN_NODE, UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, NOT_ENOUGH_NODES, NO_SOURCE.
         """
         return plan_of(
-            self._control.plan_reassign(
+            self.control.plan_reassign(
                 to,
                 keyspaces,
                 drain,
@@ -263,10 +265,11 @@ class Admin:
     def apply(self, plan: Plan, *, reason: str = "", rate_limit: int | None = None) -> Operation:
         """Start exactly this plan. `reason` and `rate_limit`, if given, take the place of the plan's own.
 
-        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited, and
-        OPERATION_RUNNING if another operation moves the same now.
+        Raises STALE_PLAN if its partitions or duties have changed since it was made, DAMAGED_PLAN if it was edited,
+        OPERATION_RUNNING if another operation moves the same now, and INVALID_ARGUMENT if it has no moves: look at
+        `plan.moves` first.
         """
-        return operation_of(self._control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
+        return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
@@ -274,35 +277,44 @@ class Admin:
         """Let the first replica of each partition lead, in these keyspaces and of these partitions by id (none: all).
         Raises UNKNOWN_KEYSPACE, UNKNOWN_PARTITION, OPERATION_RUNNING.
         """
-        answer = self._control.elect_leaders(
+        answer = self.control.elect_leaders(
             keyspaces, partitions, requested_by=self._requester, reason=reason, queue=queue
         )
         started = operation_of(answer.operation) if answer.HasField("operation") else None
         return Election(started, read_all(Blocker, answer.skipped))
+
+    def elect_unclean(self, partition: int, node: str, *, partition_epoch: int, reason: str = "") -> None:
+        """Let this node lead a partition, given by its id, although its copy may lack acknowledged writes: they are
+        lost. `partition_epoch` is that of the `Partition` that was looked at.
+
+        Raises UNKNOWN_PARTITION, LEADER_EXISTS, STALE_EPOCH if the partition has changed since, and INELIGIBLE_REPLICA
+        if the node isn't LIVE or has no whole copy.
+        """
+        self.control.elect_unclean(partition, partition_epoch, node, requested_by=self._requester, reason=reason)
 
     # Operations
 
     def operations(self, limit: int = 20) -> list[Operation]:
         """The newest operations, at most `limit` (1 to 1,000)."""
         checked_whole(limit, "limit", range(1, _MOST_OPERATIONS + 1))
-        return [operation_of(row) for row in self._control.operations(limit=limit).operations]
+        return [operation_of(row) for row in self.control.operations(limit=limit).operations]
 
     def operation(self, operation: Operation | int) -> Operation:
         """An operation as it is now. Raises UNKNOWN_OPERATION."""
-        return operation_of(self._control.operations([_id_of(operation)]).operations[0])
+        return operation_of(self.control.operations([_id_of(operation)]).operations[0])
 
     def migrations(self, operation: Operation | int) -> list[Migration]:
         """The moves of an operation, those under way first. Raises UNKNOWN_OPERATION."""
-        found = self._control.operations([_id_of(operation)], with_migrations=True)
+        found = self.control.operations([_id_of(operation)], with_migrations=True)
         return list(read_all(Migration, found.migrations))
 
     def blockers(self, operation: Operation | int) -> list[Blocker]:
         """What holds an operation up now, as the active controller sees it. Raises UNKNOWN_OPERATION."""
-        return list(read_all(Blocker, self._control.operations([_id_of(operation)], with_migrations=True).blockers))
+        return list(read_all(Blocker, self.control.operations([_id_of(operation)], with_migrations=True).blockers))
 
     def wait(self, operation: Operation | int, timeout: float = 3600.0) -> Operation:
-        """Wait until an operation has ended, at most `timeout` seconds, and return it; how it ended is its `state`.
-        Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
+        """Wait until an operation has ended, at most `timeout` seconds, and return it, also if it has FAILED: compare
+        its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
         """
         deadline = time.monotonic() + checked_timeout(timeout)
         while True:
@@ -316,49 +328,24 @@ class Admin:
 
     def pause(self, operation: Operation | int) -> Operation:
         """Let an operation begin no further move; those under way go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
-        return operation_of(self._control.pause_operation(_id_of(operation)))
+        return operation_of(self.control.pause_operation(_id_of(operation)))
 
     def resume(self, operation: Operation | int) -> Operation:
         """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
-        return operation_of(self._control.resume_operation(_id_of(operation)))
+        return operation_of(self.control.resume_operation(_id_of(operation)))
 
     def cancel(self, operation: Operation | int, *, reason: str = "") -> Operation:
         """Cancel an operation: moves that can go back do so, and the others are completed. Raises UNKNOWN_OPERATION,
         OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
         """
-        return operation_of(self._control.cancel_operation(_id_of(operation), self._requester, reason))
+        return operation_of(self.control.cancel_operation(_id_of(operation), self._requester, reason))
 
     def limit(self, operation: Operation | int, rate_limit: int) -> Operation:
         """Set the most that each node ships for an operation from now on, in bytes a second (0: no limit). Raises
         UNKNOWN_OPERATION, OPERATION_ENDED.
         """
-        return operation_of(self._control.limit_operation(_id_of(operation), rate_limit))
-
-
-def operation_of(row: cluster_pb2.Operation) -> Operation:
-    """The operation in the message."""
-    kind = OperationKind(row.WhichOneof("kind") or "unknown")
-    return read(Operation, row, kind=kind, node=row.drain.node, decommission=row.drain.decommission)
+        return operation_of(self.control.limit_operation(_id_of(operation), rate_limit))
 
 
 def _id_of(operation: Operation | int) -> int:
     return operation.id if isinstance(operation, Operation) else checked_whole(operation, "operation", range(1 << 64))
-
-
-def _keyspace(row: cluster_pb2.Keyspace, counts: admin_pb2.KeyspaceCounts | None) -> Keyspace:
-    by_ranges = row.partitioning == cluster_pb2.PARTITIONING_RANGES
-    hash_name = cluster_pb2.HashFunction.Name(row.hash).removeprefix("HASH_FUNCTION_").lower()
-    counts = counts or admin_pb2.KeyspaceCounts(partitions=row.partition_count)
-    return read(
-        Keyspace,
-        row,
-        partitioning=Partitioning.RANGES if by_ranges else Partitioning.HASH,
-        hash_function=None if by_ranges else HashFunction(hash_name),
-        max_bytes=row.max_bytes or None,
-        max_ops=row.max_ops or None,
-        partitions=counts.partitions,
-        online=counts.online,
-        offline=counts.offline,
-        keys=counts.keys,
-        bytes=counts.bytes,
-    )

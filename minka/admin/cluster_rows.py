@@ -1,10 +1,9 @@
-"""Nodes, keyspaces, partitions and operations as the cluster has them: what `Admin` returns. All times are in UTC,
-sizes in bytes.
-"""
+"""Nodes and partitions as the cluster has them: what `Admin` returns. All times are in UTC, sizes in bytes."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from minka.admin.operation_rows import Blocker
 from minka.engine.messages import Word
 
 
@@ -20,31 +19,6 @@ class NodeState(Word):
     UNKNOWN = "unknown"
 
 
-class Partitioning(Word):
-    """How a key finds its partition."""
-
-    HASH = "hash"
-    RANGES = "ranges"
-    UNKNOWN = "unknown"
-
-
-class HashFunction(Word):
-    """The hash of a keyspace by hash."""
-
-    MURMUR3 = "murmur3"  # MurmurHash3 x86 32-bit, seed 0
-    MD5 = "md5"
-    CRC16 = "crc16"  # the hash slot of Redis Cluster
-    UNKNOWN = "unknown"
-
-
-class Durability(Word):
-    """When a replica in sync counts as having a write."""
-
-    SYNC = "sync"  # once its disk has it
-    ASYNC = "async"  # once its memory has it: a power cut of all replicas can lose it
-    UNKNOWN = "unknown"
-
-
 class PartitionState(Word):
     """A partition's state (Kafka's controller has the same)."""
 
@@ -52,48 +26,6 @@ class PartitionState(Word):
     ASSIGNED = "assigned"  # its leader has yet to confirm
     ONLINE = "online"
     OFFLINE = "offline"  # its leader is gone, and no replica can take its place
-    UNKNOWN = "unknown"
-
-
-class OperationState(Word):
-    """How far an operation is."""
-
-    QUEUED = "queued"  # it begins after earlier operations that touch the same
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    UNKNOWN = "unknown"
-
-    @property
-    def has_ended(self) -> bool:
-        """True if nothing changes any more."""
-        return self in (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED)
-
-
-class OperationKind(Word):
-    """The change that an operation makes."""
-
-    REASSIGN = "reassign"  # replicas move as a plan says
-    ELECT_LEADERS = "elect_leaders"  # preferred leaders lead
-    DRAIN = "drain"  # a node leads nothing, and has nothing if it is decommissioned
-    SPLIT = "split"
-    MERGE = "merge"
-    REBALANCE = "rebalance"  # duties of a pallet move between shards
-    UNKNOWN = "unknown"
-
-
-class MigrationState(Word):
-    """How far one move of an operation is."""
-
-    PENDING = "pending"
-    COPYING = "copying"  # the source sends its data, and the target follows its log
-    HANDED_OVER = "handed_over"  # the target leads; the source has yet to delete its copy
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"  # the partition stayed where it was
-    CANCELLING = "cancelling"  # a new replica leads already, and hands over to an old one
-    PREPARING = "preparing"  # the target is told to prepare for the duty
-    RELEASING = "releasing"  # the source is told to release the duty
     UNKNOWN = "unknown"
 
 
@@ -121,34 +53,12 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyspace:
-    """A keyspace, and what its partitions add up to."""
-
-    id: int
-    name: str
-    partitioning: Partitioning
-    hash_function: HashFunction | None  # None: by ranges
-    replicas: int
-    min_insync: int  # with fewer replicas in sync, writes are refused
-    durability: Durability
-    unclean_election: bool  # a replica that isn't in sync may lead if no other is alive: that loses writes
-    max_bytes: int | None  # by ranges: a partition with more is split; None: no limit
-    max_ops: int | None  # by ranges: a partition with more keys read and written a second is split; None: no limit
-    created: datetime
-    partitions: int
-    online: int
-    offline: int
-    keys: int  # as the leaders last reported
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
     """A partition: which nodes have it, and how far they are."""
 
-    id: int
+    id: int  # unique in the cluster, in all keyspaces
     keyspace: str
-    name: str  # "flights/7"
+    name: str  # "flights/7": by hash 7 is its slot, by ranges only a number; it isn't the id
     start_key: bytes  # by ranges: its keys begin here; b"": unbounded, as in a keyspace by hash
     end_key: bytes  # by ranges: its keys end before
     state: PartitionState
@@ -165,50 +75,11 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """A change that takes time, and goes on without the client that asked for it."""
+class ShardOnNode:
+    """A shard on a node's machine that has duties."""
 
-    id: int
-    kind: OperationKind
-    state: OperationState
-    requested_by: str
-    automatic: bool  # the active controller has begun it automatically
-    reason: str
-    created: datetime
-    finished: datetime | None
-    outcome: str
-    migration_count: int
-    paused: bool
-    cancelled: bool  # it is to end; migrations that can't go back are completed
-    rate_limit: int  # bytes a second that a node may send for it; 0: no limit
-    node: str  # the node that a drain is of; "": of another kind
-    decommission: bool  # the drain leaves nothing on the node
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One move of an operation: a replica from node to node, or a duty from shard to shard."""
-
-    operation_id: int
-    index: int  # its place among the partition's migrations in the operation, from 0
-    partition_id: int | None  # None: a duty moves
-    duty: int | None  # the duty's number
-    source: str
-    target: str
-    state: MigrationState
-    reason: str
-    outcome: str
-    started: datetime | None
-    finished: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """A thing in the way, and the remedy, a command if there is one."""
-
-    partition: str  # "flights/7"; "": the whole operation
-    reason: str
-    remedy: str
+    shard: str
+    duties: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +92,4 @@ class DrainStatus:
     safe_to_stop: bool
     blockers: tuple[Blocker, ...]  # the first few
     blocker_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Election:
-    """An election of preferred leaders that was asked for."""
-
-    operation: Operation | None  # None: all of them lead already, or can't
-    skipped: tuple[Blocker, ...]  # partitions whose preferred leader can't lead now
+    shards: tuple[ShardOnNode, ...]

@@ -284,12 +284,20 @@ class Control:
         )
         return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
-    def elect_unclean(self, row: cluster_pb2.Partition, node: str, *, requested_by: str, reason: str = "") -> None:
-        """Let this node lead the partition, if its row is still this one. Its copy may lack acknowledged writes.
+    def elect_unclean(
+        self, partition_id: int, partition_epoch: int, node: str, *, requested_by: str, reason: str = ""
+    ) -> None:
+        """Let this node lead the partition, if its epoch is still this one. Its copy may lack acknowledged writes.
 
         Raises LEADER_EXISTS, STALE_EPOCH, and INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
         """
-        unclean = admin_pb2.UncleanElection(partition_id=row.id, partition_epoch=row.partition_epoch, node=node)
+        unclean = made(
+            admin_pb2.UncleanElection,
+            called={"partition_id": "partition"},
+            partition_id=partition_id,
+            partition_epoch=partition_epoch,
+            node=node,
+        )
         request = made(admin_pb2.ElectLeadersRequest, requested_by=requested_by, reason=reason, unclean=unclean)
         self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
+from minka.cluster.plan_digest import without_splits
 from minka.engine.arguments import invalid
 from minka.engine.messages import read
 from minka.errors import Code, MinkaError
@@ -14,13 +15,24 @@ class Move:
     """A partition's replicas change, or a duty goes from shard to shard."""
 
     partition: str  # "flights/7", or a duty as "feeds/bbc"
-    source: str
-    target: str
+    source: str  # "": not just one replica moves, see `replicas`; or the duty was nowhere
+    target: str  # "": not just one replica moves, see `target_replicas`
     bytes: int
     weight: int  # the duty's
     reason: str
     replicas: tuple[str, ...]  # before
     target_replicas: tuple[str, ...]  # after
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """A partition by ranges is split."""
+
+    partition: str  # "authors/7"
+    keyspace: str
+    keys: tuple[bytes, ...]  # new partitions begin there
+    bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +64,14 @@ class ShardBalance:
 class Plan:
     """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was
     edited, or whose partitions have changed since it was made.
+
+    A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
     """
 
     digest: str  # SHA-256
     created: datetime
     moves: tuple[Move, ...]
+    splits: tuple[PlannedSplit, ...]
     minimum_moves: int  # no plan with fewer moves leaves the nodes as even
     nodes: tuple[NodeBalance, ...]
     shards: tuple[ShardBalance, ...]  # of a plan for duties
@@ -66,6 +81,10 @@ class Plan:
     rate_limit: int  # bytes a second that each node may ship; 0: no limit
     queued: bool  # it begins after operations that touch the same
     message: admin_pb2.Plan = field(repr=False, compare=False)  # as it is sent
+
+    def without_splits(self) -> "Plan":
+        """The plan with its moves alone."""
+        return plan_of(without_splits(self.message))
 
 
 def plan_of(message: admin_pb2.Plan) -> Plan:

@@ -4,6 +4,11 @@
 def requester() -> str:
     """The user who asks, as the operation's record says it: user@host."""
     import getpass  # minkactl starts without them
+    import os
     import socket
 
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user often has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -14,7 +14,7 @@ MAX_KEY_BYTES: Final = 64 * 1024
 
 
 class KeyRange(NamedTuple):
-    """The keys with start <= key < end."""
+    """The keys with start <= key < end; b"" as either means that there is no bound."""
 
     start: bytes = b""
     end: bytes = b""

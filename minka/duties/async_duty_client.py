@@ -72,6 +72,8 @@ class AsyncClient:
 
     With `if_version` the cluster makes a change only if the duty or pallet has this version; otherwise it raises
     VERSION_MISMATCH. None means any version. Versions begin at 1, so 0 raises INVALID_ARGUMENT.
+
+    There is no way to watch duties: a delegate is told about its own, and `list` and `shards` may be asked again.
     """
 
     def __init__(self, endpoints: Sequence[str] | None = None, *, timeout: float = 5.0, tls: Tls | None = None) -> None:
@@ -192,7 +194,8 @@ class AsyncClient:
         `payload` is handed to the shard: at most 1 MiB; a str stands for its UTF-8 form. `weight`, 0 to
         1,000,000,000,000, is in the unit of the shards' capacities. A synthetic duty is on every shard that takes its
         pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
-        delegate no longer reports it. Raises DUTY_EXISTS, UNKNOWN_PALLET, INVALID_DUTY.
+        delegate no longer reports it. Raises DUTY_EXISTS (also if the duty that is there is the same), UNKNOWN_PALLET,
+        and INVALID_DUTY for a synthetic duty that is also lazy or stationary.
         """
         made = changes_.create(
             pallet, duty, payload, weight=weight, synthetic=synthetic, stationary=stationary, lazy=lazy
@@ -271,7 +274,7 @@ class AsyncClient:
         """The duties of a pallet ("": all pallets) on a shard ("": any, or none), in the order in which they were
         created; with `unplaced` only those that are nowhere, with `quarantined` only those that are kept from shards,
         since attaching them failed or ended processes. The client asks page by page, each within `timeout` seconds, so
-        the whole isn't a snapshot.
+        the whole isn't a snapshot. Raises UNKNOWN_PALLET, UNKNOWN_SHARD.
         """
         async for page in self._pages(pallet, shard, unplaced, quarantined, with_payloads, timeout):
             for status in page:
@@ -309,7 +312,9 @@ class AsyncClient:
     async def create_pallet(
         self, pallet: Pallet | str, *, consistency: Consistency = "quorum", timeout: float | None = None
     ) -> Pallet:
-        """Create a pallet, by its name alone or with its settings, and return its row. Raises PALLET_EXISTS."""
+        """Create a pallet, by its name alone or with its settings, and return its row. If there is one with the same
+        settings, that one is returned; one with other settings raises PALLET_EXISTS.
+        """
         made = [changes_.create_pallet(pallet)]
         return (await self.change_pallets(made, consistency=consistency, timeout=timeout))[0]
 
@@ -352,7 +357,9 @@ class AsyncClient:
         return [messages.pallet_summary(summary) for summary in response.pallets]
 
     async def shards(self, names: Sequence[str] = (), *, timeout: float | None = None) -> Shards:
-        """These shards (none named: all), with their duties, and the latest moves. Raises UNKNOWN_SHARD."""
+        """These shards (none named: all), with their duties, and the latest moves in the cluster, at most 100. Raises
+        UNKNOWN_SHARD.
+        """
         return messages.shards(await self._do(_calls.get_shards(names), timeout))
 
     async def compare_pallet(self, pallet: str, *, timeout: float | None = None) -> builtins.list[BalancerComparison]:

@@ -1,7 +1,7 @@
 """Changes of duties and pallets, to be made together:
 
-client.change([create("feeds", "bbc", b"…"), delete("feeds", "ft")])
-client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
+    client.change([create("feeds", "bbc", "https://…"), delete("feeds", "ft")])
+    client.change_pallets([create_pallet("feeds"), delete_pallet("maps")])
 
 Names of pallets and ids of duties have 1 to 256 printable characters, and a pallet's name has no slash. A payload is
 bytes, up to 1 MiB; a str stands for its UTF-8 form. A weight is a whole number from 0 to 1,000,000,000,000. Each
@@ -48,7 +48,7 @@ _Change = TypeVar("_Change", "DutyChange", "PalletChange")
 
 @dataclass(frozen=True, slots=True)
 class DutyChange:
-    """A change of one duty, for `Client.change`. The functions of `minka.duties.changes` make it."""
+    """A change of one duty, for `Client.change`. Only the functions of `minka.duties.changes` make it."""
 
     _message: api.DutyChange = field(repr=False)
 
@@ -67,7 +67,7 @@ class DutyChange:
 
 @dataclass(frozen=True, slots=True)
 class PalletChange:
-    """A change of one pallet, for `Client.change_pallets`. The functions of `minka.duties.changes` make it."""
+    """A change of one pallet, for `Client.change_pallets`. Only the functions of `minka.duties.changes` make it."""
 
     _message: api.PalletChange = field(repr=False)
 

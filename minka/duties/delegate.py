@@ -34,7 +34,7 @@ class Duty:
     id: str = field(compare=False)  # unique in its pallet
     payload: bytes = field(default=b"", compare=False, repr=False)  # up to 1 MiB; from a client only if asked for
     weight: int = field(default=1, compare=False)  # 0 to 1,000,000,000,000, in the unit of the shards' capacities
-    version: int = field(default=1, compare=False)  # 1 when it is created, and one more with each change by a client
+    version: int = field(default=1, compare=False)  # 1 when it is created; each `update` adds 1, `pin` and others don't
     epoch: int = 0  # the fencing token: greater with each assignment of the duty, to whichever shard
     synthetic: bool = field(default=False, compare=False)  # it is on every shard that takes its pallet
     stationary: bool = field(default=False, compare=False)  # once placed, it is never moved to balance the shards
@@ -64,7 +64,7 @@ class Delegate:
     """
 
     def attach(self, duties: Duties) -> Awaitable[None] | None:
-        """Take the duties, at most 1,000 of one pallet: from now on this process does their work."""
+        """Take the duties, at most 1,000 of one pallet, in any order: from now on this process does their work."""
         raise NotImplementedError
 
     def detach(self, duties: Duties) -> Awaitable[None] | None:
@@ -91,7 +91,7 @@ class Delegate:
         """The duties that this process really has, or a mapping from each to the weight that it turned out to have
         (None: as it was).
 
-        A lazy duty that is left out has ended. This is called about once a second, on the event loop if `attach` is a
-        coroutine.
+        A lazy duty that is left out has ended; without this method lazy duties stay. This is called about once a
+        second, on the event loop if `attach` is a coroutine.
         """
         raise NotImplementedError

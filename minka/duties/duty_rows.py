@@ -94,7 +94,7 @@ class ShardLoad:
 
     shard: str
     pallet: str
-    duties: int
+    duties: int  # without synthetic ones, as `weight`
     weight: int
     capacity: int | None  # None: it states none
 
@@ -122,10 +122,10 @@ class PalletSummary:
     """A pallet, and the sums of its duties."""
 
     pallet: Pallet
-    duties: int
-    attached: int
+    duties: int  # synthetic ones included, as in `attached` and `weight`
+    attached: int  # to at least one shard
     weight: int
-    unplaced: tuple[UnplacedDuty, ...]  # the first few
+    unplaced: tuple[UnplacedDuty, ...]  # the first few, without synthetic ones
     unplaced_count: int
     loads: tuple[ShardLoad, ...]
     held_back: str  # why it isn't balanced automatically now; "" if nothing is in the way
@@ -195,7 +195,7 @@ class DutyStatus(DutyRow):
     """A duty, the cluster's records about it, and its place."""
 
     assignments: tuple[Assignment, ...]
-    unplaced: str  # why no shard has it; "" if one has
+    unplaced: str  # why no shard has it; "" if one has it, and always for a synthetic duty
 
 
 class ShardState(Word):
@@ -211,7 +211,9 @@ class ShardState(Word):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A process that hosts duties, and its duties."""
+    """A process that hosts duties, and its duties. `assigned`, `attached` and `releasing` count synthetic duties, too;
+    `loads` doesn't.
+    """
 
     name: str
     node: str  # on whose machine it runs; "": not known
@@ -244,10 +246,10 @@ class DutyMove:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The shards of a cluster, and which duties moved lately, the newest first."""
+    """The shards of a cluster, and which duties moved lately."""
 
     shards: tuple[ShardStatus, ...]
-    moves: tuple[DutyMove, ...]
+    moves: tuple[DutyMove, ...]  # the newest first, at most 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +266,9 @@ class DutyExplanation:
     """The reasons why a duty is where it is."""
 
     status: DutyStatus
-    summary: str
+    summary: str  # one or two sentences
     shards: tuple[ShardVerdict, ...]
-    moves: tuple[DutyMove, ...]
+    moves: tuple[DutyMove, ...]  # of this duty, the newest first, at most 100
 
 
 @dataclass(frozen=True, slots=True)

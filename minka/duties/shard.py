@@ -49,6 +49,8 @@ class Shard:
     TLS.
     """
 
+    name: Final[str]
+
     def __init__(
         self,
         delegate: Delegate,
@@ -67,7 +69,7 @@ class Shard:
             raise invalid(f"on_stuck is {on_stuck!r}, not exit or report")
         endpoints, tls = given_or_resolved(endpoints, tls)
         channel_credentials(tls)  # report a bad file now
-        self.name: Final = default_name() if name is None else checked_shard(name)
+        self.name = default_name() if name is None else checked_shard(name)
         self._methods = methods_of(delegate)
         self._endpoints = checked_endpoints(endpoints)
         self._tls = tls

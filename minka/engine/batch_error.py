@@ -23,11 +23,11 @@ _GRAVEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Keys that failed together."""
+    """Keys of a batch that failed together."""
 
     keys: tuple[bytes, ...]
-    node: str  # "" when no node was asked
-    address: str
+    node: str  # "": no node was asked
+    address: str  # host:port; "": no node was asked
     error: MinkaError
 
     def where(self) -> str:
@@ -38,12 +38,13 @@ class Failure:
 
 
 class BatchError(MinkaError):
-    """Some keys of a batch failed; the others were done. `failures` has a `Failure` for keys that failed together, and
-    `code` is the gravest of their codes.
+    """Some keys of a batch failed; the others were done. `code` is the gravest of the failures' codes.
 
     It is also of the class of other errors with this code: `except minka.Unavailable` catches it if all failed keys may
     work in a moment.
     """
+
+    failures: Final[tuple[Failure, ...]]  # one for all keys that failed together
 
     def __new__(cls, failures: Sequence[Failure], key_count: int) -> Self:
         """An instance of the class that goes with the gravest code."""
@@ -61,7 +62,7 @@ class BatchError(MinkaError):
         if len(failures) > _MAX_SHOWN:
             shown.append(f"{len(failures) - _MAX_SHOWN} more like these in `failures`")
         super().__init__(code, f"{failed} of {key_count} keys failed: {'; '.join(shown)}")
-        self.failures: Final = tuple(failures)
+        self.failures = tuple(failures)
         self._key_count: Final = key_count
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -22,23 +22,22 @@ _INT64: Final = range(-(2**63), 2**63)
 class Written:
     """The outcome of a write with a condition or a lifetime. It is true if the write was done.
 
-    `version` is the key's version now: that of the new value if the write was done, else of the present one; 0 without
-    a value. It changes with every write of the key; compare versions only for equality.
+    A version changes with every write of the key; compare versions only for equality.
     """
 
     done: bool
-    version: int
+    version: int  # the key's version now: the new value's if the write was done, else the present one's; 0: no value
 
     def __bool__(self) -> bool:
         return self.done
 
 
 class VersionedValue(NamedTuple):
-    """A value with its version, for `put(…, if_version=…)`, and when it expires (Unix time in seconds; None: never)."""
+    """A value with its version and when it expires."""
 
     value: bytes
-    version: int
-    expires_at: float | None
+    version: int  # for `put(…, if_version=…)`
+    expires_at: float | None  # Unix time in seconds; None: never
 
     @classmethod
     def of(cls, found: Versioned) -> "VersionedValue":

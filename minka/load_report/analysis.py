@@ -52,7 +52,7 @@ class NodePoint:
 class Imbalance:
     """The imbalance of the nodes in one step: the most that a node has, divided by the mean of all. 1 is even."""
 
-    at_ms: int
+    at_ms: int  # Unix milliseconds
     ops: float | None
     bytes: float | None
 

@@ -32,22 +32,19 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class FullForecast:
-    """The time when a node is full. `bytes_per_day` is the change of its room, between `low` and `high` with 95 % if
-    the trend stays. `full_ms` is None when the end is not in sight; it is between `earliest_ms` and `latest_ms` (None:
-    perhaps never). `said` is all of this in words.
-    """
+    """The time when a node is full. Times are in Unix milliseconds."""
 
     node: str
     at_ms: int  # the time of the last point of the history
-    room: int
-    bytes_per_day: float | None
-    low_bytes_per_day: float | None
+    room: int  # bytes
+    bytes_per_day: float | None  # the change of its room
+    low_bytes_per_day: float | None  # with 95 %, if the trend stays, the change is between this and the next
     high_bytes_per_day: float | None
-    full_ms: int | None
+    full_ms: int | None  # None: the end isn't in sight
     earliest_ms: int | None
-    latest_ms: int | None
+    latest_ms: int | None  # None: perhaps never
     hours: int  # on which the forecast is based
-    said: str
+    said: str  # all of this in words
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> Trend:

@@ -34,12 +34,12 @@ class ProposedSplit:
     """A split of a partition into `parts` of equal bytes."""
 
     partition_id: int
-    partition: str
+    partition: str  # "authors/7"
     keyspace: str
     generation: int
     leader: str
     parts: int
-    bytes: int
+    bytes: int  # of the whole partition
     reason: str
 
 
@@ -49,7 +49,7 @@ class ProposedMove:
 
     partition_id: int
     partition: str
-    replicas: list[str]
+    replicas: list[str]  # now
     target_replicas: list[str]
     bytes: int
     reason: str

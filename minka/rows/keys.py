@@ -44,7 +44,7 @@ NAN: Final = {SINGLE: bytes.fromhex("ffc00000"), DOUBLE: bytes.fromhex("fff80000
 
 
 class Single(float):
-    """A number of single precision (32 bits), like Spark's float. A plain float has double precision."""
+    """`Single(0.1)`: a number of single precision (32 bits), like Spark's float. A plain float has double precision."""
 
     __slots__ = ()
 

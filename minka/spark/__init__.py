@@ -1,20 +1,66 @@
-"""Minka on Spark: the data source `minka`, and jobs over whole keyspaces. Needs `pip install "minka[spark]"`."""
+"""Minka on Spark: the data source "minka", and jobs over whole keyspaces. Needs `pip install "minka[spark]"`.
+
+The data source needn't be registered, and reads each partition as it is at one moment:
+
+    spark = minka.spark.session()
+    cluster = {"endpoints": "athens:7400,byzantium:7400", "keyspace": "flights"}
+    pairs = spark.read.format("minka").options(**cluster).load()  # key binary, value binary
+    rows = (
+        spark.read.format("minka")
+        .schema("day DATE, number INT, dest STRING, delay DOUBLE")  # as `minka.rows` writes them
+        .options(**cluster, keyColumns="day,number")  # the other columns are the value's
+        .load()
+    )
+    rows.where("day = DATE '2013-01-01'").show()  # filters by key read only their keys
+    rows.write.format("minka").options(**cluster, keyColumns="day,number").mode("append").save()
+    changes = spark.readStream.format("minka").options(**cluster).load()  # a query of it has checkpointLocation
+
+Jobs are functions, which return a report and work in parallel on the whole keyspace:
+
+    options = LoadOptions(columns=PairColumns(("day", "number")))  # the columns of the key
+    frame = read_files(spark, "flights.csv", schema="day DATE, number INT, dest STRING, delay DOUBLE")
+    print(load(spark, frame, ["athens:7400"], "flights", options).rows)
+    print(verify(spark, frame, ["athens:7400"], "flights", options.columns).is_same)
+
+`.schema("key STRING, value STRING")` reads text, and `.schema("key BINARY")` keys alone. The only mode of writing is
+"append" (of streams also "update"): it sets the values of the keys that are written, and repeats batches that failed;
+others raise INVALID_ARGUMENT. A schema of changes may also have `_change STRING` ("put" or "delete"), `_partition INT`
+and `_offset LONG`.
+
+| option | default | |
+|---|---|---|
+| `endpoints` | as a client's | host:port of some of the nodes, separated by commas |
+| `keyspace` | required | its name |
+| `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
+| `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |
+| `timeout` | 60 | seconds for which a partition may be without a leader that answers |
+| `splitBytes` | 268435456 | reading: several tasks read a partition with more than twice as many bytes; 0: one task |
+| `changesSince` | | reading: instead of rows the changes after `ExportReport.versions`, as JSON |
+| `batchBytes` | 2097152 | writing: bytes of keys and values in one batch |
+| `deleteColumn` | | writing: a boolean column; where it is true, the key is removed |
+| `startingOffsets` | latest | streams: where the first query begins, `latest` or `earliest` |
+| `tlsCa`, `tlsCert`, `tlsKey` | | paths of PEM files, for a cluster with TLS |
+"""
 
 from minka.errors import Code, MinkaError
 
 try:
-    from minka.spark.digesting import digest
-    from minka.spark.exporting import export
+    from minka.load_report.analysis import Imbalance
+    from minka.load_report.forecast import FullForecast
+    from minka.load_report.proposals import Proposals, ProposedMove, ProposedSplit
+    from minka.spark.digesting import DigestReport, digest
+    from minka.spark.driver import log_file
+    from minka.spark.exporting import ExportReport, export
     from minka.spark.inputs import read_files
-    from minka.spark.load_analysis import load_report
-    from minka.spark.loading import FileLoad, LoadOptions, load, load_files, resume
+    from minka.spark.load_analysis import ClusterLoadReport, HotPartition, load_report
+    from minka.spark.loading import FileLoad, LoadOptions, LoadReport, load, load_files, resume
     from minka.spark.lookups import lookup
     from minka.spark.pairs import PairColumns
     from minka.spark.progress import OnProgress, Progress
-    from minka.spark.report import Report
+    from minka.spark.report import Report, StageReport
     from minka.spark.sessions import session
-    from minka.spark.split_planning import splits
-    from minka.spark.verifying import verify
+    from minka.spark.split_planning import ExpectedRange, SplitsReport, splits
+    from minka.spark.verifying import Difference, ReplicaDifference, UnreadReplica, VerifyReport, verify
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     if package in ("numpy", "pandas", "py4j", "pyarrow", "pyspark"):
@@ -22,17 +68,35 @@ except ModuleNotFoundError as error:
     raise
 
 __all__ = [
+    "ClusterLoadReport",
+    "Difference",
+    "DigestReport",
+    "ExpectedRange",
+    "ExportReport",
     "FileLoad",
+    "FullForecast",
+    "HotPartition",
+    "Imbalance",
     "LoadOptions",
+    "LoadReport",
     "OnProgress",
     "PairColumns",
     "Progress",
+    "Proposals",
+    "ProposedMove",
+    "ProposedSplit",
+    "ReplicaDifference",
     "Report",
+    "SplitsReport",
+    "StageReport",
+    "UnreadReplica",
+    "VerifyReport",
     "digest",
     "export",
     "load",
     "load_files",
     "load_report",
+    "log_file",
     "lookup",
     "read_files",
     "resume",

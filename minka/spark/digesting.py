@@ -20,11 +20,11 @@ _PART_MASK: Final = (1 << 22) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestReport(Report):
-    """The result of `digest`. `xor` and `sum` are 16 hexadecimal digits each."""
+    """The result of `digest`: two data frames with the same rows, in any order, have the same digest."""
 
     job: ClassVar[str] = "digest"
 
-    xor: str
+    xor: str  # 16 hexadecimal digits, as `sum`
     sum: str
 
 
@@ -33,7 +33,7 @@ def digest(spark: SparkSession, pairs: DataFrame, *, on_progress: OnProgress | N
     UTF-8.
 
     Raises MinkaError: INVALID_ARGUMENT for other columns, a key that is null, or a line that couldn't be read (see
-    `pairs_of`); and those of `spark_failures`.
+    `read_files`); SPARK_FAILED.
     """
     with running("digest", spark, ["read"], on_progress) as job, job.stage("read") as stage:
         columns = _bytes_of(pairs)

@@ -33,16 +33,14 @@ _OF_CHANGES = f"{CHANGE} string, {PARTITION} int, {OFFSET} long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Report):
-    """The result of `export`. `versions` has, by partition id, the offset of the log up to which everything is in the
-    files; a later export with `since` begins there.
-    """
+    """The result of `export`. `bytes` is 0 if there was a schema, since its columns aren't the keys and values."""
 
     job: ClassVar[str] = "export"
 
     destination: str
     file_format: str
     since: Mapping[str, int] | None = None
-    versions: Mapping[str, int]
+    versions: Mapping[str, int]  # by partition id (text): all up to this offset of its log is in the files
 
 
 def export(
@@ -63,10 +61,11 @@ def export(
     """Write a keyspace's rows as files into the folder `destination`. Each partition is as it was at one offset.
 
     Without a `schema` (DDL) rows have the columns key and value, as bytes in Parquet and else as text. With
-    `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns. With
-    `since`, which is the `versions` of an earlier export's report, the changes after that are written instead, with the
-    columns _change ("put" or "delete"), _partition and _offset, in order within each partition; a change may be in two
-    exports. `timeout` is the most seconds that a partition may be without a leader that answers.
+    `key_columns` these columns of the schema are read from keys of columns, and the others from values of columns; the
+    data source's option for the same is `keyColumns`. With `since`, which is the `versions` of an earlier export's
+    report, the changes after that are written instead, with the columns _change ("put" or "delete"), _partition and
+    _offset, in order within each partition; a change may be in two exports. `timeout` is the most seconds that a
+    partition may be without a leader that answers.
 
     Raises MinkaError: INVALID_ARGUMENT (also for another format, and if the folder exists, unless `overwrite`),
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.

@@ -34,7 +34,7 @@ def read_files(spark: SparkSession, path: str, file_format: FileFormat | None = 
     default the end of the name says the format. `schema` is DDL, such as "day DATE, number INT".
 
     Without a schema all columns of CSV are text, and those of JSON are as Spark finds them. A line that can't be read,
-    isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column UNREADABLE; so does a line of CSV
+    isn't UTF-8 or doesn't fit the schema becomes a row with its text in the column `_unreadable`; so does a line of CSV
     with the character U+FFFD, since that stands for bytes that aren't UTF-8.
 
     Raises MinkaError(INVALID_ARGUMENT) if the format isn't known or the path can't be read.

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from minka.admin.control import Control
+from minka.admin.plans import Plan, plan_of
 from minka.bulk.load_history import NodeInterval
 from minka.errors import Code, MinkaError
 from minka.load_report import html as page
@@ -26,7 +27,6 @@ from minka.spark.history import MISSING, NODE, PARTITION, history, summed
 from minka.spark.progress import Job, OnProgress, running
 from minka.spark.report import Report, timestamp
 from minka.tls import Tls
-from minka.v1.admin_pb2 import Plan
 from minka.v1.cluster_pb2 import PartitionTable
 
 DAY: Final = timedelta(days=1)
@@ -52,7 +52,7 @@ class HotPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport(Report):
+class ClusterLoadReport(Report):
     """The result of `load_report`. `rows` is the number of rows of the history, one for each partition, node and
     interval; `bytes` are those of clients' requests and answers in that time. Times are Unix milliseconds; `to_ms` is 0
     if nothing was found.
@@ -71,7 +71,7 @@ class LoadReport(Report):
     proposals: Proposals
     html: str = ""
     parquet: str = ""
-    # The proposals as `minkactl apply` takes them; None if there is nothing to do. Not in the JSON.
+    # The proposals as a plan, as `minkactl apply` takes it; None if there is nothing to do. Not in the JSON.
     plan: Plan | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def load_report(
     tls: Tls | None = None,
     timeout: float = 120.0,
     on_progress: OnProgress | None = None,
-) -> LoadReport:
+) -> ClusterLoadReport:
     """Report on the load in the time `since` before `until` (default: now). `html` is a file for the page, `parquet` a
     folder that doesn't exist yet for the rows of the history, and `plan_file` the file to which the caller is going to
     write the plan; the page names it. Reading six hours of a node's history may take `timeout` seconds. Nothing in the
@@ -121,7 +121,7 @@ def load_report(
         if html:
             names = {"missing": read.missing, "plan_file": plan_file}
             _write(html, page.render(_name(table), found, expected, proposals, name_of, **names))  # type: ignore[arg-type]
-    return LoadReport(
+    return ClusterLoadReport(
         started=timestamp(job.started),
         seconds=round(job.seconds, 3),
         rows=read.rows,
@@ -223,7 +223,7 @@ def _planned(control: Control, proposals: Proposals) -> tuple[Proposals, Plan | 
         [one for one in proposals.moves if one.partition_id in moved],
         list(plan.notes),
     )
-    return kept, plan if split or moved else None
+    return kept, plan_of(plan) if split or moved else None
 
 
 def _hot(found: LoadAnalysis, name_of: Callable[[int, int], str]) -> tuple[HotPartition, ...]:

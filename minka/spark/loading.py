@@ -48,19 +48,19 @@ _REASON: Final = re.compile(r"\b([A-Z]+_[A-Z_]+): (.+)")  # the reason of an abo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """The treatment of rows by a load. `columns` names the key and the value. If several rows have one key, the last by
-    the column `last_by` counts; without `last_by` they are refused. `on_conflict` is for rows whose key the keyspace
-    has already: "error", "replace", or "keep" the old value. With the mode "put" a row that the keyspace has with the
-    same value isn't a conflict: an earlier attempt may have put it. Up to `max_bad` rows that can't be in a keyspace
-    are left out, and written with the reason to `bad_rows` (a folder, JSON).
+    """The treatment of rows by a load: `LoadOptions(columns=PairColumns(("day", "number")))`.
+
+    The mode "ingest" sends sorted files to the nodes, and nothing is visible before all of it is there; "put" puts the
+    rows in batches, which are visible one by one. With "put" a row that the keyspace has with the same value isn't a
+    conflict: an earlier attempt may have put it.
     """
 
     columns: PairColumns
     mode: Mode = "ingest"
-    on_conflict: OnConflict = "error"
-    last_by: str = ""
-    max_bad: int = 0
-    bad_rows: str = ""
+    on_conflict: OnConflict = "error"  # a row's key is in the keyspace already; "keep": the old value stays
+    last_by: str = ""  # if several rows have one key, the last by this column counts; "": such rows are refused
+    max_bad: int = 0  # at most this many rows that can't be in a keyspace are left out, and written to `bad_rows`
+    bad_rows: str = ""  # a folder, for JSON with the reasons
     rate_limit: int = 0  # bytes a second to each node; 0: no limit
 
     def check(self) -> None:
@@ -79,9 +79,9 @@ class LoadOptions:
 class FileLoad:
     """The source and options of a load from files. The load's row keeps them, so anybody can continue the load."""
 
-    source: str
+    source: str  # a file or a folder, as `path` of `read_files`
     file_format: FileFormat | None = None
-    schema: str = ""
+    schema: str = ""  # DDL
     options: LoadOptions
 
     def to_json(self) -> str:
@@ -107,12 +107,12 @@ class LoadReport(Report):
 
     job: ClassVar[str] = "load"
 
-    load_id: str = ""  # none for puts
-    mode: str
+    load_id: str = ""  # "": the mode is "put"
+    mode: Mode
     partitions: int  # the number that got rows
     repeated: int = 0  # rows left out since another one of their key counted
     kept: int = 0  # rows left out since the keyspace had their key
-    bad: int = 0
+    bad: int = 0  # rows left out since they can't be in a keyspace
     was_done: bool = False  # an earlier run of this load had done everything
 
 

@@ -15,8 +15,8 @@ KeyFormat = Literal["binary", "text", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one use of the data source, which docs/pipeline.md describes. As with Spark's own options, case
-    doesn't matter in their names.
+    """The options of one use of the data source, which `minka.spark` lists. As with Spark's own options, case doesn't
+    matter in their names.
     """
 
     endpoints: tuple[str, ...]

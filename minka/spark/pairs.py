@@ -29,7 +29,7 @@ class PairColumns:
     """
 
     key: tuple[str, ...]
-    value: tuple[str, ...] = ()
+    value: tuple[str, ...] = ()  # (): all others
     key_form: Form = "auto"
     value_form: Form = "auto"
 

@@ -21,19 +21,15 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The report of any job; each job's own class adds its fields, whose values are JSON's.
+    """The report of any job; each job's own class adds its fields, whose values are JSON's."""
 
-    `keyspace` is "" for a job that has none. `started` is the time when the job began (ISO 8601, UTC), and `seconds`
-    its duration. `rows` and `bytes` (of keys and values) were read, written or compared.
-    """
+    job: ClassVar[str] = ""  # its name, such as "load"
 
-    job: ClassVar[str] = ""
-
-    keyspace: str = ""
-    started: str
-    seconds: float
-    rows: int
-    bytes: int
+    keyspace: str = ""  # "": the job has none
+    started: str  # when the job began: ISO 8601, UTC
+    seconds: float  # its duration
+    rows: int  # that were read, written or compared
+    bytes: int  # of the keys and values of these rows
     stages: tuple[StageReport, ...] = ()
     minka_version: str = field(default=minka.__version__)
 

@@ -57,8 +57,8 @@ def session(
     the session before you open a client of Minka: Spark is forked off this process, which is risky once gRPC has
     threads.
 
-    On this machine Spark runs on the Java that `minka.spark.java` finds, and its tasks on this Python; it logs to
-    `driver.log_file()`. Elsewhere minka must be installed where the tasks run; this function checks that it is.
+    On this machine Spark runs on this machine's Java (17 or newer) or on that of `minka[spark]`, and its tasks on this
+    Python; it logs to `log_file()`. Elsewhere minka must be installed where the tasks run, and this function checks it.
 
     Raises MinkaError: INVALID_ARGUMENT; JAVA_MISSING; SPARK_FAILED if Spark doesn't start or can't be reached, or if
     its tasks have no minka or another version of it.

@@ -22,7 +22,7 @@ from minka.spark.writer import KeyspaceStreamWriter, KeyspaceWriter
 
 
 class MinkaDataSource(DataSource):
-    """One keyspace of a cluster as a data source. docs/pipeline.md describes the options and the rows."""
+    """One keyspace as a data source. `minka.spark` lists the options, docs/pipeline.md describes the rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

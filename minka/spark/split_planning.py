@@ -42,10 +42,10 @@ class SplitsReport(Report):
 
     job: ClassVar[str] = "splits"
 
-    points: tuple[str, ...]
+    points: tuple[str, ...]  # as text, or 0x and hex
     ranges: tuple[ExpectedRange, ...]
 
-    count: int  # how many ranges
+    count: int  # the number of ranges
     largest: float  # the share of the largest range; 1 is ideal
 
 

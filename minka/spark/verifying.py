@@ -48,9 +48,9 @@ class Difference:
     ("extra").
     """
 
-    key: str
+    key: str  # text, or 0x and hex
     kind: str
-    partition: int
+    partition: int  # its id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,10 @@ class VerifyReport(Report):
 
     keyspace_rows: int
     partitions: int
-    partitions_different: tuple[int, ...] = ()
-    missing: int = 0
+    partitions_different: tuple[int, ...] = ()  # ids
+    missing: int = 0  # keys that only the source has
     different: int = 0
-    extra: int = 0
+    extra: int = 0  # keys that only the keyspace has
     differences: tuple[Difference, ...] = ()  # the first thousand
     replicas: int = 0  # the number that was read
     replicas_different: tuple[ReplicaDifference, ...] = ()
@@ -113,7 +113,8 @@ def verify(
     have stay. A repair that broke off goes on when it is run again. Clients' writes meanwhile show up as differences.
     `timeout` is the most seconds that a partition may be without a leader that answers.
 
-    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and the errors of `SnapshotClient`.
+    Raises MinkaError: INVALID_ARGUMENT, UNKNOWN_KEYSPACE, SPARK_FAILED, and
+    UNREACHABLE or PARTITION_OFFLINE if a partition has no leader that answers for too long.
     """
     with (
         SnapshotClient(endpoints, tls=tls, timeout=timeout) as client,

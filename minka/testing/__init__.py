@@ -1,4 +1,4 @@
-"""Tests of your own program against a real cluster: `LocalCluster`, and fixtures for pytest (`minka.testing.fixtures`).
+"""Tests of your own program against a real cluster: `LocalCluster`, and `minka.testing.fixtures` for pytest.
 
 The cluster's nodes are processes of `minkad` on loopback addresses, so the whole distribution has to be installed, not
 `minka-client` alone.

@@ -1,24 +1,34 @@
-"""Fixtures for pytest: a cluster for all tests of a session, and a fresh keyspace for each test.
+"""Fixtures for pytest: a cluster for all tests of a session, and a fresh keyspace for each test. To switch them on, put
+one line into `conftest.py`:
 
-# conftest.py
-pytest_plugins = ["minka.testing.fixtures"]
+    pytest_plugins = ["minka.testing.fixtures"]
 
-# test_orders.py
-def test_an_order_is_kept(minka_keyspace):
-    minka_keyspace.put("order-1", b"two apples")
-    assert minka_keyspace.get("order-1") == b"two apples"
+Then a test names the fixtures that it wants:
 
-def test_orders_survive_a_node(minka_cluster, minka_keyspace):
-    minka_keyspace.put("order-1", b"two apples")
-    minka_cluster.kill("athens")
-    assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
+    def test_orders_survive_a_node(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
+        minka_keyspace.put("order-1", b"two apples")
+        minka_cluster.kill("athens")  # it runs again for the next test
+        assert minka_keyspace.get("order-1", timeout=20) == b"two apples"
+
+    def test_orders_are_sorted(minka_admin: Admin, minka_client: minka.Client) -> None:
+        minka_admin.create_keyspace("orders", split_points=[b"n"])  # by ranges, so `scan` works
+        minka_client.keyspace("orders").put("order-1", b"two apples")
+        assert [key for key, _ in minka_client.keyspace("orders").scan()] == [b"order-1"]
+
+    async def order(endpoints: Sequence[str], keyspace: str) -> bytes | None:
+        async with minka.AsyncClient(endpoints, keyspace=keyspace) as client:
+            await client.put("order-1", b"two apples")
+            return await client.get("order-1")
+
+    def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
+        assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
 
 Your own `minka_nodes` gives them another cluster, say on a slow machine:
 
-@pytest.fixture(scope="session")
-def minka_nodes():
-    with LocalCluster(3, ready_timeout_s=60) as cluster:
-        yield cluster
+    @pytest.fixture(scope="session")
+    def minka_nodes() -> Iterator[LocalCluster]:
+        with LocalCluster(3, ready_timeout_s=60) as cluster:
+            yield cluster
 """
 
 from collections.abc import Iterator
@@ -27,10 +37,9 @@ from typing import Final
 
 import pytest
 
-from minka.admin.control import Control
+from minka.admin import Admin
 from minka.client import Client, Keyspace
 from minka.testing.local_cluster import LocalCluster
-from minka.v1.cluster_pb2 import HashFunction
 
 _NODES: Final = 3
 _PARTITIONS: Final = 4
@@ -46,11 +55,20 @@ def minka_nodes() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def minka_cluster(minka_nodes: LocalCluster) -> LocalCluster:
-    """The cluster of the session, all of whose nodes run and are ready. A test may kill, pause and restart them."""
+    """The cluster of the session (athens, byzantium, cyrene). A test may kill, pause and restart nodes: before the next
+    test all of them run again, and are ready.
+    """
     for node in minka_nodes.nodes.values():
         if node.running:
             minka_nodes.resume(node.name)
     return minka_nodes.start()
+
+
+@pytest.fixture
+def minka_admin(minka_cluster: LocalCluster) -> Iterator[Admin]:
+    """Administers the cluster. A keyspace that a test makes stays for the session, so no other may have its name."""
+    with Admin(minka_cluster.endpoints) as admin:
+        yield admin
 
 
 @pytest.fixture
@@ -61,9 +79,10 @@ def minka_client(minka_cluster: LocalCluster) -> Iterator[Client]:
 
 
 @pytest.fixture
-def minka_keyspace(minka_cluster: LocalCluster, minka_client: Client) -> Keyspace:
-    """An empty keyspace that no other test has, with three replicas of each partition."""
+def minka_keyspace(minka_admin: Admin, minka_client: Client) -> Keyspace:
+    """An empty keyspace by hash that no other test has, of four partitions with three replicas each. `scan` raises
+    NOT_BY_RANGES there.
+    """
     name = f"test-{next(_numbers)}"
-    with Control(minka_cluster.endpoints) as control:
-        control.create_keyspace(name, _PARTITIONS, HashFunction.HASH_FUNCTION_MURMUR3)
+    minka_admin.create_keyspace(name, partitions=_PARTITIONS)
     return minka_client.keyspace(name)

@@ -192,8 +192,6 @@ def _become(node: Start, *, in_place: bool) -> NoReturn:
     arguments = ["--config", str(node.config)]
     if not in_place:
         os.execve(sys.executable, [sys.executable, "-m", "minkad", *arguments], node.env)
-    from minkad.__main__ import main
-
     os.environ.clear()
     os.environ.update(node.env)
-    sys.exit(main(arguments))
+    sys.exit(import_module("minkad.__main__").main(arguments))

@@ -33,19 +33,16 @@ PARTS_FILE: Final = "cluster.json"
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node: its addresses, its files, and its process when it runs.
-
-    `config` is merged over the cluster's configuration and `env` over the environment at each start.
-    """
+    """One node: its addresses, its files, and its process when it runs."""
 
     name: str
     directory: Path
-    address: str
-    http_address: str
+    address: str  # host:port of its gRPC port: an endpoint for clients
+    http_address: str  # host:port, for /readyz and /metrics
     data_address: str
-    bootstrap: bool
-    config: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
+    bootstrap: bool  # it is one of the first voters
+    config: dict[str, Any] = field(default_factory=dict)  # merged over the cluster's at each start
+    env: dict[str, str] = field(default_factory=dict)  # merged over the environment at each start
     network: Path | None = None  # the file that stands for its network namespace
     process: NodeProcess | None = None
 
@@ -103,10 +100,13 @@ class LocalCluster:
     killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
     `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
     node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
-    `shares_session` they have this process's, so that priorities hold among the threads of all. A node that is started
-    may take `ready_timeout_s` seconds until it is ready: give more on a slow machine. After `stop` nothing is started.
+    `shares_session` they have this process's, so that priorities hold among the threads of all. Methods that wait
+    until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow machine. After `stop` no node starts.
     Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
+
+    directory: Path  # a folder for each node, by its name
+    nodes: dict[str, LocalNode]  # by name, in the order in which they were added
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class LocalCluster:
         self.config = dict(config or {})
         self.env = dict(env or {})
         self._shares_session = shares_session
-        self.nodes: dict[str, LocalNode] = {}
+        self.nodes = {}
         if not self._load():
             voters = 3 if len(names) >= 3 else 1
             for index, name in enumerate(names):
@@ -178,7 +178,9 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         ready: bool = True,
     ) -> LocalNode:
-        """Start one more node, which joins through the others; without a name it gets the next of `NAMES`."""
+        """Start one more node, which joins through the others; without a name it gets one. With `ready` this waits
+        until the node is ready.
+        """
         name = name or next((free for free in NAMES if free not in self.nodes), "")
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
             problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"

@@ -13,9 +13,8 @@ from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.admin.control import Control
+    from minka.admin import Admin, Plan
     from minka.duties import Client
-    from minka.v1.admin_pb2 import Plan
     from minkactl.manifest import Difference
 
 DIFFERENCE_COLUMNS = (Column("CHANGE", "change"), Column("WHAT", "name"), Column("HOW", "reason"))
@@ -86,17 +85,17 @@ def apply(
     if not plan.moves and not plan.splits:
         note("The plan has no moves: there is nothing to apply.")
         return Exit.OK
-    with session.control() as control:
+    with session.admin() as admin:
         if dry_run:
-            return _dry_run(session, control, plan, yes)
-        return confirm_and_apply(session, control, plan, yes, reason, rate_limit)
+            return _dry_run(session, admin, plan, yes)
+        return confirm_and_apply(session, admin, plan, yes, reason, rate_limit)
 
 
-def _dry_run(session: Session, control: "Control", plan: "Plan", yes: bool) -> Exit:
+def _dry_run(session: Session, admin: "Admin", plan: "Plan", yes: bool) -> Exit:
     """Show the plan, and whether it still holds. Raises STALE_PLAN if it doesn't."""
     from minkactl.plan_checks import check_current
 
-    check_current(session, control, plan)
+    check_current(session, admin.control, plan.message)
     emit_plan(session, plan, pager=not yes)
     note("The plan still holds. Nothing was changed (--dry-run).")
     return Exit.OK

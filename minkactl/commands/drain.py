@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import PIPE_INTERVAL_S, TERMINAL_INTERVAL_S, make_tracker, note_begun, operation_page
 from minkactl.commands.raft import confirm, controller_status
@@ -20,8 +19,8 @@ from minkactl.watch import repeated, sink
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.admin.control import Control
-    from minka.v1.admin_pb2 import GetDrainStatusResponse, GetStatusResponse
+    from minka.admin import Admin, DrainStatus
+    from minka.v1.admin_pb2 import GetStatusResponse
     from minkactl.progress import Tracker
 
 STUCK_S: Final = 30.0  # a drain that has not changed for this long counts as held up
@@ -60,19 +59,19 @@ def drain(
       minkactl drain cyrene && ssh cyrene systemctl stop minkad
       minkactl drain cyrene --decommission --limit 50MiB
     """
-    with session.control() as control:
-        operation_id = _running(controller_status(session, control), node, decommission)
+    with session.admin() as admin:
+        operation_id = _running(controller_status(session, admin.control), node, decommission)
         if operation_id:
             note(f"operation {operation_id} drains {node} already")
         else:
             if decommission:
-                _ask(control, node, yes, queue)
-            started = control.drain(
-                node, decommission, requested_by=requester(), reason=reason, rate_limit=rate_limit or 0, queue=queue
+                _ask(admin, node, yes, queue)
+            started = admin.drain(
+                node, decommission=decommission, reason=reason, rate_limit=rate_limit or 0, queue=queue
             )
             operation_id = started.id
             note_begun(started)
-        return _wait(session, control, node, operation_id)
+        return _wait(session, admin, node, operation_id)
 
 
 def _running(status: "GetStatusResponse", node: str, decommission: bool) -> int:
@@ -81,28 +80,28 @@ def _running(status: "GetStatusResponse", node: str, decommission: bool) -> int:
     return next((o.id for o in found if o.drain.decommission or not decommission), 0)
 
 
-def _ask(control: "Control", node: str, yes: bool, queue: bool) -> None:
+def _ask(admin: "Admin", node: str, yes: bool, queue: bool) -> None:
     """Say how much is to be moved, and go on only if the answer is yes."""
     from minkactl.units import counted, size
 
-    plan = control.plan_reassign(drain=[node], queue=queue)
+    plan = admin.plan_reassign(drain=[node], queue=queue)
     note("\n".join(plan.notes))
     amount = f"{counted(len(plan.moves), 'replica')}, {size(sum(move.bytes for move in plan.moves))},"
     confirm(f"Move {amount} away from {node}, so that nothing is left there?", yes)
 
 
-def _wait(session: Session, control: "Control", node: str, operation_id: int) -> Exit:
+def _wait(session: Session, admin: "Admin", node: str, operation_id: int) -> Exit:
     """Watch until the drain has ended, or is stuck, or the time is over."""
     from minka.errors import Code, MinkaError
 
-    tracker = make_tracker(control)
+    tracker = make_tracker(admin.control)
     interval_s = TERMINAL_INTERVAL_S if is_terminal() else PIPE_INTERVAL_S
     page: Page | None = None
     before: Any = None
     changed = time.monotonic()
     try:
         with sink(session.output) as out:
-            for page in repeated(session, lambda: _page(control, tracker, node, operation_id), interval_s, out.say):
+            for page in repeated(session, lambda: _page(admin, tracker, node, operation_id), interval_s, out.say):
                 out.show(page)
                 operation = page.document["operation"]
                 if operation["finished_ms"]:
@@ -128,12 +127,12 @@ def _signature(document: dict[str, Any]) -> Any:
     return document["drain"], document["progress"]["bytes_done"], states
 
 
-def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) -> Page:
+def _page(admin: "Admin", tracker: "Tracker", node: str, operation_id: int) -> Page:
     """The page: the node, its shards, the migrations of its replicas, then the drain's blockers."""
     from minkactl.progress import BLOCKER_COLUMNS, MIGRATION_COLUMNS
 
-    looked = operation_page(control, tracker, operation_id).document
-    drain = _by_verdict(drain_document(node, control.drain_status(node)), looked["operation"])
+    looked = operation_page(admin.control, tracker, operation_id).document
+    drain = _by_verdict(drain_document(node, admin.drain_status(node)), looked["operation"])
     document = looked | {"drain": drain}
     listings = [Listing(DRAIN_COLUMNS, [drain])]
     shards = [Listing(SHARD_COLUMNS, drain["shards"])] if drain["shards"] else []
@@ -154,12 +153,11 @@ def _page(control: "Control", tracker: "Tracker", node: str, operation_id: int) 
     return Page(document, listings, [node], draw)
 
 
-def drain_document(node: str, status: "GetDrainStatusResponse") -> dict[str, Any]:
+def drain_document(node: str, status: "DrainStatus") -> dict[str, Any]:
     """The active controller's answer about the node, as a document."""
-    from minkactl.documents import enum_name, to_document
-    from minkactl.views import NODE_STATE
+    from minkactl.documents import record_document
 
-    return {"node": node, **to_document(status), "state": enum_name(NODE_STATE, status.state)}
+    return {"node": node, **record_document(status)}
 
 
 def _by_verdict(drain: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
@@ -222,13 +220,11 @@ def undrain(session: Session, node: str) -> None:
       minkactl undrain cyrene
       minkactl elect-leaders --preferred
     """
-    from minka.v1.cluster_pb2 import NodeState
-
-    with session.control() as control:
-        is_running = _running(controller_status(session, control), node, False)
-        drained = is_running or control.drain_status(node).state == NodeState.NODE_STATE_DRAINING
-        control.undrain(node, requester())
-        document = drain_document(node, control.drain_status(node))
+    with session.admin() as admin:
+        is_running = _running(controller_status(session, admin.control), node, False)
+        drained = is_running or admin.drain_status(node).state == "draining"
+        admin.undrain(node)
+        document = drain_document(node, admin.drain_status(node))
     emit(Page(document, [Listing(DRAIN_COLUMNS[:-1], [document])], [node]), session.output)
     if not drained:
         note(f"{node} was not drained: nothing was changed.")

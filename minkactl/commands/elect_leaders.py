@@ -2,7 +2,6 @@
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.commands.raft import confirm, controller_status
@@ -68,11 +67,11 @@ def elect_leaders(
         return _accept_loss(session, partition, node, yes, reason)
     if partition is not None or node is not None or yes:
         raise click.UsageError("--partition, --node and --yes belong to --unclean", context)
-    with session.control() as control:
-        answer = control.elect_leaders(keyspaces, requested_by=requester(), reason=reason, queue=queue)
-        if answer.HasField("operation"):
+    with session.admin() as admin:
+        answer = admin.elect_leaders(keyspaces=keyspaces, reason=reason, queue=queue)
+        if answer.operation is not None:
             note_begun(answer.operation)
-            end = watch_operation(session, control, answer.operation.id)
+            end = watch_operation(session, admin.control, answer.operation.id)
         else:
             note("Nothing to elect.")
             end = Exit.OK
@@ -91,7 +90,8 @@ def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, 
     from minkactl.partition_names import find_partition, selections
     from minkactl.unclean import COLUMNS, chosen, copies_of, leader_serves_nothing, losses
 
-    with session.control() as control:
+    with session.admin() as admin:
+        control = admin.control
         status = controller_status(session, control)
         listed = [control.partitions(wanted).whole() for wanted in selections(partition)]
         if not all(part.from_controller for part in listed):
@@ -108,6 +108,6 @@ def _accept_loss(session: Session, partition: str, node: str | None, yes: bool, 
         leads = chosen(copies, name, node)
         note("\n".join(losses(copies, leads)))
         confirm(f"Let {leads.node} lead {name}, and accept what is lost?", yes)
-        control.elect_unclean(row, leads.node, requested_by=requester(), reason=reason)
+        admin.elect_unclean(row.id, leads.node, partition_epoch=row.partition_epoch, reason=reason)
     note(f"{leads.node} leads {name}. minkactl partitions explain {name}")
     return Exit.OK

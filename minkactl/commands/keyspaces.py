@@ -142,25 +142,23 @@ def create(
     if not ranges and any(option is not None for option in (split_at, max_bytes, max_ops)):
         raise click.UsageError("--split-at, --max-bytes and --max-ops go with --ranges", click.get_current_context())
     points = None if not ranges else parse_keys(split_at) if split_at is not None else []
-    with session.control() as control:
-        from minka.v1.cluster_pb2 import Durability, HashFunction
-        from minkactl.documents import enum_number
+    with session.admin() as admin:
+        from minka.admin import Durability, HashFunction
         from minkactl.views import CREATED_COLUMNS, keyspace_document
 
-        number = HashFunction.ValueType(enum_number(HashFunction.DESCRIPTOR, hash_name))
-        created = control.create_keyspace(
+        created = admin.create_keyspace(
             name,
-            partition_count or 0,
-            number,
-            replicas or 0,
-            min_insync=min_insync or 0,
-            durability=Durability.ValueType(enum_number(Durability.DESCRIPTOR, durability)),
-            unclean_election=unclean_election,
+            partitions=partition_count,
+            hash_function=HashFunction(hash_name),
             split_points=points,
-            max_bytes=max_bytes or 0,
-            max_ops=max_ops or 0,
+            replicas=replicas,
+            min_insync=min_insync,
+            durability=Durability(durability),
+            unclean_election=unclean_election,
+            max_bytes=max_bytes,
+            max_ops=max_ops,
         )
-        document = keyspace_document(created, len(points) + 1 if points is not None else partition_count)
+    document = keyspace_document(created)
     emit(Page(document, [Listing(CREATED_COLUMNS, [document])], [name]), session.output)
     note("its partitions come online as their nodes take them: minkactl keyspaces")
 

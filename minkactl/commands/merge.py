@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
@@ -59,8 +58,8 @@ def merge(
     from minkactl.keys import parse_keys
     from minkactl.survey import unconfirmed
 
-    with session.control() as control:
-        status = control.partitions(of_keyspace(keyspace)).whole()
+    with session.admin() as admin:
+        status = admin.control.partitions(of_keyspace(keyspace)).whole()
         keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition or "")]
         rows = _merges(status, keyspace, keys)
         if dry_run:
@@ -69,9 +68,9 @@ def merge(
             emit(page, session.output)
             note("Nothing was changed (--dry-run).")
             return page.exit
-        operation = control.merge(keyspace, keys, requester(), reason, queue=queue)
+        operation = admin.merge(keyspace, keys, reason=reason, queue=queue)
         note_begun(operation)
-        return watch_operation(session, control, operation.id)
+        return watch_operation(session, admin.control, operation.id)
 
 
 def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes:

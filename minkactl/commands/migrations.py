@@ -15,8 +15,8 @@ from minkactl.watch import repeated, show, sink
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from minka.admin import Operation
     from minka.admin.control import Control
-    from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
 LIMIT = 20
@@ -69,6 +69,7 @@ def make_tracker(control: "Control") -> "Tracker":
 
 
 def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -> Page:
+    from minka.admin.operation_rows import operation_of
     from minkactl.progress import MIGRATION_COLUMNS, OPERATION_COLUMNS, operation_document
     from minkactl.survey import unconfirmed
 
@@ -78,7 +79,7 @@ def _listing(control: "Control", tracker: "Tracker", operation_id: int | None) -
         newest = control.operations(limit=LIMIT + 1)
         left_out = OLDER if len(newest.operations) > LIMIT else ""
         del newest.operations[LIMIT:]
-        operations = [operation_document(one, newest.now_ms) for one in newest.operations]
+        operations = [operation_document(operation_of(one), newest.now_ms) for one in newest.operations]
         ids = [operations[0]["id"]] if operations else []
     else:
         operations, ids = [], [operation_id]
@@ -135,9 +136,7 @@ def watch_one(session: Session, control: "Control", operation_id: int | None) ->
 
 def note_begun(operation: "Operation") -> None:
     """Say on stderr that the operation has begun, or is queued."""
-    from minka.v1.cluster_pb2 import OperationState
-
-    if operation.state == OperationState.OPERATION_STATE_QUEUED:
+    if operation.state == "queued":
         note(f"operation {operation.id} is queued: it begins once those before it that touch the same have ended")
     else:
         note(f"operation {operation.id} started")

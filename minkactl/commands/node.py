@@ -35,9 +35,9 @@ def rebuild(session: Session, node: str, yes: bool) -> None:
     Example:
       minkactl node rebuild cyrene
     """
-    with session.control() as control:
-        _check_nothing_is_lost(controller_status(session, control), node)
-        remove_node(session, control, node, yes, f"Remove {node}, to begin again with an empty data directory?")
+    with session.admin() as admin:
+        _check_nothing_is_lost(controller_status(session, admin.control), node)
+        remove_node(session, admin, node, yes, f"Remove {node}, to begin again with an empty data directory?")
     note(
         f"Now, on {node}: move its data_dir away, and start minkad. It joins as a learner and takes the table from its "
         f"peers.\nIf it was a voter: minkactl raft promote {node} --instead-of VOTER gives it a seat again."
@@ -49,9 +49,10 @@ def _check_nothing_is_lost(status: "GetStatusResponse", node: str) -> None:
     refuse it, too.
     """
     from minka.errors import Code, MinkaError
-    from minka.v1.admin_pb2 import NodeCounts
 
-    counts = next((one for one in status.summary.nodes if one.node_id == node), NodeCounts())
+    counts = next((one for one in status.summary.nodes if one.node_id == node), None)
+    if counts is None:
+        return
     if counts.sole:
         raise MinkaError(
             Code.NODE_IN_USE,

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import LIMIT, OLDER, make_tracker, operation_page, watch_one
 from minkactl.completion import complete_operation, complete_running_operation
@@ -15,8 +14,8 @@ from minkactl.session import Session
 from minkactl.watch import show as show_page
 
 if TYPE_CHECKING:
+    from minka.admin import Operation
     from minka.admin.control import Control
-    from minka.v1.cluster_pb2 import Operation
     from minkactl.progress import Tracker
 
 IdArgument = click.argument(
@@ -52,6 +51,7 @@ def list_(session: Session) -> Exit:
 
 
 def _listing(control: "Control") -> Page:
+    from minka.admin.operation_rows import operation_of
     from minkactl.documents import to_document
     from minkactl.progress import BLOCKER_COLUMNS, OPERATION_COLUMNS, operation_document
     from minkactl.survey import unconfirmed
@@ -68,7 +68,7 @@ def _listing(control: "Control") -> Page:
     rows = []
     for operation in newest.operations:
         own = [one for one in blockers if one["operation_id"] == operation.id]
-        rows.append(operation_document(operation, newest.now_ms) | {"blockers": own})
+        rows.append(operation_document(operation_of(operation), newest.now_ms) | {"blockers": own})
     listings = [Listing(OPERATION_COLUMNS, rows, "No operation yet: minkactl reassign --help.")]
     if blockers:
         listings.append(Listing(BLOCKER_COLUMNS, blockers))
@@ -124,8 +124,8 @@ def pause(session: Session, operation_id: int) -> None:
     Example:
       minkactl operations pause 12
     """
-    with session.control() as control:
-        _changed(session, control.pause_operation(operation_id))
+    with session.admin() as admin:
+        _changed(session, admin.pause(operation_id))
     note(f"it goes on with: minkactl operations resume {operation_id}")
 
 
@@ -139,8 +139,8 @@ def resume(session: Session, operation_id: int) -> None:
     Example:
       minkactl operations resume 12
     """
-    with session.control() as control:
-        _changed(session, control.resume_operation(operation_id))
+    with session.admin() as admin:
+        _changed(session, admin.resume(operation_id))
 
 
 @operations.command()
@@ -158,10 +158,10 @@ def cancel(session: Session, operation_id: int, reason: str) -> None:
       minkactl operations cancel 12 --reason "too slow"
       minkactl operations watch 12
     """
-    with session.control() as control:
-        operation = control.cancel_operation(operation_id, requester(), reason)
+    with session.admin() as admin:
+        operation = admin.cancel(operation_id, reason=reason)
         _changed(session, operation)
-    if not operation.finished_ms:
+    if operation.finished is None:
         note(f"it ends in a moment: minkactl operations watch {operation_id}")
 
 
@@ -177,8 +177,8 @@ def limit(session: Session, operation_id: int, rate_limit: int) -> None:
       minkactl operations limit 12 50MiB
       minkactl operations limit 12 0
     """
-    with session.control() as control:
-        _changed(session, control.limit_operation(operation_id, rate_limit))
+    with session.admin() as admin:
+        _changed(session, admin.limit(operation_id, rate_limit))
 
 
 def _changed(session: Session, operation: "Operation") -> None:

@@ -256,7 +256,7 @@ def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes
     from minkactl.commands.reassign import confirm_and_apply, emit_plan, write_plan
 
     with session.duties() as client:
-        plan = client.plan_rebalance(pallet, reason).message
+        plan = client.plan_rebalance(pallet, reason)
     if out is not None:
         write_plan(plan, Path(out))
     if dry_run or out is not None or not plan.moves:
@@ -268,5 +268,5 @@ def rebalance(session: Session, pallet: str, dry_run: bool, out: str | None, yes
         else:
             note("Nothing was changed (--dry-run).")
         return Exit.OK
-    with session.control() as control:
-        return confirm_and_apply(session, control, plan, yes)
+    with session.admin() as admin:
+        return confirm_and_apply(session, admin, plan, yes)

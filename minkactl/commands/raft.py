@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,6 +17,7 @@ from minkactl.session import Session
 from minkactl.watch import show
 
 if TYPE_CHECKING:
+    from minka.admin import Admin
     from minka.admin.control import Control
     from minka.v1.admin_pb2 import GetStatusResponse
 
@@ -70,12 +72,12 @@ def transfer(session: Session, node: str, yes: bool) -> None:
     Example:
       minkactl raft transfer byzantium
     """
-    with session.control() as control:
-        status = controller_status(session, control)
+    with session.admin() as admin:
+        status = controller_status(session, admin.control)
         if status.coordinator.controller != node:
             confirm(f"Transfer the leadership from {status.coordinator.controller} to {node}?", yes)
-        _transfer(session, control, node)
-        _show(session, control)
+        _transfer(session, admin, node)
+        _show(session, admin.control)
 
 
 @raft.command()
@@ -144,18 +146,18 @@ def remove(session: Session, node: str, yes: bool) -> None:
       minkactl reassign --to athens,byzantium,cyrene && systemctl --host ephesus stop minkad
       minkactl raft remove ephesus
     """
-    with session.control() as control:
-        remove_node(session, control, node, yes, f"Remove {node} from the cluster? It can't come back with its data.")
-        _show(session, control)
+    with session.admin() as admin:
+        remove_node(session, admin, node, yes, f"Remove {node} from the cluster? It can't come back with its data.")
+        _show(session, admin.control)
 
 
-def remove_node(session: Session, control: "Control", node: str, yes: bool, question: str) -> None:
+def remove_node(session: Session, admin: "Admin", node: str, yes: bool, question: str) -> None:
     """Ask, remove the node, wait until its seat in the Raft group is gone too. Raises MinkaError."""
-    status = controller_status(session, control)
+    status = controller_status(session, admin.control)
     _known(status, node)
     confirm(question, yes)
-    control.remove_node(node)
-    _wait(session, control, lambda status: _is_gone(status, node), f"{node} is no longer a member")
+    admin.remove_node(node)
+    _wait(session, admin.control, lambda status: _is_gone(status, node), f"{node} is no longer a member")
 
 
 def _is_gone(status: "GetStatusResponse", node: str) -> bool:
@@ -172,8 +174,8 @@ def _known(status: "GetStatusResponse", node: str) -> None:
 
 
 def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) -> None:
-    with session.control() as control:
-        status = controller_status(session, control)
+    with session.admin() as admin:
+        status = controller_status(session, admin.control)
         for node in up + down:
             _known(status, node)
         leader = status.coordinator.controller
@@ -190,9 +192,10 @@ def _change_voters(session: Session, up: list[str], down: list[str], yes: bool) 
             question = f"{first}{' and '.join(steps)}?"
             confirm(question[0].upper() + question[1:], yes)
         if successor:
-            _transfer(session, control, successor)
-        _ask_until(session, control, lambda: control.change_voters(up, down), is_done, " and ".join(done))
-        _show(session, control)
+            _transfer(session, admin, successor)
+        ask = partial(admin.change_voters, promote=up, demote=down)
+        _ask_until(session, admin.control, ask, is_done, " and ".join(done))
+        _show(session, admin.control)
 
 
 def _successor(status: "GetStatusResponse") -> str:
@@ -211,11 +214,11 @@ def _successor(status: "GetStatusResponse") -> str:
     return max(others, key=lambda voter: applied.get(voter, 0))
 
 
-def _transfer(session: Session, control: "Control", node: str) -> None:
+def _transfer(session: Session, admin: "Admin", node: str) -> None:
     _ask_until(
         session,
-        control,
-        lambda: control.transfer_leadership(node),
+        admin.control,
+        lambda: admin.transfer_leadership(node),
         lambda status: status.coordinator.controller == node,
         f"{node} is the active controller",
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_node
@@ -19,8 +18,7 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from minka.admin.control import Control
-    from minka.v1.admin_pb2 import Plan
+    from minka.admin import Admin, Plan
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 
@@ -137,9 +135,14 @@ def reassign(
       minkactl reassign --drain cyrene --limit 50MiB
       minkactl reassign --limit 50MiB --reason "ephesus is new" --out plan.json && minkactl apply plan.json
     """
-    with session.control() as control:
-        plan = control.plan_reassign(
-            _names(to), _names(keyspaces), _names(drain), reason=reason, rate_limit=rate_limit or 0, queue=queue
+    with session.admin() as admin:
+        plan = admin.plan_reassign(
+            to=_names(to),
+            keyspaces=_names(keyspaces),
+            drain=_names(drain),
+            reason=reason,
+            rate_limit=rate_limit or 0,
+            queue=queue,
         )
         if out is not None:
             write_plan(plan, out)
@@ -147,14 +150,14 @@ def reassign(
             emit_plan(session, plan, pager=not yes)
             note(_what_next(plan, out))
             return Exit.OK
-        return confirm_and_apply(session, control, plan, yes)
+        return confirm_and_apply(session, admin, plan, yes)
 
 
 def write_plan(plan: "Plan", out: Path) -> None:
     """Write the plan to a file, for minkactl apply."""
     from minkactl.documents import to_document
 
-    out.write_text(as_json(to_document(plan)) + "\n", "utf-8")
+    out.write_text(as_json(to_document(plan.message)) + "\n", "utf-8")
 
 
 def emit_plan(session: Session, plan: "Plan", pager: bool) -> None:
@@ -179,6 +182,7 @@ def read_plan(content: bytes, name: str) -> "Plan":
 
     Raises MinkaError: INVALID_ARGUMENT if it isn't a plan, DAMAGED_PLAN if it was changed since it was made.
     """
+    from minka.admin.plans import plan_of
     from minka.cluster.plan_digest import plan_digest
     from minka.errors import Code, MinkaError
     from minka.v1.admin_pb2 import Plan
@@ -187,13 +191,13 @@ def read_plan(content: bytes, name: str) -> "Plan":
     if len(content) > MAX_PLAN_BYTES:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has more than {MAX_PLAN_BYTES} bytes")
     try:
-        plan = from_document(json.loads(content), Plan())
+        plan = plan_of(from_document(json.loads(content), Plan()))
     except (ValueError, RecursionError) as error:  # MinkaError(INVALID_ARGUMENT) is a ValueError
         reason = error.message if isinstance(error, MinkaError) else str(error)
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: {reason}") from error
-    if not plan.digest or not plan.cluster_id:
+    if not plan.digest or not plan.message.cluster_id:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{name} is not a plan: it has no digest, or names no cluster")
-    if plan.digest != (found := plan_digest(plan)):
+    if plan.digest != (found := plan_digest(plan.message)):
         raise MinkaError(Code.DAMAGED_PLAN, f"{name} says digest {plan.digest[:12]}, its content {found[:12]}")
     return plan
 
@@ -202,7 +206,7 @@ def plan_page(plan: "Plan") -> Page:
     """The page of a plan, for every format."""
     from minkactl.documents import to_document
 
-    document = to_document(plan)
+    document = to_document(plan.message)
     moves = Listing(DUTY_MOVE_COLUMNS if plan.pallet else MOVE_COLUMNS, document["moves"], "No moves.")
 
     def draw(wide: bool) -> "RenderableType":
@@ -218,7 +222,7 @@ def plan_page(plan: "Plan") -> Page:
 
 
 def confirm_and_apply(
-    session: Session, control: "Control", plan: "Plan", yes: bool, reason: str = "", rate_limit: int | None = None
+    session: Session, admin: "Admin", plan: "Plan", yes: bool, reason: str = "", rate_limit: int | None = None
 ) -> Exit:
     """Show the plan, ask, start it, watch it to its end. `reason` and `rate_limit` replace the plan's."""
     page = plan_page(plan)
@@ -226,16 +230,15 @@ def confirm_and_apply(
     if not yes:
         ask(page.document)
     if plan.splits:
-        from minka.cluster.plan_digest import without_splits
         from minkactl.planned_splits import split_first
 
-        exit_code = split_first(session, control, plan, reason)
+        exit_code = split_first(session, admin, plan, reason)
         if exit_code is not Exit.OK or not plan.moves:
             return exit_code
-        plan = without_splits(plan)
-    operation = control.apply_plan(plan, requester(), reason, rate_limit)
+        plan = plan.without_splits()
+    operation = admin.apply(plan, reason=reason, rate_limit=rate_limit)
     note_begun(operation)
-    return watch_operation(session, control, operation.id)
+    return watch_operation(session, admin.control, operation.id)
 
 
 def summary(document: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minka.admin.requester import requester
 from minkactl import options
 from minkactl.commands.migrations import note_begun, watch_operation
 from minkactl.completion import complete_keyspace, complete_partition
@@ -15,7 +14,7 @@ from minkactl.ranges import of_keyspace, row_named, rows_by_range
 from minkactl.session import Session
 
 if TYPE_CHECKING:
-    from minka.admin.control import Control
+    from minka.admin import Admin
     from minka.v1.admin_pb2 import GetStatusResponse
 
 SPLIT_COLUMNS = (
@@ -71,9 +70,9 @@ def split(
     from minkactl.survey import unconfirmed
 
     given = parse_keys(at) if at is not None else None
-    with session.control() as control:
-        status = control.partitions(of_keyspace(keyspace)).whole()
-        keys = given if given is not None else _even_keys(control, status, keyspace, partition, parts or 2)
+    with session.admin() as admin:
+        status = admin.control.partitions(of_keyspace(keyspace)).whole()
+        keys = given if given is not None else _even_keys(admin, status, keyspace, partition, parts or 2)
         rows = _splits(status, keyspace, keys)
         if dry_run or not rows:
             listing = Listing(SPLIT_COLUMNS, rows)
@@ -81,30 +80,25 @@ def split(
             emit(page, session.output)
             note("Nothing was changed (--dry-run)." if rows else "A partition begins at each of these keys already.")
             return page.exit
-        operation = control.split(keyspace, keys, requester(), reason, queue=queue)
+        operation = admin.split(keyspace, keys, reason=reason, queue=queue)
         if operation is None:
             note("A partition begins at each of these keys already.")
             return Exit.OK
         note_begun(operation)
-        return watch_operation(session, control, operation.id)
+        return watch_operation(session, admin.control, operation.id)
 
 
 def _even_keys(
-    control: "Control", status: "GetStatusResponse", keyspace: str, partition: str | None, parts: int
+    admin: "Admin", status: "GetStatusResponse", keyspace: str, partition: str | None, parts: int
 ) -> list[bytes]:
     """The keys that the partition's leader proposes. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE."""
-    from minka.errors import Code, MinkaError
-
     rows = rows_by_range(status, keyspace)
     if partition is None and len(rows) > 1:
         raise click.UsageError(
             f"{keyspace} has {len(rows)} partitions: say which with --partition", click.get_current_context()
         )
     row = rows[0] if partition is None else row_named(rows, keyspace, partition)
-    address = next((node.address for node in status.table.nodes if node.id == row.leader), None)
-    if address is None:
-        raise MinkaError(Code.PARTITION_OFFLINE, f"partition {row.id} has no leader")
-    return control.split_keys(address, row.id, parts)
+    return admin.split_keys(row.id, parts)
 
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:

@@ -507,7 +507,10 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 # Each takes some milliseconds, or imports modules that do.
-NOT_FOR_STATUS = {"pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"}
+NOT_FOR_STATUS = {
+    *("pathlib", "urllib", "ipaddress", "tempfile", "shutil", "random", "getpass", "minka.async_client"),
+    *("minka.admin.admin_client", "minka.admin.cluster_rows", "minka.admin.operation_rows"),
+}
 
 
 def test_status_imports_only_what_the_call_needs(node: AnsweringNode, tmp_path: Path) -> None:

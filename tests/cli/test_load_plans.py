@@ -12,6 +12,7 @@ from rich.console import Console
 
 from minka import Client
 from minka.admin.control import Control
+from minka.admin.plans import plan_of
 from minka.bulk.load_history import HistoryClient
 from minka.cluster.plan_digest import plan_digest
 from minka.errors import Code, MinkaError
@@ -87,9 +88,9 @@ def test_a_hot_partition_is_split_by_the_plan_and_the_moves_come_after(
         order = [row.replicas[1], row.replicas[0], row.replicas[2]]
         move = ProposedMove(row.id, f"flights/{row.slot}", list(row.replicas), order, 0, "another one is to lead")
         plan = make_plan(control, replace(found, moves=[move]), time.time_ns() // 1_000_000)
-        write_plan(plan, tmp_path / "plan.json")
+        write_plan(plan_of(plan), tmp_path / "plan.json")
         assert from_document(to_document(plan), Plan()) == plan
-        draw = plan_page(plan).draw
+        draw = plan_page(plan_of(plan)).draw
         assert draw is not None
         Console(file=(shown := io.StringIO()), width=120).print(draw(False))
         assert f"Split {split.partition}   {split.parts} parts" in shown.getvalue()
@@ -136,7 +137,7 @@ def test_a_plan_that_is_not_true_any_more_changes_nothing(cluster: LocalCluster,
             else:
                 wrong.cluster_id = "another"
             wrong.digest = plan_digest(wrong)
-            write_plan(wrong, tmp_path / "wrong.json")
+            write_plan(plan_of(wrong), tmp_path / "wrong.json")
             result = run("apply", tmp_path / "wrong.json", "--yes")
             expected = "CLUSTER_MISMATCH" if change == "cluster" else "STALE_PLAN"
             assert result.exit_code != Exit.OK

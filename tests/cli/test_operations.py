@@ -3,18 +3,25 @@
 import json
 
 import pytest
+from google.protobuf.message import Message
 
+from minka.admin.cluster_rows import DrainStatus
+from minka.admin.operation_rows import operation_of
+from minka.engine.messages import read
 from minka.errors import Code, MinkaError
 from minka.v1.admin_pb2 import (
     ApplyPlanResponse,
     Blocker,
+    GetDrainStatusResponse,
     GetOperationsResponse,
     OperationResponse,
+    ShardsOnNode,
 )
-from minka.v1.cluster_pb2 import Migration, MigrationState, OperationState
+from minka.v1.cluster_pb2 import Migration, MigrationState, NodeState, Operation, OperationState
 from minka.v1.coordinator_pb2 import MigrationPhase
+from minkactl.documents import record_document, to_document
 from minkactl.exits import Exit
-from minkactl.progress import Tracker
+from minkactl.progress import Tracker, operation_document
 from tests.cli.conftest import AnsweringNode, Run, make_operation, make_plan, on_terminal
 
 _PHASE = MigrationPhase
@@ -47,6 +54,24 @@ def blocked(node: AnsweringNode) -> AnsweringNode:
     """A node whose operations are those of `stuck`."""
     node.answers["GetOperations"] = lambda _: stuck()
     return node
+
+
+def test_documents_have_every_field_of_the_messages() -> None:
+    """Also those that are added to a message one day: then the row of `minka.admin` lacks them."""
+    common = [one.name for one in Operation.DESCRIPTOR.fields if one.containing_oneof is None]
+    for kind in Operation.DESCRIPTOR.oneofs_by_name["kind"].fields:
+        message = Operation(id=12)
+        own: Message = getattr(message, kind.name)
+        own.SetInParent()
+        document = operation_document(operation_of(message))
+        assert document["kind"] == kind.name
+        assert list(document) == ["id", "kind", *common[1:], *(one.name for one in own.DESCRIPTOR.fields), "by"]
+    drained = GetDrainStatusResponse(
+        state=NodeState.NODE_STATE_DRAINING,
+        blockers=[Blocker(operation_id=12, partition_id=1, partition="flights/0", reason=REASON), Blocker(duty=7)],
+        shards=[ShardsOnNode(shard="fetcher-2", duties=3)],
+    )
+    assert record_document(read(DrainStatus, drained)) == to_document(drained)
 
 
 @pytest.mark.parametrize("command", [["operations"], ["operations", "list"], ["operation", "list"]])

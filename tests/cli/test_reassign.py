@@ -107,7 +107,7 @@ def test_a_plan_reads_back_as_it_was(run: Run, operating: AnsweringNode, tmp_pat
     path = tmp_path / "plan.json"
     assert run("reassign", "--out", path, "--endpoints", operating.address).exit_code == 0
     assert not operating.requests("ApplyPlan")
-    assert read_plan(path.read_bytes(), "plan.json") == make_plan()
+    assert read_plan(path.read_bytes(), "plan.json").message == make_plan()
     result = run("apply", path, "--yes", "--reason", "ephesus is new", "--endpoints", operating.address)
     assert result.exit_code == 0
     (request,) = operating.requests("ApplyPlan")
@@ -227,7 +227,15 @@ def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"{}", b"[]", b"null", b'{"moves": 3}', b'{"moves": [{"bytes": "many"}]}', b'{"colour": 1}', b"\xff"],
+    [
+        *(b"", b"{", b"{}", b"[]", b"null", b"\xff"),
+        *(
+            b'{"moves": 3}',
+            b'{"moves": [{"bytes": "many"}]}',
+            b'{"colour": 1}',
+            b'{"created_ms": 18446744073709551615}',
+        ),
+    ],
 )
 def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"

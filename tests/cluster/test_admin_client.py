@@ -31,10 +31,8 @@ def test_a_node_is_emptied_and_removed(cluster: LocalCluster, admin: Admin) -> N
     eventually("all are ONLINE", lambda: admin.keyspaces()[0].online == 6)
     controller = next(node.id for node in admin.nodes() if node.is_controller)
     last = next(node.id for node in admin.nodes() if not node.is_voter)
-    admin.apply(admin.plan_reassign(to=[last, controller]))
-    eventually(
-        "the replicas are there", lambda: {r for p in admin.partitions() for r in p.replicas} == {last, controller}
-    )
+    assert admin.wait(admin.apply(admin.plan_reassign(to=[last, controller])), 60.0).state == "succeeded"
+    assert {replica for one in admin.partitions() for replica in one.replicas} == {last, controller}
     plan = admin.plan_reassign(drain=[last], reason="a new disk")
     assert {move.source for move in plan.moves} == {last}
     assert len(plan.moves) == plan.minimum_moves == 6
@@ -72,6 +70,9 @@ def test_a_range_is_split_and_merged(admin: Admin) -> None:
         (b"m", b""),
     ]
     assert admin.split("authors", [b"f"]) is None
+    with pytest.raises(MinkaError) as empty:
+        admin.split_keys(next(admin.partitions("authors")).id, 2)
+    assert empty.value.code is Code.NO_SPLIT_KEY
     assert admin.wait(admin.merge("authors", [b"f", b"m"]), 30.0).state is OperationState.SUCCEEDED
     assert len(list(admin.partitions("authors"))) == 1
 
@@ -84,6 +85,8 @@ def test_what_is_wrong_is_said(admin: Admin) -> None:
         (Code.UNKNOWN_KEYSPACE, lambda: list(admin.partitions("nowhere"))),
         (Code.UNKNOWN_NODE, lambda: admin.drain("nobody")),
         (Code.UNKNOWN_OPERATION, lambda: admin.operation(4711)),
+        (Code.UNKNOWN_PARTITION, lambda: admin.split_keys(4711, 2)),
+        (Code.UNKNOWN_PARTITION, lambda: admin.elect_unclean(4711, "cyrene", partition_epoch=1)),
     ):
         with pytest.raises(MinkaError) as refusal:
             call()

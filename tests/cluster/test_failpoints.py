@@ -49,7 +49,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.mark.seeds(12)
+@pytest.mark.seeds(4)
 @pytest.mark.timeout(180)
 def test_killed_at_a_random_failpoint(cluster: LocalCluster, seed: int) -> None:
     rng = random.Random(seed)

@@ -376,7 +376,7 @@ def test_these_are_the_places() -> None:
     assert {f"ingest.{one}" for one in PLACES} == {name for name in failpoints.names() if name.startswith("ingest.")}
 
 
-@pytest.mark.seeds(8)
+@pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_while_a_load_is_taken_in(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     """At the end every row is there once, and a later write stays."""

@@ -133,7 +133,7 @@ def test_these_are_the_places() -> None:
     assert {f"merge.{place}" for place in PLACES} == {name for name in failpoints.names() if name.startswith("merge.")}
 
 
-@pytest.mark.seeds(4)
+@pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
     """The leader dies at a step of a merge; the merge ends, and no acknowledged write is lost."""

@@ -73,7 +73,7 @@ def test_these_are_the_places() -> None:
     assert {f"split.{place}" for place in PLACES} == {name for name in failpoints.names() if name.startswith("split.")}
 
 
-@pytest.mark.seeds(5)
+@pytest.mark.seeds(2)
 @pytest.mark.timeout(180)
 def test_a_node_is_killed_in_the_middle(cluster: LocalCluster, seed: int) -> None:
     """The leader or a follower dies at a step of a split; the split ends, and no acknowledged write is lost."""

@@ -1,17 +1,27 @@
-"""`minka.testing` as used by somebody who tests their own service: pytest in a folder outside of the checkout."""
+"""`minka.testing` as used by somebody who tests their own service: pytest in a folder outside of the checkout, with
+the examples of docs/api.md.
+"""
 
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
-TESTS = """
-import pytest
-from minka import Keyspace
-from minka.testing import LocalCluster
+import minka.testing.fixtures
 
+CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
+IMPORTS = """
+import asyncio
+from collections.abc import Sequence
+import minka
+from minka import Keyspace
+from minka.admin import Admin
+from minka.testing import LocalCluster
+"""
+TESTS = """
 def test_a_value_is_kept(minka_keyspace: Keyspace) -> None:
     minka_keyspace.put("order-1", b"two apples")
     assert minka_keyspace.get("order-1") == b"two apples"
@@ -33,9 +43,10 @@ def test_the_next_test_has_all_nodes_again(minka_cluster: LocalCluster, minka_ke
 
 @pytest.mark.timeout(120)
 def test_the_fixtures_serve_the_tests_of_a_service(tmp_path: Path) -> None:
+    examples = re.findall(r"(?:^ {4}.*\n|^\n)+", minka.testing.fixtures.__doc__ or "", re.MULTILINE)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_orders.py").write_text(TESTS)
+    (tmp_path / "test_orders.py").write_text(IMPORTS + TESTS + "".join(map(textwrap.dedent, examples)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
-    assert "4 passed" in ended.stdout
+    assert "7 passed" in ended.stdout

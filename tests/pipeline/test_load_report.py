@@ -23,7 +23,7 @@ from minka.errors import Code, MinkaError
 from minka.load_report.analysis import coarser
 from minka.spark import load_report
 from minka.spark.history import history, summed
-from minka.spark.load_analysis import LoadReport, _without_torn_end
+from minka.spark.load_analysis import ClusterLoadReport, _without_torn_end
 from minka.testing.local_cluster import LocalCluster
 from minka.v1.cluster_pb2 import HashFunction, PartitionTable
 from minka.wire.history_rows import PartitionInterval
@@ -139,7 +139,7 @@ def test_the_hot_partition_is_named_and_split_by_the_plan(
     assert report["imbalance"][-1]["ops"] > 2.5, "one of three nodes does all the work"
     assert {one["node"] for one in report["forecasts"]} == set(cluster.nodes)
     assert [one["partition"] for one in report["proposals"]["splits"]] == ["ranged/2"]
-    assert LoadReport.from_json(ran.stdout).rows == report["rows"]
+    assert ClusterLoadReport.from_json(ran.stdout).rows == report["rows"]
 
     text = page.read_text()
     found = Page(text)

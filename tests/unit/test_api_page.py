@@ -1,13 +1,22 @@
-"""docs/api.md is what the code says, and each public name is explained there."""
+"""docs/api.md is what the code says; each public name is explained there, and its examples are Python."""
 
+import ast
+import builtins
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import pytest
+
 import minka
+from minka.spark.options import _NAMES
 
 ROOT = Path(minka.__file__).parent.parent
+TEXT = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
+# Other libraries' names, and words for a type's values.
+ELSEWHERE = {"DataFrame", "Path", "SparkSession"}
 
 
 def test_the_page_is_what_the_code_says() -> None:
@@ -16,9 +25,45 @@ def test_the_page_is_what_the_code_says() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_type_that_is_named_but_not_public_is_refused() -> None:
+    code = (
+        "import minka.rows, runpy; minka.rows.__all__.remove('KeyRange');"
+        "runpy.run_path('tools/api_page.py', {}, '__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "not public, but named: minka.cluster.key_ranges.KeyRange, of prefix_range\n"
+
+
 def test_each_name_is_explained() -> None:
-    text = (ROOT / "docs" / "api.md").read_text("utf-8").partition("## Error codes")[0]
-    entries = re.findall(r"^### (\S+)\n\n((?:.*\n)*?)(?=^##|\Z)", text, re.MULTILINE)
+    entries = re.findall(r"^### (\S+)\n\n((?:.*\n)*?)(?=^##|\Z)", TEXT, re.MULTILINE)
     assert len(entries) > 100
     silent = [name for name, told in entries if not re.search(r"^[A-Z`]", told, re.MULTILINE)]
     assert silent == []
+
+
+def test_each_class_that_the_text_names_is_on_the_page() -> None:
+    known = {name.rpartition(".")[2] for name in re.findall(r"^### (\S+)$", TEXT, re.MULTILINE)} | ELSEWHERE
+    named = re.findall(r"`(?:[a-z_]+\.)*([A-Z][a-z]\w+)(?=[`.(])", TEXT)
+    assert [name for name in named if name not in known and not hasattr(builtins, name)] == []
+
+
+def blocks() -> list[str]:
+    """The examples and the fields. A signature, which isn't Python, comes right after its name."""
+    found = re.findall(r"^(?!\*\*|###)(.+)\n\n((?: {4}.*\n|\n(?= {4}))+)", TEXT, re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found] + re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
+
+
+def test_the_examples_are_python() -> None:
+    found = blocks()
+    assert len([one for one in found if "minka" in one]) >= 10
+    for block in found:
+        try:
+            compile(block, "docs/api.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except SyntaxError as error:
+            pytest.fail(f"{error}:\n{block}")
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_each_option_of_the_data_source_is_on_the_page(name: str) -> None:
+    assert re.search(rf"^\| .*`{name}`", TEXT, re.MULTILINE)

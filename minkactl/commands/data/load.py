@@ -154,16 +154,15 @@ def _create(
     """Create the keyspace by ranges that will have equal bytes of the source. Raises KEYSPACE_EXISTS."""
     from minka.errors import Code, MinkaError
     from minka.spark.split_planning import splits
-    from minka.v1.cluster_pb2 import HashFunction
 
-    with session.control() as control:
-        if any(one.name == keyspace for one in control.summary().table.keyspaces):
+    with session.admin() as admin:
+        if any(one.name == keyspace for one in admin.keyspaces()):
             raise MinkaError(
                 Code.KEYSPACE_EXISTS, f"the keyspace {keyspace} exists; it can only be split, or loaded as it is"
             )
         found = splits(context, files.frame(context, source), files.columns(), ranges, on_progress=on_progress)
         points = [parse_key(point) for point in found.points]
-        control.create_keyspace(keyspace, 0, HashFunction.HASH_FUNCTION_UNSPECIFIED, split_points=points)
+        admin.create_keyspace(keyspace, split_points=points)
 
 
 def _resume(session: Session, context: "SparkSession", load_id: str, on_progress: "OnProgress | None") -> "LoadReport":

@@ -15,7 +15,7 @@ from minkactl.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from minka.spark.load_analysis import LoadReport
+    from minka.spark.load_analysis import ClusterLoadReport
     from minka.spark.progress import OnProgress
 
 COLUMNS: Final = (
@@ -77,7 +77,7 @@ def load_report(
       minkactl apply plan.json
     """
 
-    def job(context: "SparkSession", on_progress: "OnProgress | None") -> "LoadReport":
+    def job(context: "SparkSession", on_progress: "OnProgress | None") -> "ClusterLoadReport":
         from minka.spark.load_analysis import load_report as report_on
 
         endpoints = session.endpoints()
@@ -101,7 +101,7 @@ def load_report(
         note(f"The plan is in {plan_file}. Apply it with: minkactl apply {plan_file}")
 
 
-def _listings(report: "LoadReport") -> list[Listing]:
+def _listings(report: "ClusterLoadReport") -> list[Listing]:
     hot: list[dict[str, Any]] = [
         {
             "partition": one.partition,

@@ -249,3 +249,11 @@ def test_names_are_loaded_when_they_are_used() -> None:
     assert minka.Client is Client
     with pytest.raises(AttributeError, match="'minka' has no attribute 'Clients'"):
         _ = minka.Clients  # type: ignore[attr-defined]
+
+
+def test_a_handle_on_a_keyspace_has_its_name() -> None:
+    with minka.Client(["127.0.0.1:1"]) as client:
+        flights = client.keyspace("flights")
+        assert (flights.name, repr(flights)) == ("flights", "Keyspace('flights')")
+    of_loop = minka.AsyncClient(["127.0.0.1:1"]).keyspace("crews")
+    assert (of_loop.name, repr(of_loop)) == ("crews", "AsyncKeyspace('crews')")

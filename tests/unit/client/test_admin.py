@@ -1,0 +1,107 @@
+"""`minka.admin` on a node with canned answers: what it asks for, and how it reads the answers."""
+
+import ast
+import getpass
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import minkactl
+from minka.admin import Admin, Code, Durability, HashFunction, MinkaError, OperationKind, Partitioning, admin_client
+from minka.admin.control import Control
+from minka.admin.requester import requester
+from minka.v1 import admin_pb2, cluster_pb2
+from tests.unit.client.conftest import ControlNode
+
+READING = {"close", "summary", "partitions", "operations"}  # of Control: minkactl may call these itself
+
+
+@pytest.fixture
+def node(control_node: Callable[[], ControlNode]) -> ControlNode:
+    return control_node()
+
+
+@pytest.fixture
+def admin(node: ControlNode) -> Iterator[Admin]:
+    with Admin([node.address], requested_by="a program") as admin:
+        yield admin
+
+
+def test_a_new_keyspace_says_how_many_partitions_it_has(node: ControlNode, admin: Admin) -> None:
+    row = cluster_pb2.Keyspace(id=1, name="authors", partitioning=cluster_pb2.PARTITIONING_RANGES, replicas=3)
+    node.answers["CreateKeyspace"] = admin_pb2.CreateKeyspaceResponse(keyspace=row)
+    created = admin.create_keyspace("authors", split_points=[b"b", b"d"])
+    assert (created.partitions, created.partitioning, created.hash_function) == (3, Partitioning.RANGES, None)
+    row = cluster_pb2.Keyspace(id=2, name="flights", partition_count=9, hash=cluster_pb2.HASH_FUNCTION_MD5)
+    node.answers["CreateKeyspace"] = admin_pb2.CreateKeyspaceResponse(keyspace=row)
+    created = admin.create_keyspace("flights", partitions=9, hash_function=HashFunction.MD5)
+    assert (created.partitions, created.hash_function, created.durability) == (9, HashFunction.MD5, Durability.SYNC)
+
+
+def test_an_operation_has_the_fields_of_its_kind(node: ControlNode, admin: Admin) -> None:
+    split = cluster_pb2.SplitOperation(keyspace_id=3, keys=[b"b"], partitions=[7])
+    drain = cluster_pb2.DrainOperation(node="cyrene", decommission=True, plan_digest="d1")
+    rows = [cluster_pb2.Operation(id=2, split=split), cluster_pb2.Operation(id=1, drain=drain)]
+    node.answers["GetOperations"] = admin_pb2.GetOperationsResponse(operations=rows)
+    first, second = admin.operations()
+    assert (first.kind, first.keyspace_id, first.keys, first.partitions) == (OperationKind.SPLIT, 3, (b"b",), (7,))
+    assert (first.node, first.plan_digest, first.merged) == ("", "", 0)
+    assert (second.kind, second.node, second.decommission) == (OperationKind.DRAIN, "cyrene", True)
+    assert (second.plan_digest, second.keys) == ("d1", ())
+
+
+def test_an_unclean_election_names_the_row_that_was_seen(node: ControlNode, admin: Admin) -> None:
+    node.answers["ElectLeaders"] = admin_pb2.ElectLeadersResponse()
+    admin.elect_unclean(7, "cyrene", partition_epoch=4, reason="the disks are gone")
+    ((_, asked),) = node.asked
+    assert asked.unclean == admin_pb2.UncleanElection(partition_id=7, partition_epoch=4, node="cyrene")
+    assert (asked.requested_by, asked.reason) == ("a program", "the disks are gone")
+
+
+def test_the_leader_proposes_where_to_split(node: ControlNode, admin: Admin) -> None:
+    status = admin_pb2.GetStatusResponse(from_controller=True)
+    status.table.nodes.add(id="athens", address=node.address)
+    rows: list[cluster_pb2.Partition] = []
+
+    def pages(_: object) -> object:
+        first = admin_pb2.ListPartitionsResponse(status=status)
+        return iter([first, admin_pb2.ListPartitionsResponse(partitions=rows)])
+
+    node.answers["ListPartitions"] = pages
+    node.answers["SplitKeys"] = admin_pb2.SplitKeysResponse(keys=[b"m"])
+    for row, code in ((None, Code.UNKNOWN_PARTITION), (cluster_pb2.Partition(id=7), Code.PARTITION_OFFLINE)):
+        rows[:] = [row] if row is not None else []
+        with pytest.raises(MinkaError) as refusal:
+            admin.split_keys(7, 2)
+        assert refusal.value.code is code
+    rows[:] = [cluster_pb2.Partition(id=7, leader="athens")]
+    assert admin.split_keys(7, 2) == [b"m"]
+
+
+def test_a_user_without_a_name_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as any user id."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert requester().startswith("uid ")
+
+
+def _called(source: str) -> set[str]:
+    """The methods that are called on something named `control`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "attr", getattr(node.value, "id", "")) == "control":
+            found.add(node.attr)
+    return found
+
+
+def test_minkactl_leaves_changes_to_admin() -> None:
+    """What Admin does, minkactl doesn't do beside it."""
+    of_admin = _called(inspect.getsource(admin_client)) - READING
+    assert {"create_keyspace", "apply_plan", "remove_node", "drain_status"} <= of_admin <= set(dir(Control))
+    for path in Path(minkactl.__file__).parent.rglob("*.py"):
+        assert not _called(path.read_text("utf-8")) & of_admin, path

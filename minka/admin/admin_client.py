@@ -213,9 +213,8 @@ class Admin:
         """Keys that divide a partition by ranges, given by its id, into `parts` of about the same bytes, for
         `split`: its leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
-        listed = self.control.partitions(
-            made(admin_pb2.PartitionFilter, called={"ids": "partition"}, ids=[partition])
-        ).whole()
+        checked_whole(partition, "partition", range(1 << 32))
+        listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
         row = next(iter(listed.table.partitions), None)
         if row is None:
             raise MinkaError(Code.UNKNOWN_PARTITION, f"no partition has the id {partition}")

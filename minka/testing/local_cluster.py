@@ -101,8 +101,8 @@ class LocalCluster:
     `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
     node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
     `shares_session` they have this process's, so that priorities hold among the threads of all. Methods that wait
-    until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow machine. After `stop` no node starts.
-    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
+    until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow machine. After `stop` nothing
+    is started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
 
     directory: Path  # a folder for each node, by its name

@@ -54,6 +54,8 @@ WRONG: list[tuple[str, Ask]] = [
     ("node is None, not str", lambda admin: admin.drain(None)),
     ("reason .* isn't UTF-8 text", lambda admin: admin.drain("cyrene", reason="\udcff")),
     ("keyspace is 5, not str", lambda admin: list(admin.partitions(5))),
+    ("partition is '7', not int", lambda admin: admin.split_keys("7", 2)),
+    ("partition is '7', not int", lambda admin: admin.elect_unclean("7", "cyrene", partition_epoch=3)),
     ("node is 5, not str", lambda admin: admin.remove_node(5)),
 ]
 EDITS: list[dict[str, Any]] = [{"moves": ()}, {"rate_limit": 200_000}, {"reason": "mine"}, {"queued": True}]

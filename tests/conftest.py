@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -41,23 +40,8 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seeds: from {config.option.first_seed} on"
 
 
-@pytest.hookimpl(optionalhook=True)  # xdist's
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As --dist=loadfile, but all files of tests/pipeline go to one process, so that Spark runs once at a time.
-
-    Each Spark takes ten seconds to start, and more than a gigabyte.
-    """
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
-
-    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # which has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return "tests/pipeline" if nodeid.startswith("tests/pipeline/") else super()._split_scope(nodeid)
-
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files, those of tests/pipeline, go first, to one process: so no other process is idle at the end."""
+    """The longest files, those of tests/pipeline, go first: so no process is idle at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
 
 

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overload
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
-from minka.cluster.name_rules import name_problem
+from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.routing_table import PairBucket
 from minka.contexts import given_or_resolved
 from minka.engine import operate
-from minka.engine.arguments import checked_text, checked_timeout, items, utf8
+from minka.engine.arguments import checked_text, checked_timeout, invalid, items, utf8
 from minka.engine.batch_error import BatchError, Failure, shown_key
 from minka.engine.call import Call
 from minka.engine.core import Core
@@ -35,6 +35,8 @@ Key = bytes | str
 AnyKey = TypeVar("AnyKey", bytes, str, Key)
 
 OneKey = Set | Add | Expire
+
+_OWN: Final = "_"  # prefix of the names of the cluster's own keyspaces
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES
 MAX_BATCH_KEYS: Final = MAX_KEYS
@@ -344,7 +346,7 @@ class _Operations:
     def _checked_name(self) -> str:
         if self._name is None:
             raise MinkaError(
-                Code.INVALID_ARGUMENT, "no keyspace: name it in AsyncClient(…, keyspace=…) or use client.keyspace(name)"
+                Code.INVALID_ARGUMENT, "no keyspace: make the client with keyspace=…, or use client.keyspace(name)"
             )
         return self._name
 
@@ -366,13 +368,13 @@ class AsyncClient(_Operations):
 
     `endpoints` are addresses host:port of some of the nodes; the others are found through them. Without them the client
     uses the cluster that `minkactl` would, as `minka.connect` says. `keyspace` is the one that the client's own put,
-    get, … work on; `keyspace(name)` gives handles on others. `timeout`, in seconds, holds for every call that doesn't
-    state its own. The partition table is fetched again about every `refresh_interval`
-    seconds, and whenever a node's refusal hints at a newer one. `rng` makes the client's random choices (which node it
-    asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its files are read at once, and a mistake in
-    them raises INVALID_CONFIG.
+    get, … work on; `keyspace(name)` gives handles on others. Its name has 1 to 63 of a-z, 0-9, _ and -, beginning with
+    a letter. `timeout`, in seconds, holds for every call that doesn't state its own. The partition table is fetched
+    again about every `refresh_interval` seconds, and whenever a node's refusal hints at a newer one. `rng` makes the
+    client's random choices (which node it asks first, jitter); tests seed it. `tls` is for a cluster with TLS; its
+    files are read at once, and a mistake in them raises INVALID_CONFIG.
 
-    Keys are bytes, up to 64 KiB; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
+    Keys are bytes, 1 to 65,536; a str stands for its UTF-8 form. Values are bytes, up to 16 MiB. Every call finishes
     within `timeout` seconds (None: the client's), a number up to 10**12. It raises `MinkaError`; a batch raises
     `BatchError`, which names the keys that failed, their nodes and the reasons. The codes are:
 
@@ -395,7 +397,7 @@ class AsyncClient(_Operations):
         tls: Tls | None = None,
     ) -> None:
         endpoints, tls = given_or_resolved(endpoints, tls)
-        core = Core(endpoints, checked_timeout(refresh_interval), rng or Random(), tls)
+        core = Core(endpoints, checked_timeout(refresh_interval, "refresh_interval"), rng or Random(), tls)
         super().__init__(core, None if keyspace is None else _checked_keyspace(keyspace), checked_timeout(timeout))
 
     def keyspace(self, name: str) -> AsyncKeyspace:
@@ -417,6 +419,11 @@ class AsyncClient(_Operations):
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def own_keyspace(client: AsyncClient, name: str) -> AsyncKeyspace:
+    """A handle on one of the cluster's own keyspaces, which `AsyncClient.keyspace` refuses. For nodes."""
+    return AsyncKeyspace(client._core, name, client._timeout)
 
 
 def _bytes(key: Key) -> bytes:
@@ -466,9 +473,11 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
     return total
 
 
-def _checked_keyspace(name: str) -> str:
-    """The name of a keyspace. Raises INVALID_ARGUMENT if nodes would refuse it, or it can't even be sent."""
-    return checked_text(name, "the name of a keyspace", name_problem)
+def _checked_keyspace(name: Any) -> str:
+    """The name of a keyspace. Raises INVALID_ARGUMENT if it is the cluster's own, or no keyspace can have it."""
+    if isinstance(name, str) and name.startswith(_OWN):
+        raise invalid(f"keyspace {clipped(repr(name))} is the cluster's own, as all whose names begin with {_OWN}")
+    return checked_text(name, "the name of a keyspace", keyspace_problem)
 
 
 def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:

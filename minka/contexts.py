@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from minka.cluster.endpoints import DEFAULT_ENDPOINT, endpoint_problem
 from minka.tls import Tls
 
-DEFAULT_ENDPOINT = "127.0.0.1:7400"
 MAX_ENDPOINTS = 1000
 _TLS_FILES: Final = ("ca", "cert", "key")
 
@@ -65,9 +65,8 @@ def split_endpoints(text: str, source: str) -> tuple[str, ...]:
     """
     addresses = tuple(text.replace(",", " ").split())
     for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise invalid(f"{source}: {address!r} is not host:port")
+        if problem := endpoint_problem(address):
+            raise invalid(f"{source}: {address!r} {problem}")
     if not addresses or len(addresses) > MAX_ENDPOINTS:
         raise invalid(f"{source}: {len(addresses)} endpoints; 1 to {MAX_ENDPOINTS} are needed")
     return addresses

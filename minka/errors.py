@@ -26,13 +26,13 @@ class Code(Enum):
     # Reaching the cluster
     UNREACHABLE = CodeInfo(
         "No node answered.",
-        "Check the endpoints (--endpoints, MINKA_ENDPOINTS or the context) and that minkad runs there.",
+        "Check that minkad runs there, and the endpoints (endpoints=, --endpoints, MINKA_ENDPOINTS or the context).",
         True,
         "UNAVAILABLE",
     )
     DEADLINE_EXCEEDED = CodeInfo(
         "The call did not finish in its time; a write may or may not have been done.",
-        "Read the value before writing again, or allow more time with --timeout.",
+        "Allow more time (timeout=, --timeout). After a write, read the value before writing again.",
         False,
         "DEADLINE_EXCEEDED",
     )
@@ -93,7 +93,7 @@ class Code(Enum):
         "Start it with an empty data directory to join as a new node.",
     )
     NODE_IN_USE = CodeInfo(
-        "The node is LIVE or holds partitions, so it can't be removed.",
+        "The node is up or holds partitions, so it can't be removed.",
         "Move its partitions away (minkactl drain NODE --decommission) and stop it first.",
     )
     NOT_REGISTERED = CodeInfo(
@@ -168,7 +168,7 @@ class Code(Enum):
     NOT_ENOUGH_NODES = CodeInfo(
         "The cluster has fewer LIVE nodes than its minimum size or than the replicas asked for.",
         "Start more nodes (minkactl nodes shows which are LIVE). A keyspace may have fewer replicas when it is created "
-        "(--replicas); one that exists keeps its number.",
+        "(replicas=, --replicas); one that exists keeps its number.",
     )
     TOO_MANY_REPLICAS = CodeInfo(
         "The nodes have no room for that many replicas (limits.replicas_per_node).",
@@ -205,7 +205,7 @@ class Code(Enum):
     )
     NOT_BY_RANGES = CodeInfo(
         "The keyspace is partitioned by the hash of its keys, so its partitions can't be split or scanned in order.",
-        "Use a keyspace that was made with: minkactl keyspace create --ranges.",
+        "Use a keyspace that was made by ranges: with split_points=, or minkactl keyspace create --ranges.",
     )
     NO_SPLIT_KEY = CodeInfo(
         "No key divides the partition: it has no keys, or only one.",
@@ -270,19 +270,19 @@ class Code(Enum):
     # Loads
     BAD_ROWS = CodeInfo(
         "Rows of the source can't be in a keyspace; nothing of the load is visible.",
-        "Correct them, or leave some out: --max-bad with --bad-rows.",
+        "Correct them, or leave some out: max_bad with bad_rows (--max-bad, --bad-rows).",
         False,
         "INVALID_ARGUMENT",
     )
     DUPLICATE_KEY = CodeInfo(
         "A key comes more than once in the source; nothing of the load is visible.",
-        "Say which row counts with --last-by COLUMN.",
+        "Name the column that says which row counts: last_by (--last-by).",
         False,
         "INVALID_ARGUMENT",
     )
     KEY_EXISTS = CodeInfo(
         "The keyspace has a key of the source already; nothing of an ingest is visible.",
-        "Load with --on-conflict replace, or keep.",
+        "Load with on_conflict (--on-conflict) replace, or keep.",
         False,
         "ALREADY_EXISTS",
     )
@@ -308,7 +308,7 @@ class Code(Enum):
         "The plan's digest does not match its content.", "Make a new plan; plans are not edited by hand.", False
     )
     UNKNOWN_OPERATION = CodeInfo(
-        "No operation has this id.", "List them with: minkactl migrations.", False, "NOT_FOUND"
+        "No operation has this id.", "List them with: minkactl operations.", False, "NOT_FOUND"
     )
 
     OPERATION_ENDED = CodeInfo("The operation has ended already.", "See its outcome with: minkactl operations show.")
@@ -398,7 +398,7 @@ class Code(Enum):
     )
     TOO_LARGE = CodeInfo(
         "A key, value or batch is over its limit.",
-        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB: split it.",
+        "Keys up to 64 KiB, values up to 16 MiB, batches up to 32 MiB, payloads of duties up to 1 MiB: split it.",
         False,
         "INVALID_ARGUMENT",
     )
@@ -432,7 +432,7 @@ class Code(Enum):
     )
     OUTCOME_UNKNOWN = CodeInfo(
         "The request was under way when its node or the controller changed; it may or may not have been done.",
-        "Look before repeating: read the value, or minkactl migrations for an operation.",
+        "Look before repeating: read the value, or minkactl operations for an operation.",
         False,
         "UNKNOWN",
     )
@@ -454,7 +454,8 @@ class Code(Enum):
     UNKNOWN_KEY = CodeInfo("The keyspace has no such key.", "Check its spelling.", False, "NOT_FOUND")
     NO_PLAYGROUND = CodeInfo("No playground is running.", "Start one with: minkactl playground.", False, "NOT_FOUND")
     PLAYGROUND_FAILED = CodeInfo(
-        "The local cluster could not do that.", "See the log that the message names, or minkactl playground list."
+        "The local cluster could not do that.",
+        "Do what the message says; see the node's log, if it names one. minkactl playground list shows playgrounds.",
     )
 
     PACKAGE_MISSING = CodeInfo(

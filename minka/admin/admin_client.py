@@ -9,11 +9,12 @@ from minka.admin.cluster_rows import DrainStatus, Node, Partition
 from minka.admin.control import Control
 from minka.admin.keyspace_rows import Durability, HashFunction, Keyspace, keyspace_of, keyspaces_of
 from minka.admin.operation_rows import Blocker, Election, Migration, Operation, operation_of
-from minka.admin.plans import Plan, plan_of
+from minka.admin.plans import Plan, message_of, plan_of
 from minka.admin.requester import requester
 from minka.contexts import given_or_resolved
-from minka.engine.arguments import invalid
+from minka.engine.arguments import checked_timeout, invalid
 from minka.engine.messages import checked_number, read, read_all
+from minka.engine.requests import checked_whole, made
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import admin_pb2, cluster_pb2
@@ -53,7 +54,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The client can't be used again."""
         self.control.close()
 
     # Nodes
@@ -144,8 +145,9 @@ class Admin:
         max_ops: int | None = None,
     ) -> Keyspace:
         """Create a keyspace: by hash, with this number of `partitions` for life; or by ranges, with `split_points`,
-        which ascend ([]: one range over all keys). A range of more than `max_bytes`, or with more than
-        `max_ops` keys read and written a second, is split automatically.
+        which ascend ([]: one range over all keys). A range of more than `max_bytes` (at least 65,536), or with more
+        than `max_ops` keys read and written a second (at least 100), is split automatically. A name has 1 to 63 of a-z,
+        0-9, _ and -, beginning with a letter.
 
         Without `replicas` there are 3 in a cluster of three nodes or more, else 1; without `min_insync` it is a
         majority of them from three on, else 1. Raises KEYSPACE_EXISTS, NOT_ENOUGH_NODES,
@@ -153,6 +155,10 @@ class Admin:
         """
         if (partitions is None) == (split_points is None):
             raise invalid("a keyspace has either partitions, by hash, or split_points, by ranges")
+        if split_points is None and (max_bytes is not None or max_ops is not None):
+            raise invalid("max_bytes and max_ops are for a keyspace by ranges: one by hash is never split")
+        if split_points is not None and hash_function != HashFunction.MURMUR3:
+            raise invalid("hash_function is for a keyspace by hash, not for one by ranges")
         created = self.control.create_keyspace(
             name,
             partitions or 0,
@@ -172,7 +178,7 @@ class Admin:
         """The partitions of a keyspace (None: of all), in the order of their slots or keys, read page by page. Raises
         UNKNOWN_KEYSPACE.
         """
-        wanted = admin_pb2.PartitionFilter(keyspace=keyspace) if keyspace is not None else None
+        wanted = made(admin_pb2.PartitionFilter, keyspace=keyspace) if keyspace is not None else None
         listed = self.control.partitions(wanted)
         names = {row.id: row.name for row in listed.status.table.keyspaces}
         if keyspace is not None and keyspace not in names.values():
@@ -207,6 +213,7 @@ class Admin:
         """Keys that divide a partition by ranges, given by its id, into `parts` of about the same bytes, for
         `split`: its leader proposes them. Raises UNKNOWN_PARTITION, PARTITION_OFFLINE, NO_SPLIT_KEY.
         """
+        checked_whole(partition, "partition", range(1 << 32))
         listed = self.control.partitions(admin_pb2.PartitionFilter(ids=[partition])).whole()
         row = next(iter(listed.table.partitions), None)
         if row is None:
@@ -261,7 +268,7 @@ class Admin:
         OPERATION_RUNNING if another operation moves the same now, and INVALID_ARGUMENT if it has no moves: look at
         `plan.moves` first.
         """
-        return operation_of(self.control.apply_plan(plan.message, self._requester, reason, rate_limit))
+        return operation_of(self.control.apply_plan(message_of(plan), self._requester, reason, rate_limit))
 
     def elect_leaders(
         self, *, keyspaces: Sequence[str] = (), partitions: Sequence[int] = (), reason: str = "", queue: bool = False
@@ -288,8 +295,7 @@ class Admin:
 
     def operations(self, limit: int = 20) -> list[Operation]:
         """The newest operations, at most `limit` (1 to 1,000)."""
-        if not 1 <= limit <= _MOST_OPERATIONS:
-            raise invalid(f"limit is {limit}: 1 to {_MOST_OPERATIONS:,}")
+        checked_whole(limit, "limit", range(1, _MOST_OPERATIONS + 1))
         return [operation_of(row) for row in self.control.operations(limit=limit).operations]
 
     def operation(self, operation: Operation | int) -> Operation:
@@ -309,7 +315,7 @@ class Admin:
         """Wait until an operation has ended, at most `timeout` seconds, and return it, also if it has FAILED: compare
         its `state` with `OperationState.SUCCEEDED`. Raises UNKNOWN_OPERATION, and DEADLINE_EXCEEDED if it goes on.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + checked_timeout(timeout)
         while True:
             now = self.operation(operation)
             if now.state.has_ended:
@@ -341,4 +347,4 @@ class Admin:
 
 
 def _id_of(operation: Operation | int) -> int:
-    return operation.id if isinstance(operation, Operation) else operation
+    return operation.id if isinstance(operation, Operation) else checked_whole(operation, "operation", range(1 << 64))

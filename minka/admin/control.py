@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import grpc
 
 from minka.admin.partition_pages import Partitions
+from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.table_changes import with_changes
-from minka.engine.arguments import checked_timeout
-from minka.engine.grpc_calls import checked_endpoints, error_from_call, unreachable
+from minka.engine.arguments import checked_text, checked_timeout, invalid
+from minka.engine.grpc_calls import checked_endpoints, clipped, error_from_call, unreachable
+from minka.engine.requests import made
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
@@ -30,6 +32,8 @@ if TYPE_CHECKING:  # gRPC's classes are generic for the type checker alone
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _MIN_SHARE_S: Final = 0.02
+# The active controller's decisions about what the request names: it would decide the same in a moment.
+_DECIDED: Final = (Code.UNKNOWN_PARTITION, Code.DISK_LOW)
 
 
 class Control:
@@ -93,7 +97,7 @@ class Control:
         """The partitions that fit (None: all), by the same view; `limit` of them at most (0: all), while the others
         are counted. They come while they are read.
         """
-        request, opened = admin_pb2.ListPartitionsRequest(filter=wanted, limit=limit), list[Partitions]()
+        request, opened = made(admin_pb2.ListPartitionsRequest, filter=wanted, limit=limit), list[Partitions]()
 
         def ask(address: str, timeout: float) -> Partitions:
             call = AdminStub(self._channels.to(address, timeout)).ListPartitions(request)
@@ -144,7 +148,7 @@ class Control:
         """The answer of the node at this address about itself and its copies of these partitions. Raises UNREACHABLE,
         DEADLINE_EXCEEDED.
         """
-        request = admin_pb2.DescribeNodeRequest(partitions=partition_ids)
+        request = made(admin_pb2.DescribeNodeRequest, partitions=partition_ids)
         return self._ask(address, lambda channel: AdminStub(channel).DescribeNode, request, timeout, repeatable=True)
 
     def describe_node(self, address: str, timeout: float, done: Callable[["Described"], None]) -> "Described":
@@ -186,22 +190,21 @@ class Control:
         majority of three replicas or more, else 1. An unspecified `durability` is SYNC. The controller decides these
         when it creates the keyspace. Raises INVALID_ARGUMENT, KEYSPACE_EXISTS, and the controller's refusals.
         """
-        try:
-            ranges = None
-            if split_points is not None:
-                ranges = admin_pb2.Ranges(split_points=split_points, max_bytes=max_bytes, max_ops=max_ops)
-            request = admin_pb2.CreateKeyspaceRequest(
-                name=name,
-                partition_count=partition_count,
-                hash=hash_function,
-                replicas=replicas,
-                min_insync=min_insync,
-                durability=durability,
-                unclean_election=unclean_election,
-                ranges=ranges,
-            )
-        except ValueError as error:  # outside of the field's range
-            raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace {name!r}: {error}") from error
+        ranges = None
+        if split_points is not None:
+            ranges = made(admin_pb2.Ranges, split_points=split_points, max_bytes=max_bytes, max_ops=max_ops)
+        request = made(
+            admin_pb2.CreateKeyspaceRequest,
+            called={"partition_count": "partitions"},
+            name=checked_text(name, "the name of a keyspace", keyspace_problem),
+            partition_count=partition_count,
+            hash=hash_function,
+            replicas=replicas,
+            min_insync=min_insync,
+            durability=durability,
+            unclean_election=unclean_election,
+            ranges=ranges,
+        )
         return self._call(lambda channel: AdminStub(channel).CreateKeyspace, request, repeatable=False).keyspace
 
     def plan_reassign(
@@ -225,15 +228,22 @@ class Control:
         the plan becomes. Partitions that unfinished operations move are left alone; with `queue` the plan begins where
         those operations end, and its operation waits for those that touch the same.
         """
-        assigned = [admin_pb2.AssignedReplicas(partition_id=i, replicas=r) for i, r in (partitions or {}).items()]
-        request = admin_pb2.PlanReassignRequest(
+        if partitions is not None and not isinstance(partitions, Mapping):
+            raise invalid(f"partitions is {clipped(repr(partitions))}, not a mapping from ids to nodes")
+        called = {"partition_id": "a key of partitions", "replicas": "a value of partitions"}
+        assigned = [
+            made(admin_pb2.AssignedReplicas, called=called, partition_id=partition_id, replicas=replicas)
+            for partition_id, replicas in (partitions or {}).items()
+        ]
+        request = made(
+            admin_pb2.PlanReassignRequest,
             to=to,
             keyspaces=keyspaces,
             drain=drain,
-            weights=weights or {},
+            weights={} if weights is None else weights,
             partitions=assigned,
             reason=reason,
-            rate_limit=_checked_rate(rate_limit),
+            rate_limit=rate_limit,
             queue=queue,
         )
         return self._call(lambda channel: AdminStub(channel).PlanReassign, request, repeatable=True)
@@ -247,8 +257,9 @@ class Control:
         `reason` and `rate_limit` (the most bytes a second that each node ships; 0: no limit) replace the plan's own if
         they are given.
         """
-        limit = None if rate_limit is None else _checked_rate(rate_limit)
-        request = admin_pb2.ApplyPlanRequest(plan=plan, requested_by=requested_by, reason=reason, rate_limit=limit)
+        request = made(
+            admin_pb2.ApplyPlanRequest, plan=plan, requested_by=requested_by, reason=reason, rate_limit=rate_limit
+        )
         return self._call(lambda channel: AdminStub(channel).ApplyPlan, request, repeatable=False).operation
 
     def elect_leaders(
@@ -263,8 +274,13 @@ class Control:
         """Let the first replica of each partition lead, in these keyspaces and of these partitions (all if none is
         named), as an operation if there is any leader to change.
         """
-        request = admin_pb2.ElectLeadersRequest(
-            keyspaces=keyspaces, partitions=partitions, requested_by=requested_by, reason=reason, queue=queue
+        request = made(
+            admin_pb2.ElectLeadersRequest,
+            keyspaces=keyspaces,
+            partitions=partitions,
+            requested_by=requested_by,
+            reason=reason,
+            queue=queue,
         )
         return self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
@@ -275,8 +291,14 @@ class Control:
 
         Raises LEADER_EXISTS, STALE_EPOCH, and INELIGIBLE_REPLICA if the node isn't LIVE or has no whole copy.
         """
-        unclean = admin_pb2.UncleanElection(partition_id=partition_id, partition_epoch=partition_epoch, node=node)
-        request = admin_pb2.ElectLeadersRequest(requested_by=requested_by, reason=reason, unclean=unclean)
+        unclean = made(
+            admin_pb2.UncleanElection,
+            called={"partition_id": "partition"},
+            partition_id=partition_id,
+            partition_epoch=partition_epoch,
+            node=node,
+        )
+        request = made(admin_pb2.ElectLeadersRequest, requested_by=requested_by, reason=reason, unclean=unclean)
         self._call(lambda channel: AdminStub(channel).ElectLeaders, request, repeatable=False)
 
     def drain(
@@ -293,24 +315,25 @@ class Control:
         `rate_limit` is the most bytes a second that each node ships for it (0: no limit). If other operations touch the
         same, it raises OPERATION_RUNNING; with `queue` it waits for them instead.
         """
-        request = admin_pb2.DrainNodeRequest(
+        request = made(
+            admin_pb2.DrainNodeRequest,
             node=node,
             decommission=decommission,
             requested_by=requested_by,
             reason=reason,
-            rate_limit=_checked_rate(rate_limit),
+            rate_limit=rate_limit,
             queue=queue,
         )
         return self._call(lambda channel: AdminStub(channel).DrainNode, request, repeatable=False).operation
 
     def undrain(self, node: str, requested_by: str = "") -> None:
         """Let a node stay after all: a drain that has not ended is cancelled, if there is one."""
-        request = admin_pb2.UndrainNodeRequest(node=node, requested_by=requested_by)
+        request = made(admin_pb2.UndrainNodeRequest, node=node, requested_by=requested_by)
         self._call(lambda channel: AdminStub(channel).UndrainNode, request, repeatable=True)
 
     def drain_status(self, node: str) -> admin_pb2.GetDrainStatusResponse:
         """The effects of stopping the node now, as the active controller sees it."""
-        request = admin_pb2.GetDrainStatusRequest(node=node)
+        request = made(admin_pb2.GetDrainStatusRequest, node=node)
         return self._call(lambda channel: AdminStub(channel).GetDrainStatus, request, repeatable=True)
 
     def pallets(self, timeout: float) -> duty_api_pb2.GetPalletsResponse:
@@ -325,33 +348,38 @@ class Control:
 
     def split_blockers(self, partition_id: int) -> admin_pb2.GetSplitBlockersResponse:
         """The obstacles to splitting the partition now, as the active controller decides. Raises UNKNOWN_PARTITION."""
-        request = admin_pb2.GetSplitBlockersRequest(partition_id=partition_id)
+        request = made(admin_pb2.GetSplitBlockersRequest, partition_id=partition_id)
         return self._call(lambda channel: AdminStub(channel).GetSplitBlockers, request, repeatable=True)
 
     def pause_operation(self, operation_id: int) -> cluster_pb2.Operation:
         """Let the operation begin no further migration; those under way go on. Raises UNKNOWN_OPERATION,
         OPERATION_ENDED.
         """
-        request = admin_pb2.PauseOperationRequest(id=operation_id)
+        request = made(admin_pb2.PauseOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).PauseOperation, request, repeatable=True).operation
 
     def resume_operation(self, operation_id: int) -> cluster_pb2.Operation:
         """Let an operation that is paused go on. Raises UNKNOWN_OPERATION, OPERATION_ENDED."""
-        request = admin_pb2.ResumeOperationRequest(id=operation_id)
+        request = made(admin_pb2.ResumeOperationRequest, id=operation_id)
         return self._call(lambda channel: AdminStub(channel).ResumeOperation, request, repeatable=True).operation
 
     def cancel_operation(self, operation_id: int, requested_by: str, reason: str = "") -> cluster_pb2.Operation:
         """Cancel an operation: its migrations that can go back do so, and the others are completed. Raises
         UNKNOWN_OPERATION, OPERATION_ENDED, and CANCEL_REFUSED if too few replicas would be left.
         """
-        request = admin_pb2.CancelOperationRequest(id=operation_id, requested_by=requested_by, reason=reason)
+        request = made(
+            admin_pb2.CancelOperationRequest,
+            id=operation_id,
+            requested_by=requested_by,
+            reason=reason,
+        )
         return self._call(lambda channel: AdminStub(channel).CancelOperation, request, repeatable=False).operation
 
     def limit_operation(self, operation_id: int, rate_limit: int) -> cluster_pb2.Operation:
         """Set the most bytes a second that each node ships for the operation from now on; 0: no limit. Raises
         UNKNOWN_OPERATION, OPERATION_ENDED.
         """
-        request = admin_pb2.LimitOperationRequest(id=operation_id, rate_limit=_checked_rate(rate_limit))
+        request = made(admin_pb2.LimitOperationRequest, id=operation_id, rate_limit=rate_limit)
         return self._call(lambda channel: AdminStub(channel).LimitOperation, request, repeatable=True).operation
 
     def split(
@@ -360,8 +388,8 @@ class Control:
         """Let new partitions begin at these keys, as an operation. Returns None if one begins at each of them already.
         Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, OPERATION_RUNNING.
         """
-        request = admin_pb2.SplitRequest(
-            keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
+        request = made(
+            admin_pb2.SplitRequest, keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
         )
         response = self._call(lambda channel: AdminStub(channel).Split, request, repeatable=False)
         return response.operation if response.HasField("operation") else None
@@ -372,8 +400,8 @@ class Control:
         """Merge the partitions that begin at these keys into those before them, as an operation. Raises
         UNKNOWN_KEYSPACE, NOT_BY_RANGES, NO_BOUND, MERGE_REFUSED, OPERATION_RUNNING.
         """
-        request = admin_pb2.MergeRequest(
-            keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
+        request = made(
+            admin_pb2.MergeRequest, keyspace=keyspace, keys=keys, requested_by=requested_by, reason=reason, queue=queue
         )
         return self._call(lambda channel: AdminStub(channel).Merge, request, repeatable=False).operation
 
@@ -384,44 +412,45 @@ class Control:
         `rate_limit` is the most bytes a second for uploads to a node (0: no limit). Raises UNKNOWN_KEYSPACE,
         TOO_MANY_LOADS, and LOAD_EXISTS if a load of another keyspace has the id.
         """
-        request = load_api_pb2.BeginLoadRequest(
+        request = made(
+            load_api_pb2.BeginLoadRequest,
             load_id=load_id,
             keyspace=keyspace,
             requested_by=requested_by,
             job=job,
-            rate_limit=_checked_rate(rate_limit),
+            rate_limit=rate_limit,
         )
         return self._call(lambda channel: LoadsStub(channel).BeginLoad, request, repeatable=True).load
 
     def touch_load(self, load_id: str) -> loads_pb2.Load:
         """Tell that somebody still works on the load, so that it isn't aborted. Raises UNKNOWN_LOAD."""
-        request = load_api_pb2.TouchLoadRequest(load_id=load_id)
+        request = made(load_api_pb2.TouchLoadRequest, load_id=load_id)
         return self._call(lambda channel: LoadsStub(channel).TouchLoad, request, repeatable=True).load
 
     def commit_load(self, load_id: str, files: Sequence[loads_pb2.LoadFile]) -> loads_pb2.Load:
         """Commit the load: these files are taken in, all or none. A load that is committed already stays as it is.
         Raises STALE_LOAD, RANGES_CHANGING, LOAD_ENDED, UNKNOWN_LOAD.
         """
-        request = load_api_pb2.CommitLoadRequest(load_id=load_id, files=files)
+        request = made(load_api_pb2.CommitLoadRequest, load_id=load_id, files=files)
         return self._call(lambda channel: LoadsStub(channel).CommitLoad, request, repeatable=True).load
 
     def abort_load(self, load_id: str, requested_by: str, reason: str = "") -> loads_pb2.Load:
         """Abort the load, so that nothing of it is taken in. Raises UNKNOWN_LOAD; LOAD_ENDED once it is committed."""
-        request = load_api_pb2.AbortLoadRequest(load_id=load_id, requested_by=requested_by, reason=reason)
+        request = made(load_api_pb2.AbortLoadRequest, load_id=load_id, requested_by=requested_by, reason=reason)
         return self._call(lambda channel: LoadsStub(channel).AbortLoad, request, repeatable=True).load
 
     def loads(self, load_ids: Sequence[str] = (), *, with_parts: bool = False) -> load_api_pb2.GetLoadsResponse:
         """Loads by id, or all that are remembered, and for committed ones the reasons why they wait; with `with_parts`
         also the parts of those that are being taken in. Raises UNKNOWN_LOAD.
         """
-        request = load_api_pb2.GetLoadsRequest(load_ids=load_ids, with_parts=with_parts)
+        request = made(load_api_pb2.GetLoadsRequest, load_ids=load_ids, with_parts=with_parts)
         return self._call(lambda channel: LoadsStub(channel).GetLoads, request, repeatable=True)
 
     def transfer_leadership(self, node: str) -> None:
         """Ask the voter `node` to lead the coordinator. The status shows when it does; a transfer can fail without an
         error.
         """
-        request = admin_pb2.TransferLeadershipRequest(node=node)
+        request = made(admin_pb2.TransferLeadershipRequest, node=node)
         self._call(lambda channel: AdminStub(channel).TransferLeadership, request, repeatable=True)
 
     def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
@@ -430,12 +459,12 @@ class Control:
 
         If the request is lost, repeat it: a change that is done already changes nothing.
         """
-        request = admin_pb2.ChangeVotersRequest(promote=promote, demote=demote)
+        request = made(admin_pb2.ChangeVotersRequest, promote=promote, demote=demote)
         self._call(lambda channel: AdminStub(channel).ChangeVoters, request, repeatable=True)
 
     def remove_node(self, node: str) -> None:
         """Forget a node that is not LIVE and holds nothing. Raises NODE_IN_USE for another one."""
-        request = admin_pb2.RemoveNodeRequest(node=node)
+        request = made(admin_pb2.RemoveNodeRequest, node=node)
         self._call(lambda channel: AdminStub(channel).RemoveNode, request, repeatable=False)
 
     def operations(
@@ -447,8 +476,12 @@ class Control:
         """
         if with_migrations and not self._controller:
             self.status()
-        request = admin_pb2.GetOperationsRequest(
-            ids=ids, limit=limit, with_migrations=with_migrations, migrations_limit=migrations_limit
+        request = made(
+            admin_pb2.GetOperationsRequest,
+            ids=ids,
+            limit=limit,
+            with_migrations=with_migrations,
+            migrations_limit=migrations_limit,
         )
         response = self._call(lambda channel: AdminStub(channel).GetOperations, request, repeatable=True)
         copying = any(m.state == cluster_pb2.MIGRATION_STATE_COPYING for m in response.migrations)
@@ -460,7 +493,7 @@ class Control:
         """Count the keys that the node at this address has on its disks, by reading them, for these partitions (none
         given: every partition that lies there).
         """
-        request = admin_pb2.CountKeysRequest(partition_ids=partition_ids)
+        request = made(admin_pb2.CountKeysRequest, partition_ids=partition_ids)
         address = checked_endpoints([address])[0]
         return list(
             self._ask(
@@ -470,7 +503,7 @@ class Control:
 
     def split_keys(self, address: str, partition_id: int, parts: int) -> list[bytes]:
         """Keys that divide a partition, which the node at this address leads, into `parts` of about the same size."""
-        request = admin_pb2.SplitKeysRequest(partition_id=partition_id, parts=parts)
+        request = made(admin_pb2.SplitKeysRequest, partition_id=partition_id, parts=parts)
         address = checked_endpoints([address])[0]
         return list(
             self._ask(
@@ -543,12 +576,6 @@ class Described:
             raise error_from_call(error, self.address, repeatable=True) from error
 
 
-def _checked_rate(rate_limit: int) -> int:
-    if not 0 <= rate_limit < 1 << 64:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"a rate limit is a number of bytes a second, not {rate_limit}")
-    return rate_limit
-
-
 def _each_once(queue: deque[str], tried: dict[str, MinkaError]) -> Iterator[str]:
     """The addresses of a queue that grows while it is read, without those tried."""
     while queue:
@@ -562,4 +589,6 @@ def _share(deadline: float, attempts: int) -> float:
 
 
 def _try_elsewhere(error: MinkaError, *, repeatable: bool) -> bool:
+    if error.code in _DECIDED:
+        return False
     return error.code.info.retriable or (repeatable and error.code is Code.DEADLINE_EXCEEDED)

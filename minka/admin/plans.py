@@ -1,10 +1,12 @@
 """Plans: moves that can be read before they are applied."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 from minka.cluster.plan_digest import without_splits
+from minka.engine.arguments import invalid
 from minka.engine.messages import read
+from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2
 
 
@@ -60,8 +62,8 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan whose digest
-    doesn't fit, or whose partitions have changed since it was made.
+    """The moves that a change would make. Nothing is changed before `Admin.apply`, which refuses a plan that was
+    edited, or whose partitions have changed since it was made.
 
     A plan of a load report may have splits: make them first, with `Admin.split`, then apply the plan `without_splits`.
     """
@@ -88,3 +90,17 @@ class Plan:
 def plan_of(message: admin_pb2.Plan) -> Plan:
     """The plan in the message."""
     return read(Plan, message, message=message)
+
+
+def message_of(plan: Plan) -> admin_pb2.Plan:
+    """The message that is sent for the plan. Raises DAMAGED_PLAN if it says otherwise than the plan's fields, and
+    INVALID_ARGUMENT for anything but a Plan.
+    """
+    if not isinstance(plan, Plan):
+        raise invalid(f"the plan is {type(plan).__name__}, not a minka.admin.Plan")
+    made = plan_of(plan.message)
+    edited = [one.name for one in fields(Plan) if one.compare and getattr(plan, one.name) != getattr(made, one.name)]
+    if edited:
+        text = f"the plan was edited since it was made: {', '.join(edited)} (apply takes reason and rate_limit)"
+        raise MinkaError(Code.DAMAGED_PLAN, text)
+    return plan.message

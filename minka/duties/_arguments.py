@@ -2,15 +2,13 @@
 MinkaError(INVALID_ARGUMENT), which says what was given and what is allowed.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from minka.duties.limits import MAX_WEIGHT
+from minka.duties.limits import MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
 from minka.engine.arguments import checked_text, invalid, utf8
 from minka.engine.grpc_calls import clipped
-
-_Made = TypeVar("_Made")
+from minka.errors import Code, MinkaError
 
 
 def checked_pallet(name: Any) -> str:
@@ -50,22 +48,19 @@ def checked_version(version: Any) -> int:
 
 
 def checked_payload(payload: Any) -> bytes:
-    """The payload of a duty; a str stands for its UTF-8 form."""
+    """The payload of a duty; a str stands for its UTF-8 form. Raises TOO_LARGE."""
     if isinstance(payload, str):
-        return utf8(payload, "the payload")
+        payload = utf8(payload, "the payload")
     if type(payload) is not bytes:
         raise invalid(f"a payload is {type(payload).__name__}, not bytes or str")
+    check_size("a payload", len(payload), MAX_PAYLOAD_BYTES, "bytes")
     return payload
 
 
-def made(what: str, make: Callable[[], _Made]) -> _Made:
-    """The message that `make` makes of a caller's arguments: protobuf refuses a field of the wrong type, or out of its
-    range.
-    """
-    try:
-        return make()
-    except (TypeError, ValueError) as error:
-        raise invalid(f"{what} can't be made of this: {error}") from error
+def check_size(what: str, size: int, most: int, unit: str) -> None:
+    """Raises TOO_LARGE if it is over the limit."""
+    if size > most:
+        raise MinkaError(Code.TOO_LARGE, f"{what} of {size:,} {unit}: {most:,} is the limit")
 
 
 def _filled(name: str, what: str) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from minka.duties._arguments import checked_id, checked_pallet, checked_shard, made
+from minka.duties._arguments import check_size, checked_id, checked_pallet, checked_shard
 from minka.duties.changes import DutyChange, PalletChange, duty_messages, pallet_messages
+from minka.duties.limits import MAX_CHANGES, MAX_REQUEST_BYTES
 from minka.engine.arguments import invalid, items
 from minka.engine.grpc_calls import clipped
+from minka.engine.requests import made
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.duty_api_pb2 import Consistency, DutyName
 
@@ -32,14 +34,20 @@ class Call:
 
 
 def change_duties(changes: Iterable[DutyChange], consistency: str) -> Call:
-    """The call that makes all of these changes, or none."""
-    request = api.ChangeDutiesRequest(changes=duty_messages(changes), consistency=_level(consistency))
+    """The call that makes all of these changes, or none. Raises TOO_LARGE."""
+    messages = duty_messages(changes)
+    check_size("a request", len(messages), MAX_CHANGES, "changes")
+    payloads = sum(len(one.create.payload) + len(one.update.payload) for one in messages)
+    check_size("a request with payloads", payloads, MAX_REQUEST_BYTES, "bytes")
+    request = api.ChangeDutiesRequest(changes=messages, consistency=_level(consistency))
     return Call("ChangeDuties", request, repeatable=False)
 
 
 def change_pallets(changes: Iterable[PalletChange], consistency: str) -> Call:
-    """The call that makes all of these changes, or none."""
-    request = api.ChangePalletsRequest(changes=pallet_messages(changes), consistency=_level(consistency))
+    """The call that makes all of these changes, or none. Raises TOO_LARGE."""
+    messages = pallet_messages(changes)
+    check_size("a request", len(messages), MAX_CHANGES, "changes")
+    request = api.ChangePalletsRequest(changes=messages, consistency=_level(consistency))
     return Call("ChangePallets", request, repeatable=False)
 
 
@@ -50,8 +58,10 @@ def _level(name: Any) -> Consistency.ValueType:
 
 
 def duty_names(pairs: Iterable[tuple[str, str]]) -> list[DutyName]:
-    """The names of these duties, which are given by pallet and id."""
-    return [_duty_name(pair) for pair in items(pairs, "pairs of a pallet and the id of a duty")]
+    """The names of these duties, which are given by pallet and id. Raises TOO_LARGE."""
+    names = [_duty_name(pair) for pair in items(pairs, "pairs of a pallet and the id of a duty")]
+    check_size("a request", len(names), MAX_CHANGES, "names")
+    return names
 
 
 def _duty_name(pair: Any) -> DutyName:
@@ -62,7 +72,7 @@ def _duty_name(pair: Any) -> DutyName:
 
 def get_duties(names: Sequence[DutyName], with_payloads: bool) -> Call:
     """The call for exactly these duties."""
-    request = made("a request", lambda: api.GetDutiesRequest(names=names, with_payloads=with_payloads))
+    request = made(api.GetDutiesRequest, names=names, with_payloads=with_payloads)
     return Call("GetDuties", request)
 
 
@@ -73,16 +83,14 @@ def list_duties(
     pallet = pallet and checked_pallet(pallet)
     shard = shard and checked_shard(shard)
     request = made(
-        "a request",
-        lambda: api.GetDutiesRequest(
-            pallet=pallet,
-            shard=shard,
-            unplaced=unplaced,
-            quarantined=quarantined,
-            with_payloads=with_payloads,
-            after=after,
-            limit=limit,
-        ),
+        api.GetDutiesRequest,
+        pallet=pallet,
+        shard=shard,
+        unplaced=unplaced,
+        quarantined=quarantined,
+        with_payloads=with_payloads,
+        after=after,
+        limit=limit,
     )
     return Call("GetDuties", request)
 
@@ -111,6 +119,4 @@ def compare_pallet(pallet: str) -> Call:
 
 def plan_rebalance(pallet: str, reason: str) -> Call:
     """The call for the plan of a pallet's balancer."""
-    name = checked_pallet(pallet)
-    request = made("a request", lambda: api.PlanRebalanceRequest(pallet=name, reason=reason))
-    return Call("PlanRebalance", request)
+    return Call("PlanRebalance", made(api.PlanRebalanceRequest, pallet=checked_pallet(pallet), reason=reason))

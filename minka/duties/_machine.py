@@ -36,15 +36,14 @@ from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import Shard
 from minka.v1.shards_pb2 import ShardGrant, ShardHeartbeat, ShardHello, ShardInstruction, ShardLeave, ShardMessage
 
-INFO: Final = 20
 MARGIN: Final = 1 / 3  # everything is released when this part of the clearance is left,
 MOST_MARGIN: Final = 1 / 2  # or up to this part, if there is so much to release
 RELEASE_S: Final = 50e-6  # the most seconds for each duty besides the delegate's work; measured: 14e-6
 _FENCED: Final = "SHARD_FENCED"
-_TAKEN: Final = "SHARD_NAME_TAKEN"
 _MALFORMED: Final = "INVALID_ARGUMENT"
 _HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # another try would be refused as well
 _SENT_KEPT: Final = 64
+_NAMED: Final = 3  # unknown pallets in a message
 _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops without waiting for the cluster
 
 
@@ -88,6 +87,7 @@ class ShardMachine:
         self._farewell = float("inf")
         self._ended = False
         self._problem = ""
+        self._unknown: tuple[str, ...] = ()  # pallets that it takes and nobody has created
         self._out: list[Instruction] = []
 
     # What the shell and the delegate's duties ask, on any thread
@@ -213,8 +213,7 @@ class ShardMachine:
             self._on_give_up(GiveUp((code, reason)), now)
         elif code != self._problem:
             self._problem = code
-            level = INFO if code == _TAKEN else WARNING
-            self._note(level, f"no session with the cluster, trying on: {reason}")
+            self._note(WARNING, f"no session with the cluster, trying on: {reason}")
 
     def _on_resized(self, event: Resized, now: float) -> None:
         del self.shard.pallets[:]
@@ -266,12 +265,21 @@ class ShardMachine:
     def _on_welcome(self, said: ShardInstruction, now: float) -> None:
         self._interval = said.welcome.heartbeat_interval_ms / 1000
         self._heard_at, self._problem = now, ""
+        self._note_unknown(tuple(said.welcome.unknown_pallets))
         if self.is_registered:
             return
         self.is_registered = True
         self._beat_at = now
         if self._leaving:
             self._send(ShardMessage(leave=ShardLeave()))
+
+    def _note_unknown(self, pallets: tuple[str, ...]) -> None:
+        """Say, once, which of its pallets nobody has created."""
+        if pallets and pallets != self._unknown:
+            named = ", ".join(pallets[:_NAMED]) + (f" and {len(pallets) - _NAMED:,} more" if pallets[_NAMED:] else "")
+            how = f"minkactl pallet create {pallets[0]}, or minka.duties.Client.create_pallet"
+            self._note(WARNING, f"it gets no duties of pallets that don't exist: {named}; create them: {how}")
+        self._unknown = pallets
 
     # Clearance
 

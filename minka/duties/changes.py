@@ -22,12 +22,12 @@ from minka.duties._arguments import (
     checked_shard,
     checked_version,
     checked_weight,
-    made,
 )
 from minka.duties.duty_rows import Pallet
 from minka.duties.messages import pallet_row
 from minka.engine.arguments import invalid, items
 from minka.engine.grpc_calls import clipped
+from minka.engine.requests import made
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.duties_pb2 import Pallet as PalletRow
 
@@ -52,6 +52,13 @@ class DutyChange:
 
     _message: api.DutyChange = field(repr=False)
 
+    def __repr__(self) -> str:
+        kind = str(self._message.WhichOneof("change"))
+        named = getattr(self._message, kind)
+        duty = named.duty if kind == "pin" else named
+        verb = "release" if kind == "pin" and not named.shard else kind
+        return f"DutyChange({verb} {duty.pallet}/{duty.id})"
+
     @property
     def payload_bytes(self) -> int:
         """The size of the payload that the change sends: those of one `Client.change` may add up to 8 MiB."""
@@ -63,6 +70,11 @@ class PalletChange:
     """A change of one pallet, for `Client.change_pallets`. Only the functions of `minka.duties.changes` make it."""
 
     _message: api.PalletChange = field(repr=False)
+
+    def __repr__(self) -> str:
+        kind = str(self._message.WhichOneof("change"))
+        named = getattr(self._message, kind)
+        return f"PalletChange({kind} {named if kind == 'delete' else named.id})"
 
 
 def create(
@@ -79,23 +91,18 @@ def create(
     its pallet. A stationary one isn't idempotent: once placed, it is never moved to balance. A lazy one ends when the
     delegate no longer reports it.
     """
-    name, weight, content = _name(pallet, duty), checked_weight(weight), checked_payload(payload)
-    return made(
-        "a duty",
-        lambda: DutyChange(
-            api.DutyChange(
-                create=api.DutySpec(
-                    pallet=name.pallet,
-                    id=name.id,
-                    weight=weight,
-                    payload=content,
-                    synthetic=synthetic,
-                    stationary=stationary,
-                    lazy=lazy,
-                )
-            )
-        ),
+    name = _name(pallet, duty)
+    spec = made(
+        api.DutySpec,
+        pallet=name.pallet,
+        id=name.id,
+        weight=checked_weight(weight),
+        payload=checked_payload(payload),
+        synthetic=synthetic,
+        stationary=stationary,
+        lazy=lazy,
     )
+    return DutyChange(api.DutyChange(create=spec))
 
 
 def update(

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The most of a pallet that a shard can carry, in the unit of its duties' weights. With 0 it takes none of them."""
+    """The most of a pallet that a shard can carry, in the unit of its duties' weights.
+
+    With 0 it is given none, and each duty that it has goes as soon as another shard has room for it. Synthetic duties
+    come in any case: they are on every shard that takes the pallet.
+    """
 
     weight: int
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from minka.duties._arguments import checked_pallet, made
+from minka.duties._arguments import checked_pallet
 from minka.duties.delegate import Duty
 from minka.duties.duty_rows import (
     Assignment,
@@ -24,8 +24,9 @@ from minka.duties.duty_rows import (
     ShardStatus,
     ShardVerdict,
 )
-from minka.engine.arguments import invalid, items
+from minka.engine.arguments import invalid
 from minka.engine.messages import checked_number, read, read_all
+from minka.engine.requests import made
 from minka.v1 import duties_pb2 as rows
 from minka.v1 import duty_api_pb2 as api
 from minka.v1.shards_pb2 import HeldDuty
@@ -131,27 +132,21 @@ def pallet_row(pallet: Pallet) -> rows.Pallet:
         raise invalid(f"the balancer is {type(balancer).__name__}, not a minka.duties.Balancer")
     if not isinstance(canary, Canary | None):
         raise invalid(f"the canary is {type(canary).__name__}, not a minka.duties.Canary")
-    name, shard_order = checked_pallet(pallet.id), list(items(balancer.shard_order, "names of shards in shard_order"))
-    kind = checked_number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind")
-    fill_by = checked_number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by")
-    pre_sort = checked_number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort")
-    on_failure = checked_number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure")
     return made(
-        "a pallet",
-        lambda: rows.Pallet(
-            id=name,
-            balancer=rows.Balancer(
-                kind=kind,
-                max_difference=balancer.max_difference,
-                fill_by=fill_by,
-                fill_limit=balancer.fill_limit,
-                shard_order=shard_order,
-                pre_sort=pre_sort,
-            ),
-            manual=pallet.manual,
-            on_failure=on_failure,
-            warm=pallet.warm,
-            moves_per_shard=pallet.moves_per_shard,
-            canary=None if canary is None else rows.Canary(version=canary.version, percent=canary.percent),
+        rows.Pallet,
+        id=checked_pallet(pallet.id),
+        balancer=made(
+            rows.Balancer,
+            kind=checked_number(rows.BalancerKind, BalancerKind, balancer.kind, "balancer.kind"),
+            max_difference=balancer.max_difference,
+            fill_by=checked_number(rows.FillBy, FillBy, balancer.fill_by, "balancer.fill_by"),
+            fill_limit=balancer.fill_limit,
+            shard_order=balancer.shard_order,
+            pre_sort=checked_number(rows.PreSort, PreSort, balancer.pre_sort, "balancer.pre_sort"),
         ),
+        manual=pallet.manual,
+        on_failure=checked_number(rows.OnFailure, OnFailure, pallet.on_failure, "on_failure"),
+        warm=pallet.warm,
+        moves_per_shard=pallet.moves_per_shard,
+        canary=canary and made(rows.Canary, version=canary.version, percent=canary.percent),
     )

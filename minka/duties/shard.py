@@ -24,6 +24,7 @@ from minka.duties.delegate import Capacity, Delegate, Duty
 from minka.duties.limits import MAX_PALLETS
 from minka.engine.arguments import checked_text, checked_timeout, invalid
 from minka.engine.grpc_calls import channel_credentials, checked_endpoints, clipped
+from minka.engine.requests import checked_whole
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
 from minka.v1.duties_pb2 import Shard as ShardRow
@@ -82,7 +83,7 @@ class Shard:
         self._machine: Final = ShardMachine(
             row,
             self._methods,
-            MachineSettings(call_timeout=checked_timeout(call_timeout)),
+            MachineSettings(call_timeout=checked_timeout(call_timeout, "call_timeout")),
             new_incarnation=lambda: uuid.uuid4().hex,
             ends_process=on_stuck == "exit",
         )
@@ -99,8 +100,9 @@ class Shard:
         """Host duties until `stop` was called and they are elsewhere. A task that is cancelled in here releases
         everything without waiting for the cluster. The event loop must not be closed before this returns.
 
-        Raises MinkaError when the cluster refuses the shard for good, after everything is released here, and
-        INVALID_ARGUMENT when called again.
+        While no node answers, or another process has the shard's name, it tries on for ever, and logs a WARNING to
+        `minka.duties`; so it does if nobody has created one of its pallets. Raises MinkaError when the cluster refuses
+        the shard for good, after everything is released here, and INVALID_ARGUMENT when called again.
         """
         if self._began:
             raise invalid("a shard runs once: make another one")
@@ -281,6 +283,5 @@ def _capacity_row(pallet: str, capacity: Capacity | None) -> PalletCapacity:
         return PalletCapacity(pallet=pallet)
     if not isinstance(capacity, Capacity):
         raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity))}, not a Capacity or None")
-    if type(capacity.weight) is not int or not 0 <= capacity.weight < 2**63:
-        raise invalid(f"the capacity for {pallet} is {clipped(repr(capacity.weight))}, not a whole number")
+    checked_whole(capacity.weight, f"the capacity for {pallet}", range(1 << 63))
     return PalletCapacity(pallet=pallet, capacity=capacity.weight)

@@ -19,10 +19,10 @@ def invalid(message: str) -> MinkaError:
     return MinkaError(Code.INVALID_ARGUMENT, message)
 
 
-def checked_timeout(seconds: Any) -> float:
-    """A time in seconds. Only numbers can be compared, and the limit is that of messages to nodes."""
+def checked_timeout(seconds: Any, name: str = "timeout") -> float:
+    """The argument `name`, a time in seconds. Only numbers can be compared; the limit is that of messages to nodes."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
-        raise invalid(f"{clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
+        raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 
 

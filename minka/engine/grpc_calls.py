@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import grpc
 
+from minka.cluster.endpoints import DEFAULT_ENDPOINT, endpoint_problem
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1 import errors_pb2
@@ -26,15 +27,20 @@ _NEVER_SENT: Final = ("failed to connect to all addresses", "errors resolving", 
 # How gRPC tells that the answer was HTTP, not gRPC; with the status 404 it says UNIMPLEMENTED.
 _NO_GRPC: Final = "Received http2 header with status"
 
-# gRPC's texts if TLS prevents the connection, and their meanings. The first that fits counts.
+# gRPC's texts if TLS or the port prevents the connection, and their meanings. The first that fits counts.
+_OTHER_PORT: Final = "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port"
+_OTHER_TLS: Final = (
+    "perhaps TLS is on at the other side only, or it does not accept this side's certificate, or it isn't the gRPC port"
+)
 _OTHER_HOST: Final = "the certificate is not for this address"
 _NOT_VALID: Final = "the certificate is not valid, or from another authority than those in tls.ca"
-_TLS_HINTS: Final = (
+_HINTS: Final = (
+    ("Failed parsing HTTP/2", _OTHER_PORT),
     ("WRONG_VERSION_NUMBER", "TLS is on at this side only"),
     ("Hostname Verification", _OTHER_HOST),
     ("CERTIFICATE_VERIFY_FAILED", _NOT_VALID),
-    ("Socket closed", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
-    ("Connection reset", "perhaps TLS is on at the other side only, or it does not accept this side's certificate"),
+    ("Socket closed", _OTHER_TLS),
+    ("Connection reset", _OTHER_TLS),
 )
 
 
@@ -96,15 +102,15 @@ def checked_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
         raise MinkaError(Code.INVALID_ARGUMENT, f"endpoints is {type(endpoints).__name__}, not a list of strings")
     checked = dict.fromkeys(map(_checked_endpoint, endpoints))
     if not checked:
-        raise MinkaError(Code.INVALID_ARGUMENT, "no endpoint is given")
+        text = "no endpoint is given: name host:port of a node, or none at all, for MINKA_ENDPOINTS or the context"
+        raise MinkaError(Code.INVALID_ARGUMENT, text)
     return tuple(checked)
 
 
 def _checked_endpoint(endpoint: Any) -> str:
-    host, _, port = endpoint.rpartition(":") if isinstance(endpoint, str) else ("", "", "")
-    is_number = port.isascii() and port.isdigit() and len(port) <= 5
-    if not host or not is_number or not 0 < int(port) < 65536:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"endpoint {clipped(repr(endpoint))} is not of the form host:port")
+    problem = endpoint_problem(endpoint) if isinstance(endpoint, str) else "isn't str"
+    if problem:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"endpoint {clipped(repr(endpoint))} {problem}")
     return str(endpoint)
 
 
@@ -142,18 +148,25 @@ _WRONG_NODE: Final = {
 
 
 def unreachable(tried: Mapping[str, MinkaError]) -> MinkaError:
-    """One error for a request that none of the addresses in `tried` took; it names each with its reason."""
+    """One error for a request that none of the addresses in `tried` took; it names each with its reason. It is
+    UNREACHABLE only if no node answered, or the others are stopping.
+    """
     reasons = "; ".join(_with_address(address, error) for address, error in tried.items())
     codes = {error.code for error in tried.values()}
+    text = f"no node took the request: {reasons}"
     if refused := codes - _WRONG_NODE:
-        return MinkaError(min(refused, key=lambda code: code.name), f"no node took the request: {reasons}")
-    for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER):
+        return MinkaError(min(refused, key=lambda code: code.name), text)
+    silent = sum(error.code in (Code.UNREACHABLE, Code.DEADLINE_EXCEEDED) for error in tried.values())
+    if 0 < silent < len(tried):
+        up = f"{len(tried) - silent} of {len(tried)} answered"
+        text = f"no node took the request; perhaps too few are up ({up}): {reasons}"
+    for code in (Code.DEADLINE_EXCEEDED, Code.NO_CONTROLLER, Code.NOT_CONTROLLER, Code.NO_CLEARANCE):
         if code in codes:
             # The active controller that was named did not answer, and nobody knows another one.
-            code = Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code
-            return MinkaError(code, f"no node took the request: {reasons}")
-    code = codes.pop() if len(codes) == 1 else Code.UNREACHABLE
-    return MinkaError(code, f"no node took the request: {reasons}")
+            return MinkaError(Code.NO_CONTROLLER if code is Code.NOT_CONTROLLER else code, text)
+    if list(tried) == [DEFAULT_ENDPOINT]:
+        text += f" ({DEFAULT_ENDPOINT} is asked without endpoints, MINKA_ENDPOINTS, a context and a playground)"
+    return MinkaError(codes.pop() if len(codes) == 1 else Code.UNREACHABLE, text)
 
 
 def clipped(text: str) -> str:
@@ -165,7 +178,7 @@ def _cause(text: str) -> str:
     """The last part of gRPC's chain of reasons, such as "Connection refused", with a hint if TLS is the reason."""
     # A handshake's chain ends with ": OK", which says nothing.
     last = text.removesuffix(": OK").rpartition(": ")[2].rstrip("].") or text
-    hint = next((f" ({hint})" for sign, hint in _TLS_HINTS if sign in text), "")
+    hint = next((f" ({hint})" for sign, hint in _HINTS if sign in text), "")
     return clipped(last) + hint
 
 

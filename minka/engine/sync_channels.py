@@ -6,6 +6,7 @@ from typing import Final
 import grpc
 
 from minka.engine.grpc_calls import channel_credentials, channel_options
+from minka.errors import Code, MinkaError
 from minka.tls import Tls
 
 _CONNECT_SECONDS: Final = 2.0
@@ -19,10 +20,15 @@ class Channels:
         self._credentials: Final = channel_credentials(tls)
         self._open: dict[str, grpc.Channel] = {}
         self._lock = Lock()
+        self._is_closed = False
 
     def to(self, address: str, connect_timeout: float = _CONNECT_SECONDS) -> grpc.Channel:
-        """The channel to an address; it connects when first used. `connect_timeout`, in seconds, holds if it is new."""
+        """The channel to an address; it connects when first used. `connect_timeout`, in seconds, holds if it is new.
+        Raises INVALID_ARGUMENT after `close`.
+        """
         with self._lock:
+            if self._is_closed:
+                raise MinkaError(Code.INVALID_ARGUMENT, "the client is closed")
             channel = self._open.get(address)
             if channel is None:
                 options = channel_options(min(connect_timeout, _CONNECT_SECONDS))
@@ -36,5 +42,6 @@ class Channels:
     def close(self) -> None:
         """Close all of them."""
         with self._lock:
+            self._is_closed = True
             while self._open:
                 self._open.popitem()[1].close()

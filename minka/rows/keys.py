@@ -13,7 +13,7 @@ bytes, str, tuple, int, Single, float, bool, UUID.
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Final, NoReturn, Self, Union
@@ -69,9 +69,10 @@ def encode_key(columns: Sequence[KeyPart]) -> bytes:
     becomes an int; a datetime without a time zone is counted by its own clock.
     Raises INVALID_ARGUMENT with the column, counted from 1: there is none, or it is of another type or out of range.
     """
-    if not columns:
+    key = _joined(columns)
+    if not key:
         raise MinkaError(Code.INVALID_ARGUMENT, "a key has at least one column: without one it would be empty")
-    return _joined(columns)
+    return key
 
 
 def prefix_range(columns: Sequence[KeyPart]) -> KeyRange:
@@ -102,6 +103,10 @@ def decode_key(key: bytes) -> tuple[KeyPart, ...]:
 
 
 def _joined(columns: Sequence[KeyPart]) -> bytes:
+    # The parts of a str or bytes would be columns.
+    if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+        kind = type(columns).__name__
+        raise MinkaError(Code.INVALID_ARGUMENT, f"the columns of a key are wanted, not {kind}: one is (column,)")
     return b"".join(_encoded(column, str(number), 0) for number, column in enumerate(columns, 1))
 
 

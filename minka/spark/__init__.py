@@ -29,7 +29,7 @@ and `_offset LONG`.
 
 | option | default | |
 |---|---|---|
-| `endpoints` | required | host:port of some of the nodes, separated by commas |
+| `endpoints` | as a client's | host:port of some of the nodes, separated by commas |
 | `keyspace` | required | its name |
 | `keyColumns` | `key` | the columns of the key, separated by commas (`key_columns=["day", "number"]` of `export`) |
 | `keyFormat` | by the schema | `columns` (default with `keyColumns`); `text`, `binary`: the only column is the key |

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from minka.bulk.change_feed import ChangeClient
+from minka.engine.arguments import items
 from minka.errors import Code, MinkaError
 from minka.spark.inputs import FileFormat, check_format
 from minka.spark.layout import CHANGE, OFFSET, PARTITION
@@ -70,6 +71,7 @@ def export(
     UNKNOWN_KEYSPACE, CHANGES_GONE, SPARK_FAILED.
     """
     check_format(file_format)
+    items(key_columns, "names of columns")
     with running("export", spark, ["look", "read and write"], on_progress) as job:
         with job.stage("look"), ChangeClient(endpoints, tls=tls, timeout=timeout) as client:
             # This comes before anything is read: later writes may be in this export, and are in the next.

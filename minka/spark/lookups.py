@@ -1,6 +1,5 @@
 """Rows joined with the values that their keys have in a keyspace."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -11,6 +10,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from minka.bulk.snapshot_reads import SnapshotClient
 from minka.client import Client
+from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
 from minka.spark.pairs import PairColumns
 from minka.spark.partitioning import place_column
@@ -29,7 +29,7 @@ def lookup(
     key: str | Sequence[str],
     how: How = "left",
     *,
-    endpoints: Sequence[str] = (),
+    endpoints: Sequence[str] | None = None,
     value: str = "value",
     tls: Tls | None = None,
     timeout: float = 60.0,
@@ -39,15 +39,15 @@ def lookup(
 
     `key` is a column of text or bytes that is the key itself, or several that are encoded as `minka.rows.encode_key`
     does. Rows are first brought together by the partition of their key, so that each task asks one node, in batches,
-    and gets the newest values. `endpoints` are by default those in MINKA_ENDPOINTS. `timeout`, in seconds, holds for
-    each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a `value` column that is;
-    UNKNOWN_KEYSPACE.
+    and gets the newest values. Without `endpoints` the cluster is the one that `minka.connect` would find. `timeout`,
+    in seconds, holds for each batch. Raises MinkaError: INVALID_ARGUMENT for key columns that aren't there, or a
+    `value` column that is; UNKNOWN_KEYSPACE.
     """
     if value in frame.columns:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the rows have a column {value!r} already; name another one")
     if how not in ("left", "inner"):
         raise MinkaError(Code.INVALID_ARGUMENT, f"a lookup is 'left' or 'inner', not {how!r}")
-    endpoints = endpoints or [one for one in os.environ.get("MINKA_ENDPOINTS", "").split(",") if one]
+    endpoints, tls = given_or_resolved(endpoints, tls)
     columns = PairColumns((key,) if isinstance(key, str) else tuple(key))
     with SnapshotClient(endpoints, tls=tls, timeout=timeout) as client:
         found = client.keyspace(keyspace)

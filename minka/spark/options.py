@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Literal, Self, cast, get_args
 
+from minka.contexts import given_or_resolved
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 
@@ -38,11 +39,14 @@ class SourceOptions:
         if unknown := {name for name in options if name not in _NAMES and name.lower() not in _SPARKS_OWN}:
             text = f"option {min(unknown)!r} is unknown; there are {', '.join(_NAMES)}"
             raise MinkaError(Code.INVALID_ARGUMENT, text)
-        if missing := {"endpoints", "keyspace"} - options.keys():
-            raise MinkaError(Code.INVALID_ARGUMENT, f'option {min(missing)!r} is missing: .option("{min(missing)}", …)')
+        if "keyspace" not in options:
+            raise MinkaError(Code.INVALID_ARGUMENT, "option 'keyspace' is missing: .option(\"keyspace\", …)")
+        endpoints, tls = given_or_resolved(
+            _listed(options["endpoints"]) if "endpoints" in options else None, _tls(options)
+        )
         key_columns = _listed(options.get("keyColumns", ""))
         return cls(
-            endpoints=_listed(options["endpoints"]),
+            endpoints=tuple(endpoints),
             keyspace=options["keyspace"],
             key_columns=key_columns,
             key_format=_key_format(options.get("keyFormat", ""), key_columns),
@@ -52,7 +56,7 @@ class SourceOptions:
             timeout=float(_number(options, "timeout", 60, 1)),
             changes_since=_offsets(options["changesSince"]) if "changesSince" in options else None,
             starting_offsets=_starting(options.get("startingOffsets", "latest")),
-            tls=_tls(options),
+            tls=tls,
         )
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.engine.arguments import items
 from minka.errors import Code, MinkaError
 from minka.spark.columns import key_column, value_column
 from minka.wire.kv_frames import MAX_VALUE_BYTES
@@ -21,15 +22,21 @@ UNREADABLE: Final = "_unreadable"  # the text of a CSV or JSON line that can't b
 class PairColumns:
     """The columns of a data frame that are the key, and those that are the value: by default all others.
 
-    With the form `auto`, a single column of text or bytes is the key or the value itself. Everything else, and with
-    `columns` such a column as well, is encoded by `minka.rows`: a key in a form that keeps its order, a value as a JSON
-    object.
+    With the form `auto`, a single column of text or bytes is itself the key; a single one that `value` names is itself
+    the value. Everything else, and with `columns` such a column as well, is encoded by `minka.rows`: a key in a form
+    that keeps its order, a value as a JSON object. So of a table (id, v), with both of text, `PairColumns(("id",))`
+    makes the value {"v":"3"}, and `PairColumns(("id",), ("v",))` makes it 3.
     """
 
     key: tuple[str, ...]
     value: tuple[str, ...] = ()  # (): all others
     key_form: Form = "auto"
     value_form: Form = "auto"
+
+    def __post_init__(self) -> None:
+        """Raises INVALID_ARGUMENT for a str: its letters would be columns."""
+        for names in (self.key, self.value):
+            items(names, "names of columns")
 
     def fields_of(self, frame: DataFrame) -> tuple[list[StructField], list[StructField]]:
         """The fields of the key and of the value. Raises INVALID_ARGUMENT if the data frame doesn't have them, and for

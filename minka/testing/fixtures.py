@@ -22,6 +22,13 @@ Then a test names the fixtures that it wants:
 
     def test_a_service_for_asyncio(minka_cluster: LocalCluster, minka_keyspace: minka.Keyspace) -> None:
         assert asyncio.run(order(minka_cluster.endpoints, minka_keyspace.name)) == b"two apples"
+
+Your own `minka_nodes` gives them another cluster, say on a slow machine:
+
+    @pytest.fixture(scope="session")
+    def minka_nodes() -> Iterator[LocalCluster]:
+        with LocalCluster(3, ready_timeout_s=60) as cluster:
+            yield cluster
 """
 
 from collections.abc import Iterator

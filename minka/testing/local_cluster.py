@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from minka.engine.arguments import checked_timeout, items
 from minka.errors import Code, MinkaError
 from minka.testing.launcher import NodeProcess, Start, inherited, launcher
 from minka.testing.leftovers import Leftovers
@@ -69,8 +70,13 @@ class LocalNode:
     def pid(self) -> int:
         """The node's process id. Raises MinkaError(PLAYGROUND_FAILED) if the node doesn't run."""
         if self.process is None or not self.running:
-            raise MinkaError(Code.PLAYGROUND_FAILED, f"{self.name} is not running", node=self.name)
+            raise self.not_running()
         return self.process.pid
+
+    def not_running(self) -> MinkaError:
+        """The error for a node that would have to run."""
+        text = f"{self.name} is not running: it {self.ended()}; its log is {self.log}"
+        return MinkaError(Code.PLAYGROUND_FAILED, text, node=self.name)
 
     def ended(self) -> str:
         """The end of the node's last process, for people."""
@@ -94,9 +100,9 @@ class LocalCluster:
     killed; the nodes never outlive it. With `directory` the cluster is that of an earlier run, if there was one.
     `config` is merged into every node's configuration ({"membership": {"clearance_ms": 500}}), `env` into every
     node's environment. Linux shares processors out among sessions first, and each node has one of its own; with
-    `shares_session` they have this process's, so that priorities hold among the threads of all.
-    Methods raise MinkaError(PLAYGROUND_FAILED) and name the log; those that wait until nodes are ready wait at most
-    20 s.
+    `shares_session` they have this process's, so that priorities hold among the threads of all. Methods that wait
+    until nodes are ready wait at most `ready_timeout_s` seconds: give more on a slow machine. After `stop` nothing
+    is started. Methods raise MinkaError(PLAYGROUND_FAILED) and name the log.
     """
 
     directory: Path  # a folder for each node, by its name
@@ -110,10 +116,13 @@ class LocalCluster:
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         shares_session: bool = False,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
-        names = NAMES[:nodes] if isinstance(nodes, int) else tuple(nodes)
+        names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if not 1 <= len(names) <= MAX_NODES or (isinstance(nodes, int) and nodes != len(names)):
             raise MinkaError(Code.INVALID_ARGUMENT, f"a local cluster has 1 to {len(NAMES)} nodes, not {nodes}")
+        self.ready_timeout_s: Final = checked_timeout(ready_timeout_s, "ready_timeout_s")
+        self._is_stopped = False
         self._leftovers: Leftovers | None = None
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="minka-"))
@@ -176,6 +185,7 @@ class LocalCluster:
         if not name or name in self.nodes or len(self.nodes) >= MAX_NODES:
             problem = f"{name} exists already" if name in self.nodes else f"{len(self.nodes)} nodes are enough"
             raise MinkaError(Code.PLAYGROUND_FAILED, problem)
+        self._check_going(name)
         node = self._make(name, bootstrap=False)
         node.config, node.env = dict(config or {}), dict(env or {})
         self._launch(node)
@@ -221,8 +231,11 @@ class LocalCluster:
         if ready:
             self.wait_ready([name])
 
-    def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until these nodes (default: all) answer /readyz with 200."""
+    def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float | None = None) -> None:
+        """Wait until these nodes (default: all) answer /readyz with 200, at most `timeout_s` seconds (None: the
+        cluster's `ready_timeout_s`).
+        """
+        timeout_s = self.ready_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         for node in [self.node(name) for name in names] if names is not None else list(self.nodes.values()):
             while not is_ready(node.http_address):
@@ -234,6 +247,7 @@ class LocalCluster:
 
     def stop(self, graceful: bool = False) -> None:
         """End every node, with SIGKILL unless `graceful`, and remove the temporary files."""
+        self._is_stopped = True
         running = [node.process for node in self.nodes.values() if node.process is not None and node.running]
         for process in running:
             process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
@@ -280,7 +294,13 @@ class LocalCluster:
         }
         return merged(merged(own, self.config), node.config)
 
+    def _check_going(self, name: str) -> None:
+        if self._is_stopped:
+            text = f"{name} can't be started: the cluster was stopped; make another LocalCluster"
+            raise MinkaError(Code.PLAYGROUND_FAILED, text, node=name)
+
     def _launch(self, node: LocalNode) -> None:
+        self._check_going(node.name)
         try:
             import yaml
         except ModuleNotFoundError as error:
@@ -294,10 +314,10 @@ class LocalCluster:
         node.process = launcher(list(self.nodes).index(node.name)).start(start)
 
     def _running(self, name: str) -> NodeProcess:
-        process = self.node(name).process
-        if process is None or process.poll() is not None:
-            raise MinkaError(Code.PLAYGROUND_FAILED, f"{name} is not running", node=name)
-        return process
+        node = self.node(name)
+        if node.process is None or not node.running:
+            raise node.not_running()
+        return node.process
 
     def _failure(self, node: LocalNode, problem: str) -> MinkaError:
         tail = node.log.read_text("utf-8", "replace").splitlines()[-8:] if node.log.exists() else []

@@ -345,6 +345,7 @@ class ShardWelcome(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_PALLETS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     heartbeat_interval_ms: _builtins.int
     node: _builtins.str
@@ -353,6 +354,10 @@ class ShardWelcome(_message.Message):
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of all nodes that are up"""
 
+    @_builtins.property
+    def unknown_pallets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those that the shard's hello names, and that nobody has created yet"""
+
     def __init__(
         self,
         *,
@@ -360,10 +365,11 @@ class ShardWelcome(_message.Message):
         heartbeat_interval_ms: _builtins.int = ...,
         node: _builtins.str = ...,
         endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        unknown_pallets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "endpoints", b"endpoints", "heartbeat_interval_ms", b"heartbeat_interval_ms", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "endpoints", b"endpoints", "heartbeat_interval_ms", b"heartbeat_interval_ms", "node", b"node", "unknown_pallets", b"unknown_pallets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

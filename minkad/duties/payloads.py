@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from minka.async_client import AsyncClient
+from minka.async_client import AsyncClient, AsyncKeyspace, own_keyspace
 from minka.errors import Code, MinkaError
 from minka.tls import Tls
 from minka.v1.duties_pb2 import Duty
@@ -149,10 +149,10 @@ class PayloadStore:
         self.renew()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _connected(self) -> AsyncClient:
+    def _connected(self) -> AsyncKeyspace:
         if self._client is None:
-            self._client = AsyncClient([self._address], keyspace=PAYLOADS_KEYSPACE, tls=self._tls)
-        return self._client
+            self._client = AsyncClient([self._address], tls=self._tls)
+        return own_keyspace(self._client, PAYLOADS_KEYSPACE)
 
 
 def new_id(now_ms: int) -> bytes:

@@ -104,7 +104,7 @@ class ShardSessions:
             former.end(MinkaError(Code.SHARD_NAME_TAKEN, "the shard has begun another session"))
         self._sessions[hello.shard.name] = session
         try:
-            await session.run(messages, write, self._welcome())
+            await session.run(messages, write, self.welcome(hello.shard))
         finally:
             session.close()
             if self._sessions.get(hello.shard.name) is session:
@@ -156,7 +156,8 @@ class ShardSessions:
             raise MinkaError(Code.NO_CONTROLLER, "no active controller registered the shard in time") from None
         await self.settled(index)
 
-    def _welcome(self) -> ShardInstruction:
+    def welcome(self, shard: Shard) -> ShardInstruction:
+        """The answer to a hello of this shard."""
         state = self.state()
         live = [node.address for node in state.nodes.values() if node.state == NodeState.NODE_STATE_LIVE]
         welcome = ShardWelcome(
@@ -164,6 +165,7 @@ class ShardSessions:
             heartbeat_interval_ms=int(self.settings.heartbeat_interval * 1000),
             node=self._node_id,
             endpoints=live,
+            unknown_pallets=[one.pallet for one in shard.pallets if one.pallet not in state.duties.pallets],
         )
         return ShardInstruction(index=self.settled_index(), welcome=welcome)
 
@@ -352,6 +354,7 @@ class Session:
             raise MinkaError(Code.INVALID_ARGUMENT, "a session belongs to one process")
         self._shard = shard
         await self._sessions.register(shard)
+        self._say(self._sessions.welcome(shard))
 
     async def _leave(self) -> None:
         await self._sessions.relay.leave(self._shard)

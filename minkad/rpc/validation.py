@@ -17,9 +17,9 @@ _Check = Callable[[Message], str]
 
 
 def check(message: Message) -> None:
-    """Raises INVALID_ARGUMENT, which names the field."""
+    """Raises INVALID_ARGUMENT, which names the field: people know it as an argument."""
     if problem := check_of(message.DESCRIPTOR)(message):
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name}{problem[:_SHOWN]}")
+        raise MinkaError(Code.INVALID_ARGUMENT, problem[:_SHOWN].removeprefix("."))
 
 
 @cache

@@ -87,7 +87,7 @@ def test_a_duty_from_its_creation_to_its_end(cluster: LocalCluster, duties: Clie
     assert refusal(lambda: duties.delete("feeds", "https://bbc/ä")) is Code.UNKNOWN_DUTY
     assert refusal(lambda: duties.create("nowhere", "x", b"payload")) is Code.UNKNOWN_PALLET
     assert refusal(lambda: duties.create("feeds", "x", synthetic=True, lazy=True)) is Code.INVALID_DUTY
-    assert refusal(lambda: duties.create("feeds", "x", b"x" * (2**20 + 1))) is Code.INVALID_ARGUMENT
+    assert refusal(lambda: duties.create("feeds", "x", b"x" * (2**20 + 1))) is Code.TOO_LARGE
     assert refusal(lambda: duties.pin("feeds", "x", "shard")) in (Code.UNKNOWN_DUTY, Code.UNKNOWN_SHARD)
 
 

@@ -15,7 +15,8 @@ import minka.testing.fixtures
 CONFTEST = 'pytest_plugins = ["minka.testing.fixtures"]\n'
 IMPORTS = """
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import pytest
 import minka
 from minka import Keyspace
 from minka.admin import Admin

@@ -43,6 +43,7 @@ ALLOWED_PREFIXES = (
     "minka.wire.key_operations",
     "minka.cluster.plan_digest",
     "minka.cluster.key_ranges",
+    "minka.cluster.name_rules",
     "minka.wire.stored_values",
     "minka.wire.kv_frames",
     "minkad.core",

@@ -169,8 +169,11 @@ def _hurt(state: State, partition: Partition, node_id: str, live: Live, ways_out
         remedy = f"start {missing[0]}" if missing else ""
         return [(f"{len(others)} of {keyspace.min_insync} would be in sync: its writes would be refused", remedy)]
     if partition.leader == node_id:
-        to = f" to {partition.successor}" if partition.successor else ""
-        return [(f"{node_id} leads it; leadership goes{to} in a moment", "")]
+        if partition.successor:
+            return [(f"{node_id} leads it; leadership goes to {partition.successor} in a moment", "")]
+        if state.nodes[node_id].state == _DRAINING:
+            return [(f"{node_id} leads it; leadership goes in a moment", "")]
+        return [(f"{node_id} leads it, and nobody drains {node_id}", f"minkactl drain {node_id}")]
     return []
 
 

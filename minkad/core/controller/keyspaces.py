@@ -7,6 +7,7 @@ from typing import Final
 
 from minka.cluster.hashing import HASH_FUNCTIONS, REDIS_SLOTS
 from minka.cluster.key_ranges import ranges_at
+from minka.cluster.name_rules import keyspace_problem
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import (
     Durability,
@@ -25,7 +26,7 @@ from minkad.core.controller.rows import ROWS_A_RECORD
 from minkad.core.controller.selectors import Live, new_partition_leader_selector
 from minkad.core.placement.assign import Placement
 from minkad.core.state import State, slices
-from minkad.core.state.names import PAYLOADS_KEYSPACE, keyspace_name_problem
+from minkad.core.state.names import PAYLOADS_KEYSPACE
 
 MAX_PARTITIONS: Final = 131_072  # of a keyspace; all are in one Raft entry, of some MiB
 MAX_PARTITIONS_IN_CLUSTER: Final = 262_144
@@ -149,7 +150,7 @@ def default_min_insync(replicas: int) -> int:
 
 
 def _check_arguments(state: State, command: CreateKeyspace, partition_count: int) -> None:
-    if command.name != PAYLOADS_KEYSPACE and (problem := keyspace_name_problem(command.name)):
+    if command.name != PAYLOADS_KEYSPACE and (problem := keyspace_problem(command.name)):
         raise MinkaError(Code.INVALID_ARGUMENT, f"keyspace name {command.name!r}: {problem}")
     if not 1 <= partition_count <= MAX_PARTITIONS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{partition_count} partitions: 1 to {MAX_PARTITIONS} are possible")

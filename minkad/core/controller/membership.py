@@ -133,7 +133,8 @@ def remove(state: State, command: RemoveNode) -> list[Record]:
     if node is None:
         raise MinkaError(Code.UNKNOWN_NODE, f"there is no node {command.node_id}", node=command.node_id)
     if is_up(node):
-        raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is LIVE", node=node.id)
+        is_ = NodeState.Name(node.state).removeprefix("NODE_STATE_")
+        raise MinkaError(Code.NODE_IN_USE, f"node {node.id} is {is_}: stop it first", node=node.id)
     rows = list(state.partitions_on(node.id))
     if held := sum(node.id in row.replicas for row in rows):
         raise MinkaError(Code.NODE_IN_USE, f"node {node.id} holds {held} partitions", node=node.id)

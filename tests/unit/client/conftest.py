@@ -477,7 +477,12 @@ def bad_calls() -> BadCalls:
             calls.append((functools.partial(_call, method, keys), why))
     for method, argument in (("get", "a"), ("put_many", {}), ("delete_many", []), ("get_many", []), ("increment", "a")):
         for time in times:
-            calls.append((functools.partial(_call, method, argument, timeout=time), "isn't a positive time in seconds"))
+            calls.append(
+                (
+                    functools.partial(_call, method, argument, timeout=time),
+                    "timeout=.* isn't a positive time in seconds",
+                )
+            )
     return calls
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minka.async_client import AsyncClient
+from minka.async_client import AsyncClient, own_keyspace
 from minka.cluster.routing_table import RoutingTable
 from minka.engine import call, wanted_rows
 from minka.errors import Code, MinkaError
@@ -75,9 +75,12 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
         with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE: there is no keyspace 'flight'; there are: flights"):
             await client.keyspace("flight").get("key")
         async with AsyncClient(cluster.endpoints) as without:
-            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace"):
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: no keyspace: make the client with"):
                 await without.get("key")
             await without.keyspace("flights").put("key", b"v")
+
+
+_RULE = "must be 1 to 63 of a-z, 0-9, _ and -, beginning with a letter: "
 
 
 @pytest.mark.parametrize(
@@ -85,9 +88,12 @@ async def test_an_unknown_keyspace_is_named_with_the_known_ones(data_cluster: Ma
     [
         (5, "is int, not str"),
         (b"flights", "is bytes, not str"),
-        ("k" * 64, "must have 63 characters at most, not 64: 'kkk"),
+        ("k" * 64, _RULE + "'kkk"),
+        ("a b/", _RULE + "'a b/'"),
+        ("1a", _RULE + "'1a'"),
+        ("", _RULE + "''"),
         ("\ud800", ".* isn't UTF-8 text"),
-        ("a\nb", "must have no control characters"),
+        ("a\nb", _RULE),
     ],
 )
 async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster: Make, name: Any, why: str) -> None:
@@ -97,6 +103,15 @@ async def test_a_name_that_no_keyspace_can_have_is_refused_at_once(data_cluster:
         with pytest.raises(MinkaError, match=f"INVALID_ARGUMENT: the name of a keyspace {why}"):
             AsyncClient(cluster.endpoints, keyspace=name)
         assert cluster.nodes["athens"].tables_asked == 0
+
+
+async def test_the_clusters_own_keyspaces_are_refused(data_cluster: Make) -> None:
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        for use in (client.keyspace, lambda name: AsyncClient(cluster.endpoints, keyspace=name)):
+            with pytest.raises(MinkaError, match="INVALID_ARGUMENT: keyspace '_duties' is the cluster's own"):
+                use("_duties")
+        with pytest.raises(MinkaError, match="UNKNOWN_KEYSPACE"):  # it is looked for
+            await own_keyspace(client, "_duties").get("key", timeout=2)
 
 
 async def test_a_keyspace_that_nodes_refuse_harms_no_other(data_cluster: Make) -> None:

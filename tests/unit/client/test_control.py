@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from minka.admin.control import Control
+from minka.contexts import split_endpoints
+from minka.engine.grpc_calls import unreachable
 from minka.engine.sync_channels import Channels
 from minka.errors import Code, MinkaError
 from minka.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
@@ -68,6 +71,32 @@ def test_when_nobody_is_there_each_endpoint_is_named_at_once(free_address: Calla
         assert f"{endpoint}: Connection refused" in caught.value.message
 
 
+@pytest.mark.parametrize("endpoint", ["http://athens:7400", "athens:7400/", "athens :7400", "athens:٧"])
+def test_what_is_not_an_endpoint_is_refused(endpoint: str) -> None:
+    hint = ": leave http:// out" if "//" in endpoint else ""
+    for make in (lambda: Control([endpoint]), lambda: split_endpoints(endpoint.replace(" ", "/"), "MINKA_ENDPOINTS")):
+        with pytest.raises(MinkaError, match=f"isn't host:port{hint}") as refusal:
+            make()
+        assert refusal.value.code is Code.INVALID_ARGUMENT
+
+
+def test_another_port_of_a_node_is_named_as_such() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Control([f"127.0.0.1:{server.server_port}"], 2) as control, pytest.raises(MinkaError) as caught:
+            control.table()
+        server.shutdown()
+    assert caught.value.code is Code.UNREACHABLE
+    assert "it isn't the gRPC port of a minkad; perhaps it is its HTTP or data port" in caught.value.message
+
+
+def test_the_default_endpoint_says_why_it_is_asked() -> None:
+    down = MinkaError(Code.UNREACHABLE, "Connection refused")
+    default = unreachable({"127.0.0.1:7400": down}).message
+    assert default.endswith("(127.0.0.1:7400 is asked without endpoints, MINKA_ENDPOINTS, a context and a playground)")
+    assert "MINKA_ENDPOINTS" not in unreachable({"athens:7400": down}).message
+
+
 def test_a_refusal_is_as_the_node_sent_it(control_node: Start) -> None:
     node = control_node()
     node.answers["CreateKeyspace"] = MinkaError(Code.KEYSPACE_EXISTS, "flights exists", keyspace="flights")
@@ -101,6 +130,29 @@ def test_an_election_that_does_not_end_is_reported_within_the_timeout(
     assert node.address in caught.value.message
     assert f"{dead}: Connection refused" in caught.value.message
     assert len(node.asked) > 1
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN_PARTITION, Code.DISK_LOW])
+def test_what_the_controller_has_decided_is_not_asked_again(control_node: Start, code: Code) -> None:
+    node, other = control_node(), control_node()
+    node.answers["PlanReassign"] = MinkaError(code, "partition 7777 does not exist")
+    with Control([node.address, other.address]) as control, pytest.raises(MinkaError, match="7777") as caught:
+        control.plan_reassign(partitions={7777: ["athens"]})
+    assert caught.value.code is code
+    assert len(node.asked) == 1
+    assert other.asked == []
+
+
+def test_a_node_that_answers_without_the_others_is_not_unreachable(
+    control_node: Start, free_address: Callable[[], str]
+) -> None:
+    node = control_node()
+    node.answers["RemoveNode"] = MinkaError(Code.NO_CLEARANCE, "it has no clearance")
+    endpoints = [free_address(), node.address, free_address()]
+    with Control(endpoints, timeout=0.3) as control, pytest.raises(MinkaError) as caught:
+        control.remove_node("cyrene")
+    assert caught.value.code is Code.NO_CLEARANCE
+    assert "perhaps too few are up (1 of 3 answered): " in caught.value.message
 
 
 def test_a_slow_endpoint_leaves_time_for_the_next_where_a_repeat_is_safe(control_node: Start) -> None:
@@ -262,17 +314,6 @@ def test_count_keys_asks_that_node_alone(control_node: Start) -> None:
 def test_endpoints_are_checked_before_anything_is_asked(endpoints: Any) -> None:
     with pytest.raises(MinkaError, match="INVALID_ARGUMENT"):
         Control(endpoints)
-
-
-def test_a_number_out_of_range_is_an_invalid_argument() -> None:
-    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match=r"INVALID_ARGUMENT.*flights"):
-        control.create_keyspace("flights", -1, MURMUR3)
-
-
-@pytest.mark.parametrize("rate", [-1, 1 << 64])
-def test_a_rate_out_of_range_is_an_invalid_argument(rate: int) -> None:
-    with Control(["127.0.0.1:1"]) as control, pytest.raises(MinkaError, match="INVALID_ARGUMENT: a rate limit"):
-        control.limit_operation(1, rate)
 
 
 def test_a_plan_is_asked_for_as_it_is_described(control_node: Start) -> None:

@@ -78,9 +78,9 @@ def test_a_pallet_is_sent_and_returned(connect: Any, control_node: Start) -> Non
     assert sent[:1] == pallet_messages([changes.create_pallet("feeds")])
 
 
-def test_a_change_says_nothing_of_its_message() -> None:
+def test_a_change_says_nothing_of_its_payload() -> None:
     change = changes.create("feeds", "bbc", b"secret")
-    assert (repr(change), change.payload_bytes) == ("DutyChange()", 6)
+    assert (repr(change), change.payload_bytes) == ("DutyChange(create feeds/bbc)", 6)
 
 
 Ask = Callable[[Any], Any]
@@ -92,7 +92,7 @@ BAD: list[tuple[str, Ask]] = [
     ("a weight of 1.5: must be a whole number", lambda client: client.create("feeds", "bbc", weight=1.5)),
     ("a payload is int, not bytes or str", lambda client: client.create("feeds", "bbc", 7)),
     ("the payload .* isn't UTF-8 text", lambda client: client.update("feeds", "bbc", "\udcff")),
-    ("a duty can't be made of this", lambda client: client.create("feeds", "bbc", lazy="yes")),
+    ("lazy is 'yes', not bool", lambda client: client.create("feeds", "bbc", lazy="yes")),
     ("consistency 'most': one of leader", lambda client: client.create("feeds", "bbc", consistency="most")),
     (r"consistency \[\]: one of leader", lambda client: client.create("feeds", "bbc", consistency=[])),
     ("the id of a duty is int, not str", lambda client: client.update("feeds", 7)),
@@ -102,7 +102,7 @@ BAD: list[tuple[str, Ask]] = [
     ("the name of a pallet must have no slash", lambda client: client.get("feeds/uk", "bbc")),
     (r"\('a', 'b', 'c'\) isn't a pair of a pallet", lambda client: client.get_many([("a", "b", "c")])),
     ("pairs of a pallet and the id of a duty are wanted, not int", lambda client: client.get_many(5)),
-    ("a request can't be made of this", lambda client: client.get_many([("a", "b")], with_payloads="no")),
+    ("with_payloads is 'no', not bool", lambda client: client.get_many([("a", "b")], with_payloads="no")),
     ("the name of a pallet is int, not str", lambda client: list(client.list(5))),
     ("the name of a shard is int, not str", lambda client: list(client.list("feeds", shard=5))),
     ("the name of a pallet is int, not str", lambda client: client.explain(5, "bbc")),
@@ -111,8 +111,8 @@ BAD: list[tuple[str, Ask]] = [
     ("the pallet is str, not a minka.duties.Pallet", lambda client: client.update_pallet("feeds")),
     ("the balancer is str, not a minka.duties.Balancer", lambda client: client.create_pallet(NO_BALANCER)),
     ("balancer.kind is 'best': one of round_robin", lambda client: client.create_pallet(NO_KIND)),
-    ("names of shards in shard_order are wanted", lambda client: client.create_pallet(NO_ORDER)),
-    ("a pallet can't be made of this", lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1))),
+    ("shard_order is 'one', not a list of str", lambda client: client.create_pallet(NO_ORDER)),
+    ("moves_per_shard is -1: 0 to 4,294,967,295", lambda client: client.create_pallet(Pallet("f", moves_per_shard=-1))),
     ("if_version=-1 isn't a version", lambda client: client.update_pallet(Pallet("feeds"), if_version=-1)),
     ("if_version='1' isn't a version", lambda client: client.delete("feeds", "bbc", if_version="1")),
     ("if_version=0 can never hold: .* begin at 1", lambda client: client.delete("feeds", "bbc", if_version=0)),
@@ -125,13 +125,55 @@ BAD: list[tuple[str, Ask]] = [
     ("the name of a shard is int, not str", lambda client: client.shards([5])),
     ("the name of a pallet is int, not str", lambda client: client.compare_pallet(5)),
     ("the name of a pallet is int, not str", lambda client: client.plan_rebalance(5)),
-    ("a request can't be made of this", lambda client: client.plan_rebalance("feeds", reason=5)),
+    ("reason is 5, not str", lambda client: client.plan_rebalance("feeds", reason=5)),
     ("None isn't a DutyChange", lambda client: client.change([None])),
     ("changes of duties are wanted, not int", lambda client: client.change(5)),
     ("'feeds' isn't a PalletChange", lambda client: client.change_pallets(["feeds"])),
-    ("'x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
-    ("-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
+    ("timeout='x' isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout="x")),
+    ("timeout=-1 isn't a positive time in seconds", lambda client: client.get("feeds", "bbc", timeout=-1)),
 ]
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (changes.create("feeds", "bbc", b"x"), "DutyChange(create feeds/bbc)"),
+        (changes.update("feeds", "bbc", weight=3), "DutyChange(update feeds/bbc)"),
+        (changes.delete("feeds", "bbc"), "DutyChange(delete feeds/bbc)"),
+        (changes.pin("feeds", "bbc", "s1"), "DutyChange(pin feeds/bbc)"),
+        (changes.release("feeds", "bbc"), "DutyChange(release feeds/bbc)"),
+        (changes.unquarantine("feeds", "bbc"), "DutyChange(unquarantine feeds/bbc)"),
+        (changes.create_pallet("feeds"), "PalletChange(create feeds)"),
+        (changes.update_pallet(Pallet("feeds")), "PalletChange(update feeds)"),
+        (changes.delete_pallet("feeds"), "PalletChange(delete feeds)"),
+    ],
+)
+def test_a_change_shows_what_it_does(change: object, shown: str) -> None:
+    assert repr(change) == shown
+
+
+MIB = 1 << 20
+LARGE: list[tuple[str, Ask]] = [
+    ("a payload of 1,048,577 bytes: 1,048,576 is", lambda client: client.create("feeds", "bbc", b"x" * (MIB + 1))),
+    ("a payload of 1,048,578 bytes", lambda client: client.update("feeds", "bbc", "ä" * (MIB // 2 + 1))),
+    (
+        "a request of 1,001 changes: 1,000",
+        lambda client: client.change(changes.delete("f", f"{n}") for n in range(1001)),
+    ),
+    (
+        "with payloads of 9,437,184",
+        lambda client: client.change(changes.create("f", f"{n}", b"x" * MIB) for n in range(9)),
+    ),
+    ("a request of 1,001 names", lambda client: client.get_many([("f", f"{n}") for n in range(1001)])),
+    ("1,001 changes", lambda client: client.change_pallets(changes.delete_pallet(f"{n}") for n in range(1001))),
+]
+
+
+@pytest.mark.parametrize(("why", "call"), LARGE)
+def test_what_is_too_large_is_not_sent(connect: Any, why: str, call: Ask) -> None:
+    with pytest.raises(MinkaError, match=why) as caught:
+        call(connect(["127.0.0.1:1"]))
+    assert caught.value.code is Code.TOO_LARGE
 
 
 @pytest.mark.parametrize(("why", "call"), BAD)
@@ -147,8 +189,8 @@ def test_what_can_not_be_sent(connect: Any, why: str, call: Ask) -> None:
         ("'5' isn't a positive time in seconds", {"timeout": "5"}),
         ("nan isn't a positive time in seconds", {"timeout": math.nan}),
         ("endpoints is int, not a list of strings", {"endpoints": 5}),
-        ("endpoint None is not of the form host:port", {"endpoints": [None]}),
-        ("endpoint .* is not of the form host:port", {"endpoints": ["athens:" + 5000 * "1"]}),
+        ("endpoint None isn't str", {"endpoints": [None]}),
+        ("endpoint .* isn't host:port", {"endpoints": ["athens:" + 5000 * "1"]}),
         ("tls is str, not minka.Tls", {"tls": "ca.pem"}),
     ],
 )

@@ -1,16 +1,19 @@
 """The kinds of errors: what `except` catches, and what `import minka` offers."""
 
 import pickle
+import re
 import subprocess
 import sys
 import traceback
 from typing import Any
 
+import click
 import pytest
 
 import minka
 from minka.engine.batch_error import BatchError, Failure
 from minka.errors import Code, CodeInfo, MinkaError, kind_of
+from minkactl import cli
 
 KINDS = (
     minka.Conflict,
@@ -59,6 +62,28 @@ def test_kinds(code: str, kind: type[minka.MinkaError], builtin: type[Exception]
     assert kind_of(minka.Code[code]) is kind
 
 
+@pytest.mark.parametrize("code", minka.Code)
+def test_a_remedy_is_for_programs_too(code: minka.Code) -> None:
+    """It has an option of minkactl only in a command, or beside the argument's name."""
+    for remedy in (code.info.remedy, code.info.node_remedy):
+        without_commands = re.sub(r"minkactl [a-z-]+( [a-z-]+)*( --?[a-zA-Z-]+| [A-Z]+| offline)*", "", remedy)
+        for option in re.findall(r"--([a-z-]+)", without_commands):
+            assert re.search(rf"\b{option.replace('-', '_')}\b(?!-)", without_commands.replace(f"--{option}", "")), (
+                remedy
+            )
+
+
+def test_the_commands_in_remedies_exist() -> None:
+    group = cli.cli
+    for code in minka.Code:
+        for name, verb in re.findall(r"minkactl ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", code.info.remedy):
+            command = group.get_command(click.Context(group), name)
+            assert command is not None, (code, name)
+            if isinstance(command, click.Group) and verb in command.commands:
+                continue
+            assert not isinstance(command, click.Group) or command.invoke_without_command, (code, name, verb)
+
+
 def test_the_registry_alone_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minka.Code.INTERNAL, "_value_", CodeInfo("It can't be found.", "Look.", False, "NOT_FOUND"))
     assert isinstance(minka.MinkaError(minka.Code.INTERNAL, ""), minka.NotFound)
@@ -93,7 +118,7 @@ async def test_the_client_raises_them() -> None:
         async with minka.AsyncClient(["127.0.0.1:1"], keyspace="flights", timeout=1) as client:
             await client.get("UA1545")
     assert caught.value.code is minka.Code.UNREACHABLE
-    with pytest.raises(ValueError, match="is not of the form host:port"):
+    with pytest.raises(ValueError, match="isn't host:port"):
         minka.Client(["nowhere"])
 
 

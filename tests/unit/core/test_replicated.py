@@ -24,6 +24,7 @@ from minkad.core.controller import (
     Leave,
     LimitOperation,
     PauseOperation,
+    RemoveNode,
     UndrainNode,
     blockers_of,
     decide,
@@ -367,6 +368,17 @@ def test_a_drained_node_leads_nothing_and_is_safe_to_stop() -> None:
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_DRAINING
     c.run(UndrainNode("a"))
     assert c.state.nodes["a"].state == NodeState.NODE_STATE_LIVE
+
+
+def test_a_node_that_nobody_drains_keeps_what_it_leads() -> None:
+    c = three_nodes(6)
+    told = {(b.reason, b.remedy) for some in drains.blockers(c.state, "a") for b in some}
+    assert told == {("a leads it, and nobody drains a", "minkactl drain a")}
+    drain(c, "a")
+    told = {(b.reason, b.remedy) for some in drains.blockers(c.state, "a") for b in some}
+    assert told <= {(f"a leads it; leadership goes{to} in a moment", "") for to in ("", " to b", " to c")}
+    with pytest.raises(MinkaError, match="node a is DRAINING: stop it first"):
+        c.run(RemoveNode("a"))
 
 
 def test_what_holds_a_drain_up_is_named_with_its_remedy() -> None:

@@ -1,5 +1,7 @@
 """A shard's state machine: its actions at each event."""
 
+import logging
+
 import pytest
 
 from minka.duties._events import (
@@ -15,7 +17,8 @@ from minka.duties._events import (
     Tick,
 )
 from minka.v1.duties_pb2 import PalletCapacity
-from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, WeighedDuty
+from minka.v1.errors_pb2 import Error
+from minka.v1.shards_pb2 import DutiesToAttach, ShardInstruction, ShardWelcome, WeighedDuty
 from tests.unit.core.duty_world import DutyWorld
 from tests.unit.duties.world import ALL, CLEARANCE, World, held
 
@@ -513,3 +516,23 @@ def test_a_report_that_can_not_be_ended_is_named() -> None:
     (number,) = (number for number, call in world.calls.items() if call.method is Method.REPORT)
     world.tell(CallOverdue(number))
     assert "report of all duties has taken" in world.notes[-1].text
+
+
+def test_pallets_that_nobody_has_created_are_named_once(world: World) -> None:
+    for unknown in (["maps"], ["maps"], [], ["maps"], [f"p{number}" for number in range(5)]):
+        world.say(welcome=ShardWelcome(heartbeat_interval_ms=500, unknown_pallets=unknown))
+    assert [note.level for note in world.notes] == [logging.WARNING] * 3
+    text = "it gets no duties of pallets that don't exist: maps; create them: minkactl pallet create maps, or"
+    assert world.notes[0].text.startswith(text)
+    assert "p0, p1, p2 and 2 more" in world.notes[2].text
+
+
+def test_a_name_that_another_process_has_is_a_warning() -> None:
+    world = World()
+    world.connected = True
+    world.tell(Connected())
+    world.say(refused=Error(code="SHARD_NAME_TAKEN", message="another process has the name s"))
+    assert [(note.level, note.text) for note in world.notes] == [
+        (logging.WARNING, "no session with the cluster, trying on: another process has the name s")
+    ]
+    assert not world.stopped

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from minka.errors import Code, MinkaError
-from minka.v1.duties_pb2 import Shard, ShardState
+from minka.v1.duties_pb2 import Pallet, PalletCapacity, Shard, ShardState
 from minka.v1.shards_pb2 import Holding, ShardHello, ShardInstruction, ShardLeave, ShardMessage, ShardReport
 from minkad.core.state import State
 from minkad.duties.sessions import SessionSettings, ShardSessions
@@ -137,3 +137,35 @@ async def test_a_shard_whose_last_report_comes_back_as_of_one_that_is_gone_gets_
     with pytest.raises(MinkaError, match="SHUTTING_DOWN"):
         await asyncio.wait_for(sessions.serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0)), 10)
     assert told[-1].HasField("goodbye")
+
+
+async def test_a_shard_is_told_which_of_its_pallets_nobody_has_created() -> None:
+    """At the beginning, and again when it names others."""
+    state = State()
+    state.duties.put_pallet(Pallet(id="feeds"))
+    shard = Shard(name="s", incarnation="p1", state=ShardState.SHARD_STATE_LIVE)
+    shard.pallets.extend([PalletCapacity(pallet="feeds"), PalletCapacity(pallet="maps")])
+    state.duties.put_shard(shard)
+    told: list[list[str]] = []
+    said_twice = asyncio.Event()
+
+    class Registering(Relay):
+        async def register(self, shard: Shard) -> int:
+            return 7
+
+    async def messages() -> AsyncIterator[ShardMessage]:
+        yield ShardMessage(hello=ShardHello(shard=shard, known_index=7))
+        other = Shard(name="s", incarnation="p1", pallets=[PalletCapacity(pallet="post")])
+        yield ShardMessage(hello=ShardHello(shard=other, known_index=7))
+        await said_twice.wait()
+
+    async def write(instruction: ShardInstruction) -> None:
+        if instruction.HasField("welcome"):
+            told.append(list(instruction.welcome.unknown_pallets))
+        if len(told) == 2:
+            said_twice.set()
+
+    serving = sessions_with(Registering(), state).serve(messages(), write, Memory(1 << 20, clock=lambda: 0.0))
+    with pytest.raises(MinkaError, match="SHUTTING_DOWN"):
+        await asyncio.wait_for(serving, 10)
+    assert told == [["maps"], ["post"]]

@@ -302,3 +302,12 @@ def test_any_bytes_are_decoded_to_what_encodes_to_them_or_refused(key: bytes) ->
 
 def _has_nan(part: Any) -> bool:
     return any(map(_has_nan, part)) if isinstance(part, tuple) else isinstance(part, float) and math.isnan(part)
+
+
+@pytest.mark.parametrize("columns", ["EWR", b"EWR", "", 5, None, date(2013, 1, 1), Decimal("1.5")])
+@pytest.mark.parametrize("make", [encode_key, prefix_range])
+def test_one_column_alone_is_not_columns(make: Any, columns: Any) -> None:
+    text = f"the columns of a key are wanted, not {type(columns).__name__}: one is"
+    with pytest.raises(MinkaError, match=text) as refusal:
+        make(columns)
+    assert refusal.value.code is Code.INVALID_ARGUMENT

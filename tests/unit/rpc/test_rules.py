@@ -102,7 +102,7 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
 @pytest.mark.parametrize(
     ("request_", "named"),
     [
-        (RegisterRequest(), "RegisterRequest.node"),
+        (RegisterRequest(), "node: is missing"),
         (registering(id=""), "node.id: is missing"),
         (registering(id="a\0b"), "node.id"),
         (registering(id="a" * 64), "node.id"),
@@ -112,8 +112,8 @@ def duties(spec: DutySpec) -> ChangeDutiesRequest:
         (registering(address="ath\nens:7400"), "node.address"),
         (registering(zone="\x1b[31m"), "node.zone"),
         (RegisterRequest(node=Node(**GOOD, state=99)), "node.state: 99"),  # type: ignore[arg-type]
-        (LeaveRequest(), "LeaveRequest.node_id: is missing"),
-        (CreateKeyspaceRequest(name="No Name"), "name: 1 to 63"),
+        (LeaveRequest(), "node_id: is missing"),
+        (CreateKeyspaceRequest(name="No Name"), "name: must be 1 to 63"),
         (CreateKeyspaceRequest(name="flights", hash=7), "hash: 7"),  # type: ignore[arg-type]
         (DrainNodeRequest(node="athens", reason="a\0b"), "reason: must have no control characters"),
         (PlanReassignRequest(weights={"athens": float("nan")}), "weights[0]"),

@@ -57,7 +57,8 @@ def _verdict(state: State, duty: Duty, shard: Shard, now_ms: int) -> ShardVerdic
         says = _SAYS[AssignmentState.ValueType(one.state)]
         if one.state == AssignmentState.ASSIGNMENT_STATE_RELEASING:
             says += f" for {max(0, now_ms - one.since_ms) // 1000:,} s"
-        return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch})", possible=True)
+        carries = "" if duty.synthetic else _carries(state, duty, shard)
+        return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch}){carries}", possible=True)
     refused = _impossible(state, duty, shard)
     return ShardVerdict(shard=shard.name, verdict=refused or _room(state, duty, shard), possible=not refused)
 
@@ -82,6 +83,17 @@ def _impossible(state: State, duty: Duty, shard: Shard) -> str:
     return ""
 
 
+def _carries(state: State, duty: Duty, shard: Shard) -> str:
+    """What a shard that has the duty carries and can carry, if it has said that."""
+    said = capacity_of(shard, duty.pallet)
+    if said is None or not said.HasField("capacity"):
+        return ""
+    if not said.capacity:
+        return f"; it has capacity 0 for pallet {duty.pallet}, so duties go as soon as another shard has room"
+    return f"; it carries weight {state.duties.load(shard.name, duty.pallet).weight} of its capacity {said.capacity}"
+
+
 def _room(state: State, duty: Duty, shard: Shard) -> str:
-    load = state.duties.load(shard.name, duty.pallet)
-    return f"could have it; it has {load.duties} duties of weight {load.weight}"
+    load, said = state.duties.load(shard.name, duty.pallet), capacity_of(shard, duty.pallet)
+    of = f" of its capacity {said.capacity}" if said is not None and said.HasField("capacity") else ""
+    return f"could have it; it has {load.duties} duties of weight {load.weight}{of}"

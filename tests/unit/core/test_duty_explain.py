@@ -1,0 +1,52 @@
+"""The sentences about where duties are name the capacities of shards."""
+
+from minka.v1.duties_pb2 import PalletCapacity, Shard
+from minkad.core.controller import RegisterShard
+from minkad.core.controller.duties import explain
+from tests.unit.core.duty_world import DutyWorld
+
+
+def says(world: DutyWorld, duty: str) -> dict[str, str]:
+    """By shard."""
+    return {one.shard: one.verdict for one in explain.verdicts(world.state, world.row(duty), world.now_ms)}
+
+
+def resize(world: DutyWorld, name: str, capacity: int) -> None:
+    """The shard's process states another capacity."""
+    pallets = [PalletCapacity(pallet="feeds", capacity=capacity)]
+    world.do(RegisterShard(Shard(name=name, incarnation=world.processes[name].incarnation, pallets=pallets), True))
+    world.rebalance("feeds")
+    world.settle()
+
+
+def test_a_shard_of_capacity_0_keeps_what_no_other_one_can_have() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("one", capacity=40)
+    world.create("feeds", ["bbc"], weight=30)
+    world.create("feeds", ["all"], synthetic=True)
+    world.settle()
+    assert says(world, "bbc")["one"].endswith("; it carries weight 30 of its capacity 40")
+    resize(world, "one", 0)
+    assert world.where("bbc") == "one"
+    assert says(world, "bbc")["one"].endswith(
+        "it has capacity 0 for pallet feeds, so duties go as soon as another shard has room"
+    )
+    assert "capacity" not in says(world, "all")["one"]
+    world.join("two", capacity=50)
+    world.rebalance("feeds")
+    world.settle()
+    assert world.where("bbc") == "two"
+    assert says(world, "bbc")["one"] == "has capacity 0 for pallet feeds"
+    world.join("none")
+    assert says(world, "bbc")["none"] == "could have it; it has 0 duties of weight 0"
+
+
+def test_a_shard_with_room_says_of_which_capacity() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("one", capacity=40)
+    world.create("feeds", ["bbc"], weight=30)
+    world.settle()
+    world.join("two", capacity=50)
+    assert says(world, "bbc")["two"] == "could have it; it has 0 duties of weight 0 of its capacity 50"

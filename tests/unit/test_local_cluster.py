@@ -1,0 +1,52 @@
+"""What `LocalCluster` refuses before it starts anything."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.testing.local_cluster import LocalCluster, LocalNode
+
+
+@pytest.mark.parametrize("nodes", ["athens", b"athens", 1.5, None])
+def test_a_name_alone_is_not_names_of_nodes(tmp_path: Path, nodes: Any) -> None:
+    with pytest.raises(MinkaError, match="a number of nodes, or their names, are wanted, not") as refusal:
+        LocalCluster(nodes, tmp_path)
+    assert refusal.value.code is Code.INVALID_ARGUMENT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_does_not_run_names_its_log(tmp_path: Path) -> None:
+    cluster = LocalCluster(1, tmp_path)
+    with pytest.raises(MinkaError, match="athens is not running: it was not started; its log is") as refusal:
+        cluster.kill("athens")
+    assert refusal.value.code is Code.PLAYGROUND_FAILED
+    assert str(cluster.log("athens")) in refusal.value.message
+    cluster.stop()
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_a_cluster_that_was_stopped_starts_nothing(tmp_path: Path, temporary: bool) -> None:
+    cluster = LocalCluster(1, None if temporary else tmp_path)
+    cluster.stop()
+    starts: list[Callable[[], object]] = [cluster.start, cluster.add, lambda: cluster.restart("athens")]
+    for start in starts:
+        with pytest.raises(MinkaError, match="can't be started: the cluster was stopped") as refusal:
+            start()
+        assert refusal.value.code is Code.PLAYGROUND_FAILED
+    assert list(cluster.nodes) == ["athens"]
+
+
+def test_a_slow_machine_is_given_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr("minka.testing.local_cluster.is_ready", lambda address: False)
+    monkeypatch.setattr("minka.testing.local_cluster.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("minka.testing.local_cluster.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(LocalNode, "running", property(lambda node: True))
+    for cluster, seconds in ((LocalCluster(1, tmp_path), 20), (LocalCluster(1, tmp_path, ready_timeout_s=60), 60)):
+        with pytest.raises(MinkaError, match=f"was not ready within {seconds} s"):
+            cluster.wait_ready()
+    with pytest.raises(MinkaError, match="ready_timeout_s=0 isn't a positive time"):
+        LocalCluster(1, tmp_path, ready_timeout_s=0)

@@ -160,7 +160,7 @@ class Controller:
     # Leaders
 
     def alter_isr(self, row: Partition, isr: Sequence[str], eligible: Sequence[str] | None = None) -> None:
-        """Change the in-sync set, as the leader requests. `eligible`: by default all others that have everything."""
+        """Change the in-sync set, as the leader requests. `eligible`: by default, all that have everything."""
         change = IsrChange(
             partition_id=row.id,
             leader_epoch=row.leader_epoch,
@@ -263,7 +263,7 @@ class Controller:
 
 
 def led_by_others() -> Controller:
-    """Two nodes, one of which has come back: the other leads the partitions that this one should lead by preference."""
+    """Two nodes. Athens has come back, and byzantium leads the partitions whose preferred leader is athens."""
     c = Controller()
     c.register("athens", "byzantium")
     c.keyspace("flights", 4, replicas=2)

@@ -133,7 +133,7 @@ def test_an_older_copy_of_a_data_directory_is_refused() -> None:
 
 
 def test_a_member_registers_once_its_log_is_known_to_be_whole() -> None:
-    """Raft refuses an older copy, which must not have used up the number of the newest copy's next start."""
+    """Raft refuses an older copy of the log. That copy must not use up the number of the newest copy's next start."""
     c = Controller()
     c.register("athens", incarnation="1")
     c.fail("athens")

@@ -1,4 +1,4 @@
-"""The effects of shards' reports, when these are large, and when weights change."""
+"""The effects of shards' reports: of large ones, and of changes of weights."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Leaderships to hand over are looked for a part at a time, however many of them nobody else can lead."""
+"""Each look for leaderships to hand over reads few rows, even if nobody else can lead many of the partitions."""
 
 from collections import Counter
 

@@ -68,7 +68,7 @@ def test_a_new_partition_has_its_leader_from_the_first_record_on() -> None:
 
 
 def test_a_node_that_fails_while_a_keyspace_is_made_ready_leads_none_of_it() -> None:
-    """The node's row comes when it is known to be gone; a partition that has no other replica waits for it."""
+    """The partitions are recorded after the node's failure. A partition that has no other replica waits for it."""
     c = Controller()
     c.register("a", "b")
     creation = Creation(c.state, CreateKeyspace("flights", 4, MURMUR3, 1))

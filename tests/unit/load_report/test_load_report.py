@@ -1,5 +1,5 @@
-"""A week of synthetic load: which nodes are hot and when, how even the load is, when a disk is full, and which changes
-would help.
+"""A week of synthetic load: the report names the hot nodes and hours, the skew, the time when a disk will be full, and
+the changes that would help.
 """
 
 import random
@@ -178,7 +178,7 @@ def test_what_is_far_away_is_not_in_sight_either() -> None:
 
 
 def test_what_is_within_the_noise_is_not_in_sight() -> None:
-    """The median of the slopes means three days, but by its interval the free space may also grow."""
+    """By the median of the slopes the disk is full in three days. By their interval the free space may also grow."""
     rng = random.Random(5)
     (found,) = forecasts(points(lambda _: (30 + rng.gauss(0, 6)) * GIB, hours=12))
     assert found.bytes_per_day is not None

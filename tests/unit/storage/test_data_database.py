@@ -63,7 +63,7 @@ async def test_keys_are_any_bytes(tmp_path: Path) -> None:
 
 
 async def test_a_crash_leaves_what_was_flushed_with_its_offset(tmp_path: Path) -> None:
-    """The data and the offset are never there one without the other."""
+    """The data is never there without the offset, nor the offset without the data."""
     async with opened(tmp_path / "1") as data:
         data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
         assert await data.flush() == Applied(1, 1)

@@ -74,7 +74,7 @@ async def test_after_a_crash(
 
 
 async def test_a_manifest_that_lacks_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocksDB takes it for an older one, and opens without the table that was made last."""
+    """RocksDB takes this manifest for an older one, and opens without the table that was made last."""
     path = await crashed(tmp_path, monkeypatch)
     (manifest,) = (path / "log").glob("MANIFEST-*")
     manifest.write_bytes(manifest.read_bytes()[:-20])

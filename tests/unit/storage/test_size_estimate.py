@@ -146,7 +146,7 @@ async def test_deletions_of_what_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_values_of_all_sizes(tmp_path: Path) -> None:
-    """The error is that of the present sizes, and it is known."""
+    """The error follows from the present sizes, and is stated."""
     async with opened(tmp_path) as model:
         rng, count = Random(3), 20_000
         keys = names(count)
@@ -183,7 +183,7 @@ async def test_it_survives(tmp_path: Path) -> None:
 
 
 async def test_a_compaction_measures(tmp_path: Path) -> None:
-    """Writes meanwhile count as before."""
+    """Writes during a compaction count as before."""
     async with opened(tmp_path) as model:
         keys = names(20_000)
         model.write(keys, [bytes(i % 1000) for i in range(20_000)])
@@ -211,7 +211,7 @@ async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
 
 
 async def test_of_a_database_without_an_estimate_the_tables_are_taken(tmp_path: Path) -> None:
-    """Databases of older versions have none: it is unknown how many keys were overwritten."""
+    """Databases of older versions have no estimate: it is unknown how many keys were overwritten."""
     options = data_options(Cache(MIB))
     options.create_if_missing(True)
     db = Rdict(str(tmp_path), options)

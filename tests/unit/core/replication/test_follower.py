@@ -118,7 +118,7 @@ def test_in_an_async_keyspace_a_mark_is_to_be_on_the_disk() -> None:
 
 
 def test_in_an_async_keyspace_the_first_entry_is_to_be_on_the_disk() -> None:
-    """Applying it makes the data's folder. A power cut could leave the folder, and lose the entry that names its owner."""
+    """Applying the entry makes the data's folder. A power cut could leave that, and lose the record of its owner."""
     f = Following(is_async=True)
     f.probe()
     f.append(0, WRITE)

@@ -137,7 +137,7 @@ def test_files_that_are_not_certificates(content: bytes) -> None:
 
 
 def useless(tls: Tls, kind: str) -> tuple[Tls, str]:
-    """A certificate that the other nodes of this authority refuse, and the message about it, after its path."""
+    """A certificate that the other nodes of this authority refuse, and the message about it, which follows the path."""
     if kind == "expired":
         return issued(tls, kind, OVER), "was valid until 2021-01-01 00:00:00 UTC only"
     if kind == "not yet valid":

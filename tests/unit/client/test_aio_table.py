@@ -1,4 +1,4 @@
-"""The asynchronous client's partition table: how the client gets it, and newer rows of it."""
+"""The asynchronous client gets its partition table, and newer rows of the table."""
 
 import asyncio
 import functools

@@ -74,7 +74,7 @@ class Harness:
         )
 
     async def logged(self) -> None:
-        """Wait until all nodes in question have the log; here they have it at once."""
+        """Wait until the nodes in question have the log; in these tests they have it at once."""
 
     def count_tick(self) -> None:
         self.ticks += 1

@@ -267,7 +267,7 @@ def test_a_node_that_serves_nothing_gives_up_its_clearance_and_says_so_soon(
 
 
 def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> None:
-    """They do so on a new stream, too: answers on the former stream are ignored."""
+    """This is so on a new stream, too: answers on the former stream are ignored."""
     athens.run(BEAT)
     athens.elect(NEXT)
     athens.run(3 * BEAT)
@@ -277,7 +277,7 @@ def test_heartbeats_name_the_last_one_whose_answer_was_taken(athens: Athens) -> 
 
 
 def test_a_controller_that_has_moved_registers_at_itself() -> None:
-    """Until the node is active, it names itself by its old address, as its table does."""
+    """Until the node is active, it names itself by its old address, which is in its table."""
     athens = Athens(registered=False)
     athens.silent.add(OLD)
     athens.leader, athens.hint, athens.known = "nobody yet", OLD, OWN

@@ -1,4 +1,4 @@
-"""A node's answer to the rows that it was sent, and its effects."""
+"""A node's answer to the rows that were sent to it, and the effects of the answer."""
 
 import asyncio
 import random

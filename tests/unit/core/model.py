@@ -171,7 +171,7 @@ class Controller:
         self.run(AlterIsr(row.leader, [change]))
 
     def take_out_absent(self) -> None:
-        """Let leaders that are up remove nodes from in-sync sets that are gone by the table."""
+        """Let leaders that are up remove nodes from their in-sync sets if the table says that these nodes are gone."""
         for row in list(self.state.partitions.values()):
             left = [node for node in self.state.partitions[row.id].isr if is_up(self.state.nodes[node])]
             if row.leader and is_up(self.state.nodes[row.leader]) and len(left) < len(row.isr):

@@ -163,7 +163,7 @@ def test_leaving_counts_only_for_the_present_process() -> None:
 
 
 def test_leaving_of_who_never_registered_changes_nothing() -> None:
-    """It changes nothing if the node is unknown, or is a voter that has yet to register."""
+    """The node may be unknown, or a voter that has yet to register."""
     c = Controller()
     c.register("athens")
     voter = Node(id="byzantium", raft_id=2, incarnation="1", state=NodeState.NODE_STATE_JOINING)

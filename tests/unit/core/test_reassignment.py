@@ -430,7 +430,7 @@ def test_who_may_be_in_sync() -> None:
 
 
 def test_a_leader_whose_copy_is_damaged_leaves_the_set_to_another() -> None:
-    """The damaged leader joins again only after it has caught up. If no other replica in sync is up, it stays."""
+    """The damaged leader joins again only after it has caught up. It stays if no other replica in sync is up."""
     c = six_nodes()
     row = only(c)
     c.alter_isr(row, ["2", "3"])

@@ -250,7 +250,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed_and_is_counted() -
 
 
 def test_a_leader_that_was_elected_uncleanly_and_has_nothing_gives_way_to_one_that_it_names() -> None:
-    """This is an unclean election, too, of this partition alone."""
+    """The change of the leader is an unclean election, too, of this partition alone."""
     for unclean in (True, False):
         c = three_nodes(1, unclean=unclean)
         (row,) = rows(c)

@@ -91,7 +91,7 @@ async def served(node: FakeNode, address: str) -> AsyncIterator[aiohttp.ClientSe
 
 
 async def get(path: str, node: FakeNode | None = None, accept: str = "*/*") -> tuple[int, str, str]:
-    """The status, content type and text of one request to a node that serves only this one."""
+    """The status, content type and text of one request to a node that serves only this request."""
     async with (
         served(node or FakeNode(), free_address()) as session,
         session.get(path, headers={"Accept": accept}) as response,

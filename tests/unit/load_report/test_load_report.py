@@ -82,7 +82,7 @@ def proposed(intervals: list[NodeInterval], rows: PartitionTable) -> Proposals:
 
 
 def test_a_week_is_few_points_and_an_hour_of_heat_is_seen() -> None:
-    """In the 50th hour one partition of athens has nine tenths of its load, and p99 is worse."""
+    """In the 50th hour one partition of athens has nine tenths of the node's load, and p99 is worse."""
 
     def rows(node: str, minute: int) -> list[PartitionInterval]:
         first = 10 * NODES.index(node) + 1
@@ -120,7 +120,7 @@ def test_a_node_that_was_down_does_not_count_as_a_node_without_load() -> None:
 
 
 def test_what_a_node_has_is_what_it_told_of_late() -> None:
-    """A partition that moved is no longer reported."""
+    """The node no longer reports a partition that moved away."""
     intervals = [
         NodeInterval("athens", START + hour * HOUR_MS, HOUR_MS, 50 * GIB, 100 * GIB, 10 * GIB, 0, rows)
         for hour, rows in enumerate([[row(1, 0, GIB), row(2, 0, 2 * GIB)], [], [row(1, 0, GIB)], [], [row(1, 0, GIB)]])

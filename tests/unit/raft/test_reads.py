@@ -228,7 +228,7 @@ def test_acknowledgements_come_in_any_order() -> None:
 
 
 def test_the_only_voter_too_answers_after_it_has_committed_in_its_term() -> None:
-    """Before a restart it may have committed more than its stored commit index, and may have answered reads of that."""
+    """Before a restart the voter may have committed, and answered with, more than its stored commit index covers."""
     group = Group(1)
     group.elect(1).propose(b"x")
     group.process(1)

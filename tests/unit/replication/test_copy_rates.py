@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class Copied:
-    """A partition of 1 GB; the setting keeps 100 MB of its log, so 1 GB is kept."""
+    """A partition of 1 GB. 1 GB of its log is kept, since that is more than the setting, 100 MB."""
 
     def __init__(self, limit: int | None = None, size: int = 1000 * MB) -> None:
         self.now = 0.0

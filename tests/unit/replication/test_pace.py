@@ -30,7 +30,7 @@ class Node:
             self.pace.look()
 
     def rest(self, seconds: float, wait: float | None, late: float = 0.001) -> None:
-        """No copy."""
+        """Let clients make requests while nothing is copied."""
         until = self.now + seconds
         while self.now < until:
             self.now += LOOK_S

@@ -1,4 +1,4 @@
-"""The data of a split's child while it is a part of its parent's."""
+"""The data of a split's child while it is a part of the parent's data."""
 
 import asyncio
 import random

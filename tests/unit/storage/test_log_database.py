@@ -205,7 +205,7 @@ async def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    """RocksDB's lock refuses it."""
+    """RocksDB's lock refuses the second process."""
     with opened(tmp_path), pytest.raises(MinkaError, match="STORAGE_FAILED"):
         LogDatabase.open(tmp_path)
 

@@ -116,7 +116,7 @@ async def test_some_keys_much_more_often(tmp_path: Path) -> None:
 
 
 async def test_the_same_key_in_one_batch(tmp_path: Path) -> None:
-    """The last of its values counts, and only that one is written."""
+    """Only the key's last value counts, and is written."""
     async with opened(tmp_path) as model:
         model.write([b"a", b"b", b"a", b"b"] * 100, [b"1", b"2", b"333", None] * 100)
         model.check(0, 0)
@@ -201,7 +201,7 @@ async def test_a_compaction_measures(tmp_path: Path) -> None:
 
 
 async def test_deletions_alone_in_a_table_are_compacted(tmp_path: Path) -> None:
-    """No other table overlaps with theirs, so RocksDB alone would move it down unchanged."""
+    """No other table overlaps with the table of deletions, so RocksDB alone would move it down unchanged."""
     async with opened(tmp_path) as model:
         keys = names(1000)
         model.write(keys, same(None, 1000))
